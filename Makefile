@@ -1,0 +1,53 @@
+# Front door. Every target makes .venv from nothing where it is missing and reuses it after that.
+# PYTHON=python3.12 make … chooses the interpreter of a new .venv ("make clean" removes an old one).
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SCRIPTS := train_with_backup.sh .ci/run
+BENCHMARKS := $(filter transformations rollout training,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint type bench clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+
+venv: $(STAMP) ## make .venv with the tested versions
+
+demo: $(STAMP) ## train on a measured elevation map, then compare with random flight
+	@name=demo-$$(date -u +%Y%m%dT%H%M%SZ) && \
+	$(RUN) -m marl_framework.main --config params_demo.yaml --run-name $$name && \
+	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
+	  --missions 100 --seed 20001 --out runs/$$name/evaluation
+
+test: lint type ## lint, type and the test suite
+	$(RUN) -m pytest -n $(WORKERS)
+
+lint: $(STAMP) ## ruff (rules and format) and shellcheck
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(VENV)/bin/shellcheck $(SCRIPTS)
+
+type: $(STAMP) ## mypy
+	$(RUN) -m mypy
+
+bench: $(STAMP) ## every benchmark; each prints a table and writes JSON
+	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
+
+clean: ## remove .venv and caches; runs and their history stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find marl_framework benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamp is written last: an interrupted installation is taken up again by the next make.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: $(PYTHON) is not Python 3.11 or newer; choose one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@rm -f $@
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,53 @@
+"""What every test shares: one thread, one seed, no caller's environment, and the devices."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+os.environ["OMP_NUM_THREADS"] = "1"  # commands that tests start inherit it
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+os.environ.pop("CONFIG_FILE_PATH", None)
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# The same examples in every run, and no verdict by the clock of a slow machine.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
+
+DEVICES = [
+    "cpu",
+    *([pytest.param("cuda", marks=pytest.mark.gpu)] if torch.cuda.is_available() else []),
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is no GPU; nothing else is."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and the GPU where there is one."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    """Global generators start every test alike, whatever ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    yield
+    torch.use_deterministic_algorithms(False)
