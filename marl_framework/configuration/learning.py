@@ -1,0 +1,136 @@
+"""Sections that describe the learning: inputs, evaluation, networks, logging."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from marl_framework.configuration.types import (
+    Count,
+    Device,
+    Interval,
+    NonNegative,
+    Positive,
+    Rate,
+    Section,
+    Share,
+    Text,
+    Width,
+)
+
+ACTOR_CHANNELS = (
+    "budget",
+    "agent_id",
+    "position",
+    "entropy",
+    "local_entropy",
+    "probability",
+    "footprint",
+)
+CRITIC_ONLY_CHANNELS = (
+    "global_position",
+    "global_entropy",
+    "global_probability",
+    "global_footprint",
+    "other_actions",
+)
+
+
+class ObservationConfig(Section):
+    """Channels of the networks' inputs; a channel that is off narrows the input."""
+
+    budget: bool = True
+    agent_id: bool = True
+    position: bool = True
+    entropy: bool = True
+    local_entropy: bool = True
+    probability: bool = True
+    footprint: bool = True
+    global_position: bool = True
+    global_entropy: bool = True
+    global_probability: bool = True
+    global_footprint: bool = True
+    other_actions: bool = True
+
+    @property
+    def actor_channels(self) -> tuple[str, ...]:
+        """Names of the actor's channels, in order."""
+        return tuple(name for name in ACTOR_CHANNELS if getattr(self, name))
+
+    @property
+    def critic_channels(self) -> tuple[str, ...]:
+        """Names of the critic's channels, in order: the actor's, then its own."""
+        own = tuple(name for name in CRITIC_ONLY_CHANNELS if getattr(self, name))
+        return self.actor_channels + own
+
+    @model_validator(mode="after")
+    def _something_to_see(self) -> Self:
+        if not self.actor_channels:
+            raise ValueError("all actor channels are off; switch at least one on")
+        return self
+
+
+class EvaluationConfig(Section):
+    """Greedy validation during training.
+
+    interval [training steps], 0 = never; missions: flown by each evaluation.
+    """
+
+    interval: Interval = 10
+    missions: Count = 50
+
+
+class ActorConfig(Section):
+    """Widths and optimiser of the actor."""
+
+    conv_channels: Width = 256
+    hidden_dim: Width = 256
+    learning_rate: Rate = 1e-5
+    gradient_norm: Positive = 10.0
+
+
+class CriticConfig(Section):
+    """Widths and optimiser of the critic, and how its target follows."""
+
+    conv_channels: Width = 256
+    fc1_dim: Width = 256
+    learning_rate: Rate = 1e-4
+    gradient_norm: Positive = 10.0
+    target_update_mode: Literal["hard", "soft"] = "hard"
+    tau: Rate = 0.01
+
+
+class NetworksConfig(Section):
+    """COMA: networks, schedule, device and precision.
+
+    batch_size [transitions: one agent, one step] and batch_number: the least a training step
+    collects; copy_rate [training steps] between hard copies into the target critic.
+    """
+
+    type: Literal["CNN"] = "CNN"
+    device: Device = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    tf32: bool = True
+    cudnn_benchmark: bool = True
+    deterministic: bool = False
+    data_passes: Count = 5
+    batch_size: Count = 60
+    batch_number: Count = 5
+    copy_rate: Count = 10
+    gamma: Share = 0.99
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
+    entropy_coefficient: NonNegative = 0.0
+    normalize_advantages: bool = False
+    clip_ratio: Share = 0.0
+    actor: ActorConfig = ActorConfig()
+    critic: CriticConfig = CriticConfig()
+
+
+class LoggingConfig(Section):
+    """Where runs go and how often things are written [training steps], 0 = never."""
+
+    directory: Text = "runs"
+    scalar_interval: Count = 1
+    histogram_interval: Interval = 50
+    checkpoint_interval: Interval = 50

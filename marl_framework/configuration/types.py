@@ -1,0 +1,68 @@
+"""Base class and value types of the configuration sections.
+
+Every number has a largest value: what lies beyond it is a slip of the keyboard, and would
+overflow or run out of memory far from here. Texts are one printable line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, strict about types, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _one_printable_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of printable text")
+    return text
+
+
+def _device_name(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
+        raise ValueError("must be auto, cpu, cuda or cuda:N")
+    return text
+
+
+def _value_or_percentile(threshold: float | str) -> float | str:
+    if isinstance(threshold, str) and not (
+        re.fullmatch(r"p[0-9]{1,2}(\.[0-9]{1,9})?", threshold) and float(threshold[1:]) > 0
+    ):
+        raise ValueError("must be a number or a percentile between p0 and p100, such as p60")
+    return threshold
+
+
+def _radio_range(metres: float) -> float:
+    if math.isnan(metres) or (metres > 1e6 and not math.isinf(metres)):
+        raise ValueError("must be at most 1000000 metres, or .inf")
+    return metres
+
+
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+Noise = Annotated[float, Field(gt=0, lt=0.5)]
+Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+Metres = Annotated[float, Field(ge=1e-3, le=1e6)]
+Angle = Annotated[float, Field(ge=1, le=175)]
+Range = Annotated[float, Field(ge=0, allow_inf_nan=True), AfterValidator(_radio_range)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Interval = Annotated[int, Field(ge=0, le=10**9)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
+Threshold = Annotated[float | str, AfterValidator(_value_or_percentile)]
+Device = Annotated[str, AfterValidator(_device_name)]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
+]
+TerrainKind = Literal[
+    "split", "corner", "band", "two_corners", "four_corners", "random_field", "raster", "mixed"
+]
