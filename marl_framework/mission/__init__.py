@@ -1,0 +1,1 @@
+"""The world: missions of many UAVs, batched on one device."""

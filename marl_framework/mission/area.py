@@ -1,0 +1,32 @@
+"""Exact area averaging as two small matrix products.
+
+Every output cell is the mean over an equal share of the input, with fractional cells
+weighted by their overlap: what OpenCV's `INTER_AREA` computes where it shrinks.
+`kornia.geometry.transform.resize(interpolation="area")` is adaptive pooling, whose windows
+end at whole cells: at 493 → 11 it is off by up to 2e-2.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Tensor) -> Tensor:
+    """Return the share of the interval [start, start + width) that [low, high) covers."""
+    return (torch.minimum(high, start + width) - torch.maximum(low, torch.as_tensor(start))).clamp(
+        min=0
+    ) / width
+
+
+def area_weights(cells: int, outputs: int) -> Tensor:
+    """Return the matrix [outputs, cells] float64 that averages `cells` cells onto `outputs`."""
+    edges = torch.arange(cells, dtype=torch.float64)
+    width = torch.tensor(cells / outputs, dtype=torch.float64)
+    start = torch.arange(outputs, dtype=torch.float64).unsqueeze(1) * width
+    return interval_overlap(edges, edges + 1, start, width)
+
+
+def area_pool(maps: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """Average maps [..., R, C] with row weights [..., X, R] and column weights [..., Y, C]."""
+    return rows @ maps @ cols.mT

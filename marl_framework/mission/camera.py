@@ -1,0 +1,193 @@
+"""The downward camera: footprints, windows of the map, noise and readings.
+
+Geometry depends on the lattice position alone, so all of it is computed once, in float64
+on the host, and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.mission.area import area_weights, interval_overlap
+
+_EPS = 1e-9  # keeps floors of values that are whole numbers up to rounding on the right side
+
+
+def noise_at(config: Config, altitude: float) -> float:
+    """Return the probability that a cell is read wrongly at `altitude` [m]."""
+    model = config.sensor.model
+    if model.type == "exponential":
+        return model.coeff_a * (1 - math.exp(-model.coeff_b * altitude))
+    known = sorted(model.table)
+    for low, high in pairwise(known):
+        if low <= altitude <= high:
+            share = (altitude - low) / (high - low)
+            return (1 - share) * model.table[low] + share * model.table[high]
+    return model.table[min(known, key=lambda h: abs(h - altitude))]
+
+
+class Footprint(NamedTuple):
+    """What each UAV sees, in map cells; every field is [E, N] int64."""
+
+    row0: Tensor
+    """First row on the map (rows run along x)."""
+    row1: Tensor
+    """One past the last row on the map."""
+    col0: Tensor
+    col1: Tensor
+    window_row: Tensor
+    """First row of the K_x × K_y window that holds the footprint and lies on the map."""
+    window_col: Tensor
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Tables of one axis, looked up by (lattice index, altitude index)."""
+
+    low: Tensor
+    """First cell of the clipped footprint, [P, Z] int64."""
+    high: Tensor
+    """One past its last cell, [P, Z] int64."""
+    window: Tensor
+    """First cell of the window, [P, Z] int64."""
+    map_weights: Tensor
+    """Area weights of the window's cells on the lattice, [P, Z, P, K] float32."""
+    tile_weights: Tensor
+    """Area weights of the window's cells in the unclipped footprint, [P, Z, P, K] float32."""
+
+
+def _axis_tables(
+    positions: int, spacing: float, resolution: float, cells: int, sides: list[int], window: int
+) -> _Axis:
+    centre = torch.tensor([math.floor(i * spacing / resolution + _EPS) for i in range(positions)])
+    side = torch.tensor(sides)
+    top = centre.unsqueeze(1) - side // 2
+    first = top.clamp(0, cells - window)
+    in_window = first.unsqueeze(-1) + torch.arange(window)  # [P, Z, K]
+    map_weights = area_weights(cells, positions)[:, in_window].permute(1, 2, 0, 3)
+    # A cell of the unclipped footprint square, in cells of the square itself.
+    low = (in_window - top.unsqueeze(-1)).unsqueeze(-2).double()
+    width = (side.double() / positions).view(1, -1, 1, 1)
+    start = torch.arange(positions).view(1, 1, -1, 1) * width
+    return _Axis(
+        low=top.clamp(0, cells),
+        high=(top + side).clamp(0, cells),
+        window=first,
+        map_weights=map_weights.float().contiguous(),
+        tile_weights=interval_overlap(low, low + 1, start, width).float().contiguous(),
+    )
+
+
+class Camera:
+    """Footprints and readings of N UAVs over E maps.
+
+    Attributes:
+        shape: cells of the map (R, C).
+        window: (K_x, K_y), the largest footprint, clipped to the map.
+        noise: [Z] float32, probability of a wrong reading by altitude.
+        sides: footprint sides (along x, along y) by altitude [cells].
+    """
+
+    def __init__(self, config: Config, device: torch.device | str) -> None:
+        self.shape = config.map_shape
+        lattice = config.lattice_shape
+        view, spacing = config.sensor.field_of_view, config.experiment.constraints.spacing
+        angles = (view.angle_x, view.angle_y)
+        self.sides = [
+            [_side(h, angle, res) for h in config.altitudes]
+            for angle, res in zip(angles, config.cell_size, strict=True)
+        ]
+        window = [min(max(s), n) for s, n in zip(self.sides, self.shape, strict=True)]
+        self.window = (window[0], window[1])
+        axes = [
+            _axis_tables(
+                lattice[a], spacing, config.cell_size[a], self.shape[a], self.sides[a], window[a]
+            )
+            for a in (0, 1)
+        ]
+        self._x, self._y = (
+            _Axis(**{name: table.to(device) for name, table in vars(axis).items()}) for axis in axes
+        )
+        noise = torch.tensor([noise_at(config, h) for h in config.altitudes], dtype=torch.float64)
+        self.noise = noise.to(device=device, dtype=torch.float32)
+        # A uniform 16-bit integer lies below this with probability `noise`.
+        self._flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
+        self._rows = torch.arange(self.window[0], device=device)
+        self._cols = torch.arange(self.window[1], device=device)
+
+    def footprint(self, positions: Tensor) -> Footprint:
+        """Return the footprints of positions [E, N, 3], clipped to the map, half-open."""
+        x, y, z = positions.unbind(-1)
+        return Footprint(
+            row0=self._x.low[x, z],
+            row1=self._x.high[x, z],
+            col0=self._y.low[y, z],
+            col1=self._y.high[y, z],
+            window_row=self._x.window[x, z],
+            window_col=self._y.window[y, z],
+        )
+
+    def window_index(self, footprint: Footprint) -> Tensor:
+        """Return the flat map indices of each window's cells: [E, N, K_x·K_y] int64."""
+        rows = footprint.window_row.unsqueeze(-1) + self._rows
+        cols = footprint.window_col.unsqueeze(-1) + self._cols
+        return (rows.unsqueeze(-1) * self.shape[1] + cols.unsqueeze(-2)).flatten(-2)
+
+    def inside(self, footprint: Footprint, of: Footprint) -> tuple[Tensor, Tensor]:
+        """Return which window rows [..., K_x] and columns [..., K_y] lie in footprints `of`.
+
+        `footprint` gives the windows; both broadcast against each other.
+        """
+        rows = footprint.window_row.unsqueeze(-1) + self._rows
+        cols = footprint.window_col.unsqueeze(-1) + self._cols
+        return (
+            (rows >= of.row0.unsqueeze(-1)) & (rows < of.row1.unsqueeze(-1)),
+            (cols >= of.col0.unsqueeze(-1)) & (cols < of.col1.unsqueeze(-1)),
+        )
+
+    def map_weights(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return area weights [E, N, X, K_x], [E, N, Y, K_y] of windows onto the lattice."""
+        x, y, z = positions.unbind(-1)
+        return self._x.map_weights[x, z], self._y.map_weights[y, z]
+
+    def tile_weights(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return area weights of windows onto X × Y parts of the unclipped footprint square."""
+        x, y, z = positions.unbind(-1)
+        return self._x.tile_weights[x, z], self._y.tile_weights[y, z]
+
+    def measure(self, truth: Tensor, positions: Tensor, bits: Tensor) -> Tensor:
+        """Read the cells under each UAV, each wrongly with probability `noise`.
+
+        Args:
+            truth: [E, R, C] bool.
+            positions: [E, N, 3] lattice indices.
+            bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
+
+        Returns:
+            Readings [E, N, K_x, K_y] int8: +1, -1, and 0 outside the footprint.
+        """
+        footprint = self.footprint(positions)
+        index = self.window_index(footprint)
+        below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
+        flipped = bits < self._flip_below[positions[..., 2]].unsqueeze(-1).unsqueeze(-1)
+        rows, cols = self.inside(footprint, footprint)
+        sign = (below ^ flipped).to(torch.int8) * 2 - 1
+        return sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
+
+    def likelihood(self, readings: Tensor, positions: Tensor) -> Tensor:
+        """Return readings as likelihoods of "region of interest", 0.5 outside the footprint."""
+        contrast = 0.5 - self.noise[positions[..., 2]]
+        return 0.5 + readings * contrast.unsqueeze(-1).unsqueeze(-1)
+
+
+def _side(altitude: float, angle: float, resolution: float) -> int:
+    """Return the side of a footprint [cells], an even number."""
+    seen = math.floor(2 * altitude * math.tan(math.radians(angle) / 2) / resolution + _EPS)
+    return 2 * (seen // 2)

@@ -1,0 +1,143 @@
+"""The planning lattice: positions, actions and who may go where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+
+_PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
+
+
+def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
+    """Return the lattice steps (dx, dy, dz) of an action set of 4, 6, 9 or 27 actions."""
+    if num_actions == 4:
+        return list(_PLANAR)
+    if num_actions == 6:
+        return [(0, 0, 1), *_PLANAR, (0, 0, -1)]
+    levels = (0,) if num_actions == 9 else (1, 0, -1)
+    return [(dx, dy, dz) for dz, dx, dy in product(levels, (-1, 0, 1), (-1, 0, 1))]
+
+
+class Lattice:
+    """Positions at multiples of `spacing` in x and y and at Z altitudes.
+
+    Attributes:
+        shape: number of positions (X, Y, Z).
+        spacing: distance of neighbours [m].
+        altitudes: [Z] float32 [m], lowest first.
+        offsets: [A, 3] int64, the lattice step of each action.
+    """
+
+    def __init__(self, config: Config, device: torch.device | str) -> None:
+        self.shape = config.lattice_shape
+        self.spacing = config.experiment.constraints.spacing
+        self.altitudes = torch.tensor(config.altitudes, dtype=torch.float32, device=device)
+        steps = action_offsets(config.experiment.constraints.num_actions)
+        self.num_actions = len(steps)
+        self.offsets = torch.tensor(steps, device=device)
+        self._size = torch.tensor(self.shape, device=device)
+        self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
+        self._starts = config.experiment.missions.start
+        self._n_agents = config.experiment.missions.n_agents
+        if self._starts == "corners":
+            self._corners = torch.tensor(self._corner_cells(), device=device)
+
+    def metres(self, positions: Tensor) -> Tensor:
+        """Convert lattice indices [..., 3] to metres, float32."""
+        planar = positions[..., :2].to(torch.float32) * self.spacing
+        return torch.cat((planar, self.altitudes[positions[..., 2]].unsqueeze(-1)), dim=-1)
+
+    def cells(self, positions: Tensor) -> Tensor:
+        """Return the flat index x·Y + y of positions [..., 3]."""
+        return positions[..., 0] * self.shape[1] + positions[..., 1]
+
+    def destinations(self, positions: Tensor) -> Tensor:
+        """Return where each action leads, on the lattice or not: [E, N, A, 3]."""
+        return positions.unsqueeze(-2) + self.offsets
+
+    def boundary_mask(self, positions: Tensor) -> Tensor:
+        """Return the actions that stay on the lattice: [E, N, A] bool, True = allowed."""
+        goal = self.destinations(positions)
+        return ((goal >= 0) & (goal < self._size)).all(-1) & self._moves
+
+    def move(self, positions: Tensor, actions: Tensor) -> Tensor:
+        """Return the positions [E, N, 3] after `actions` [E, N]."""
+        return positions + self.offsets[actions]
+
+    def choose_in_order(
+        self, positions: Tensor, choose: Callable[[int, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
+
+        Args:
+            positions: [E, N, 3] lattice indices.
+            choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its
+                actions [E].
+
+        Returns:
+            Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action
+            that leads to the (x, y) an earlier UAV has chosen is masked, at any altitude,
+            unless it is the last one left.
+        """
+        allowed = self.boundary_mask(positions).unbind(1)
+        goals = self.cells(self.destinations(positions)).unbind(1)
+        actions: list[Tensor] = []
+        masks: list[Tensor] = []
+        taken: list[Tensor] = []
+        for i, (mask, goal) in enumerate(zip(allowed, goals, strict=True)):
+            for cell in taken:
+                mask = _exclude(mask, goal == cell)
+            action = choose(i, mask)
+            actions.append(action)
+            masks.append(mask)
+            taken.append(goal.gather(1, action.unsqueeze(1)))
+        return torch.stack(actions, 1), torch.stack(masks, 1)
+
+    def start_positions(self, keys: Tensor) -> Tensor:
+        """Return start positions [E, N, 3] at the highest altitude, on distinct cells.
+
+        Args:
+            keys: [E, X·Y] uniform draws; the N largest choose the cells of random starts.
+        """
+        if self._starts == "corners":
+            planar = self._corners.expand(keys.shape[0], -1, -1)
+        else:
+            cells = keys.topk(self._n_agents, dim=1).indices
+            planar = torch.stack((cells // self.shape[1], cells % self.shape[1]), dim=-1)
+        top = torch.full_like(planar[..., :1], self.shape[2] - 1)
+        return torch.cat((planar, top), dim=-1)
+
+    def _corner_cells(self) -> list[tuple[int, int]]:
+        """Spread the UAVs over a square grid from 20 % to 80 % of the area, corners first.
+
+        Four UAVs start where the paper's do: 10 m and 40 m of 50 m.
+        """
+        side = max(2, math.isqrt(self._n_agents - 1) + 1)
+        steps = [0.2 + 0.6 * k / (side - 1) for k in range(side)]
+        grid = [
+            (round(u * (self.shape[0] - 1)), round(v * (self.shape[1] - 1)))
+            for u, v in product(steps, steps)
+        ]
+        last = side - 1
+        first = [0, side * side - 1, last, side * last]
+        order = first + [k for k in range(side * side) if k not in first]
+        cells = [grid[k] for k in order[: self._n_agents]]
+        if len(set(cells)) < len(cells):
+            raise ValueError(
+                f"experiment.missions.start: corners has no {self._n_agents} distinct cells on a "
+                f"lattice of {self.shape[0]} x {self.shape[1]}; use start: random or fewer n_agents"
+            )
+        return cells
+
+
+def _exclude(mask: Tensor, conflict: Tensor) -> Tensor:
+    """Mask conflicting actions; where none would remain, keep the allowed one of highest index."""
+    remaining = mask & ~conflict
+    highest = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
+    return torch.where(remaining.any(-1, keepdim=True), remaining, highest)

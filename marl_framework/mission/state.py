@@ -1,0 +1,64 @@
+"""The state of a batch of missions: plain tensors, the environment axis first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class MissionState:
+    """E missions of N UAVs each. `MissionEnvironment.step` advances it in place.
+
+    The maps are too large to copy in every step, so there is one buffer of each; take
+    `clone()` for a snapshot.
+    """
+
+    truth: Tensor
+    """Region of interest, [E, R, C] bool."""
+    beliefs: Tensor
+    """Own belief of each UAV, P(region of interest), [E, N, R, C] float32."""
+    global_belief: Tensor
+    """Belief that knows all readings, [E, R, C] float32."""
+    positions: Tensor
+    """Lattice indices (x, y, z), [E, N, 3] int64."""
+    t: Tensor
+    """Moves made so far, 0 … T, [E] int64."""
+    communication_range: Tensor
+    """Radio range of this episode [m], [E] float32."""
+    readings: Tensor
+    """Latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
+    +1 read as region of interest, -1 read as not, 0 outside the footprint."""
+    heard: Tensor
+    """heard[e, i, j]: i hears j (itself always), [E, N, N] bool."""
+    pooled_beliefs: Tensor
+    """Area means of `beliefs` on the lattice, [E, N, X, Y] float32, kept up to date."""
+    pooled_global: Tensor
+    """Area means of `global_belief`, [E, X, Y] float32, kept up to date."""
+    weighted_entropy: Tensor
+    """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, tensor) pairs."""
+        for field in fields(self):
+            yield field.name, getattr(self, field.name)
+
+    def clone(self) -> Self:
+        """Return an independent copy."""
+        return type(self)(**{name: tensor.clone() for name, tensor in self.tensors()})
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the state on another device."""
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors by name, for a checkpoint."""
+        return dict(self.tensors())
+
+    def __getitem__(self, index: slice) -> Self:
+        """Select missions by a slice (views, no copies)."""
+        return type(self)(**{name: tensor[index] for name, tensor in self.tensors()})

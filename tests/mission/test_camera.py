@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from marl_framework.mission.camera import Camera, noise_at
+from tests.small import small_config
+
+
+def every_position(config):
+    x, y, z = config.lattice_shape
+    return torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z)).unsqueeze(1)
+
+
+def paper_config(**options):
+    return small_config(pixels=(57, 57), dims=(50.0, 50.0), **options)
+
+
+def test_the_papers_geometry():
+    config = paper_config()
+    camera = Camera(config, "cpu")
+    assert camera.shape == (493, 493)
+    assert camera.sides == [[56, 114, 170], [56, 114, 170]]
+    assert camera.window == (170, 170)
+    assert camera.noise.tolist() == pytest.approx([0.01, 0.265, 0.375])
+
+
+def test_noise_models():
+    config = paper_config(max_altitude=25.0)
+    assert noise_at(config, 7.5) == pytest.approx((0.01 + 0.265) / 2)
+    assert noise_at(config, 25.0) == pytest.approx(0.46)
+    exponential = paper_config(
+        sensor={"model": {"type": "exponential", "coeff_a": 0.4, "coeff_b": 0.1}}
+    )
+    assert noise_at(exponential, 10.0) == pytest.approx(0.4 * (1 - math.exp(-1.0)))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "dims"), [((57, 57), (50.0, 50.0)), ((9, 14), (30.0, 20.0)), ((8, 8), (5.0, 10.0))]
+)
+def test_footprints_equal_a_plain_loop_and_reach_the_edges(pixels, dims):
+    config = small_config(pixels=pixels, dims=dims, agents=1)
+    camera = Camera(config, "cpu")
+    positions = every_position(config)
+    footprint = camera.footprint(positions)
+    for k, (ix, iy, iz) in enumerate(positions.squeeze(1).tolist()):
+        h = config.altitudes[iz]
+        for index, axis, low, high, first in (
+            (ix, 0, footprint.row0, footprint.row1, footprint.window_row),
+            (iy, 1, footprint.col0, footprint.col1, footprint.window_col),
+        ):
+            res, cells = config.cell_size[axis], camera.shape[axis]
+            side = 2 * (math.floor(2 * h * math.tan(math.radians(30)) / res + 1e-9) // 2)
+            centre = math.floor(index * 5 / res + 1e-9)
+            assert low[k, 0] == max(centre - side // 2, 0)
+            assert high[k, 0] == min(max(centre + side // 2, 0), cells)
+            assert 0 <= first[k, 0] <= low[k, 0] or low[k, 0] == cells
+            assert high[k, 0] <= first[k, 0] + camera.window[axis] <= cells
+    assert footprint.row1.max() == camera.shape[0]
+    assert footprint.col1.max() == camera.shape[1]
+
+
+def test_readings_are_the_truth_with_the_sensors_error_rate():
+    config = paper_config(agents=3)
+    camera = Camera(config, "cpu")
+    generator = torch.Generator().manual_seed(1)
+    truth = torch.rand(8, *camera.shape, generator=generator) < 0.4
+    positions = torch.tensor([[5, 5, 0], [4, 6, 1], [5, 4, 2]]).expand(8, -1, -1)
+    bits = torch.randint(
+        -(2**15), 2**15, (8, 3, *camera.window), generator=generator, dtype=torch.int16
+    )
+    readings = camera.measure(truth, positions, bits)
+    footprint = camera.footprint(positions)
+    for n, (side, noise) in enumerate(zip((56, 114, 170), (0.01, 0.265, 0.375), strict=True)):
+        signs = readings[:, n]
+        assert (signs != 0).sum() == 8 * side * side
+        index = camera.window_index(footprint)[:, n]
+        sign_of_truth = truth.flatten(1).gather(1, index).view_as(signs).int() * 2 - 1
+        wrong = ((signs != 0) & (signs != sign_of_truth)).sum() / (8 * side * side)
+        # Five standard deviations of a binomial share.
+        assert abs(wrong - noise) < 5 * math.sqrt(noise * (1 - noise) / (8 * side * side))
+
+
+def test_likelihood_is_the_noise_or_its_complement():
+    camera = Camera(paper_config(agents=1), "cpu")
+    readings = torch.tensor([[[[1, -1, 0]]]], dtype=torch.int8)
+    likelihood = camera.likelihood(readings, torch.tensor([[[5, 5, 1]]]))
+    assert likelihood.flatten().tolist() == pytest.approx([0.735, 0.265, 0.5])

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marl_framework.mission.lattice import Lattice, action_offsets
+from tests.small import small_config
+
+
+def lattice_of(**options) -> Lattice:
+    return Lattice(small_config(**options), "cpu")
+
+
+def test_action_sets_have_the_documented_order():
+    assert action_offsets(4) == [(-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0)]
+    assert action_offsets(6)[0] == (0, 0, 1)
+    assert action_offsets(6)[5] == (0, 0, -1)
+    nine = action_offsets(9)
+    assert nine[0] == (-1, -1, 0)
+    assert nine[1] == (-1, 0, 0)
+    assert nine[4] == (0, 0, 0)
+    full = action_offsets(27)
+    assert [step[2] for step in full[::9]] == [1, 0, -1]
+    assert full[13] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("actions", [4, 6, 9, 27])
+def test_boundary_mask_allows_what_stays_on_the_lattice_and_moves(actions):
+    lattice = lattice_of(actions=actions, dims=(20.0, 30.0))
+    x, y, z = lattice.shape
+    grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
+    mask = lattice.boundary_mask(grid.unsqueeze(1)).squeeze(1)
+    for position, allowed in zip(grid.tolist(), mask.tolist(), strict=True):
+        for step, ok in zip(action_offsets(actions), allowed, strict=True):
+            goal = [p + s for p, s in zip(position, step, strict=True)]
+            inside = all(0 <= g < n for g, n in zip(goal, lattice.shape, strict=True))
+            assert ok == (inside and any(step))
+
+
+def collision_masks_by_loop(lattice, positions, draws):
+    """One mission, plain Python: the rule of the specification, word by word."""
+    taken, masks, actions = [], [], []
+    steps = lattice.offsets.tolist()
+    for i, position in enumerate(positions):
+        goals = [[p + s for p, s in zip(position, step, strict=True)] for step in steps]
+        mask = [
+            any(step) and all(0 <= g < n for g, n in zip(goal, lattice.shape, strict=True))
+            for goal, step in zip(goals, steps, strict=True)
+        ]
+        for cell in taken:
+            for a, goal in enumerate(goals):
+                if mask[a] and goal[:2] == cell and sum(mask) > 1:
+                    mask[a] = False
+        scores = [d if m else -1.0 for d, m in zip(draws[i], mask, strict=True)]
+        action = scores.index(max(scores))
+        taken.append(goals[action][:2])
+        masks.append(mask)
+        actions.append(action)
+    return actions, masks
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    actions=st.sampled_from([4, 6, 9, 27]),
+    agents=st.integers(1, 9),
+    side=st.sampled_from([5.0, 10.0, 20.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_choices_in_order_equal_a_plain_loop(actions, agents, side, seed):
+    agents = min(agents, int(side / 5 + 1) ** 2)
+    lattice = lattice_of(actions=actions, agents=agents, dims=(side, side), pixels=(8, 8))
+    generator = torch.Generator().manual_seed(seed)
+    e, n = 6, agents
+    # Crowded on purpose: several UAVs may even share a cell.
+    positions = torch.stack(
+        [torch.randint(size, (e, n), generator=generator) for size in lattice.shape], dim=-1
+    )
+    draws = torch.rand(e, n, actions, generator=generator)
+
+    def choose(i, mask):
+        return torch.where(mask, draws[:, i], -1.0).argmax(-1)
+
+    chosen, masks = lattice.choose_in_order(positions, choose)
+    for k in range(e):
+        expected = collision_masks_by_loop(lattice, positions[k].tolist(), draws[k].tolist())
+        assert chosen[k].tolist() == expected[0]
+        assert masks[k].tolist() == expected[1]
+
+
+@pytest.mark.parametrize(("actions", "agents"), [(4, 4), (6, 8), (9, 16), (27, 16)])
+def test_masked_actions_are_never_taken_and_cells_are_shared_only_when_forced(actions, agents):
+    """10⁵ joint steps over the four action sets, flown from random crowded starts."""
+    lattice = lattice_of(actions=actions, agents=agents)
+    generator = torch.Generator().manual_seed(actions)
+    missions, steps = 500, 50
+    keys = torch.rand(missions, lattice.shape[0] * lattice.shape[1], generator=generator)
+    positions = lattice.start_positions(keys)
+    for _ in range(steps):
+
+        def choose(_, mask):
+            return (torch.rand(mask.shape, generator=generator) * mask).argmax(-1)
+
+        chosen, masks = lattice.choose_in_order(positions, choose)
+        assert masks.any(-1).all()
+        assert masks.gather(2, chosen.unsqueeze(-1)).all()
+        positions = lattice.move(positions, chosen)
+        assert (positions >= 0).all()
+        assert (positions < torch.tensor(lattice.shape)).all()
+        cells = lattice.cells(positions)
+        earlier = (cells.unsqueeze(2) == cells.unsqueeze(1)).tril(-1).any(-1)
+        assert (masks.sum(-1)[earlier] == 1).all()
+
+
+def test_random_starts_are_distinct_uniform_and_at_the_top():
+    lattice = lattice_of(agents=5)
+    keys = torch.rand(4000, 49, generator=torch.Generator().manual_seed(0))
+    starts = lattice.start_positions(keys)
+    cells = lattice.cells(starts)
+    assert (starts[..., 2] == lattice.shape[2] - 1).all()
+    assert all(len(set(row)) == 5 for row in cells.tolist())
+    counts = torch.bincount(cells.flatten(), minlength=49).double()
+    expected = 4000 * 5 / 49
+    # Each count is binomial, with a standard deviation of about 19 at an expectation of 408.
+    assert (counts - expected).abs().max() < 5 * expected**0.5
+    first = torch.bincount(cells[:, 0], minlength=49)
+    assert first.gt(0).all()  # UAV 0 starts anywhere, not at one place
+
+
+def test_corner_starts_are_the_papers():
+    lattice = Lattice(
+        small_config(dims=(50.0, 50.0), agents=4, missions={"start": "corners"}), "cpu"
+    )
+    metres = lattice.metres(lattice.start_positions(torch.rand(2, 121)))
+    assert sorted(metres[0].tolist()) == [
+        [10.0, 10.0, 15.0],
+        [10.0, 40.0, 15.0],
+        [40.0, 10.0, 15.0],
+        [40.0, 40.0, 15.0],
+    ]
+
+
+@pytest.mark.parametrize("agents", range(1, 17))
+def test_corner_starts_are_distinct_for_any_team(agents):
+    lattice = Lattice(
+        small_config(dims=(50.0, 50.0), agents=agents, missions={"start": "corners"}), "cpu"
+    )
+    cells = lattice.cells(lattice.start_positions(torch.rand(1, 121)))
+    assert len(set(cells[0].tolist())) == agents
