@@ -1,0 +1,1 @@
+"""What the networks see: maps built from a mission's state."""

@@ -1,0 +1,93 @@
+"""Stacks maps into the inputs of actor and critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.mission.camera import Camera
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+from marl_framework.observations import maps
+
+
+class ObservationBuilder:
+    """Builds what the networks see from a `MissionState`, for all missions and UAVs at once.
+
+    Attributes:
+        actor_channels: names of the actor's channels, in order.
+        critic_channels: names of the critic's channels: the actor's, then its own.
+        shape: (X, Y).
+    """
+
+    def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
+        self.actor_channels = config.observation.actor_channels
+        self.critic_channels = config.observation.critic_channels
+        self.shape = lattice.shape[:2]
+        self._lattice = lattice
+        self._camera = camera
+        self._budget = config.experiment.constraints.budget
+        self._n_agents = config.experiment.missions.n_agents
+        self._agent_id = maps.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
+
+    def actor(self, state: MissionState) -> Tensor:
+        """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`."""
+        e, n = state.positions.shape[:2]
+        parts: dict[str, Callable[[], Tensor]] = {
+            "budget": lambda: maps.budget_map(state.t, self._budget, self.shape, n),
+            "agent_id": lambda: self._agent_id.expand(e, -1, -1, -1),
+            "position": lambda: maps.position_map(
+                self._lattice.cells(state.positions),
+                self._level(state, self._lattice.shape[2] + 1),
+                state.heard,
+                state.positions[..., :2],
+                self.shape,
+            ),
+            "entropy": lambda: maps.entropy_map(state.pooled_beliefs),
+            "local_entropy": lambda: maps.local_entropy_map(
+                state.readings,
+                self._camera.noise[state.positions[..., 2]],
+                *self._camera.tile_weights(state.positions),
+            ),
+            "probability": lambda: maps.probability_map(state.pooled_beliefs),
+            "footprint": lambda: self._strips(state).heard_map(state.heard),
+        }
+        return torch.stack([parts[name]() for name in self.actor_channels], dim=2)
+
+    def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
+        """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.
+
+        Args:
+            state: the missions, before `actions` are flown.
+            actions: what all UAVs chose, [E, N].
+            actor_observation: `actor(state)`.
+        """
+        parts: dict[str, Callable[[], Tensor]] = {
+            "global_position": lambda: maps.global_position_map(
+                self._lattice.cells(state.positions),
+                self._level(state, self._lattice.shape[2]),
+                self.shape,
+            ).unsqueeze(1),
+            "global_entropy": lambda: maps.entropy_map(state.pooled_global).unsqueeze(1),
+            "global_probability": lambda: maps.probability_map(state.pooled_global).unsqueeze(1),
+            "global_footprint": lambda: self._strips(state).global_map().unsqueeze(1),
+            "other_actions": lambda: maps.other_actions_map(
+                self._lattice.cells(state.positions),
+                actions,
+                self._lattice.num_actions,
+                self.shape,
+            ),
+        }
+        own = self.critic_channels[len(self.actor_channels) :]
+        extra = [parts[name]().expand(-1, self._n_agents, -1, -1).unsqueeze(2) for name in own]
+        return torch.cat([actor_observation, *extra], dim=2)
+
+    def _level(self, state: MissionState, levels: int) -> Tensor:
+        return (state.positions[..., 2] + 1).to(torch.float32) / levels
+
+    def _strips(self, state: MissionState) -> maps.FootprintStrips:
+        footprint = self._camera.footprint(state.positions)
+        return maps.FootprintStrips(footprint, self._camera.shape, self.shape)

@@ -1,0 +1,220 @@
+"""One function for each map the networks see (Westheider et al. 2023, section IV-A).
+
+All maps are batched over E missions and N UAVs and lie on the planning lattice, [..., X, Y].
+Nothing here knows a configuration or keeps a state.
+"""
+
+from __future__ import annotations
+
+import torch
+from kornia.geometry.transform import remap
+from torch import Tensor
+
+from marl_framework.mission.area import area_pool, interval_overlap
+from marl_framework.mission.belief import clamp_probability, weighted_entropy
+from marl_framework.mission.camera import Footprint
+
+UNSEEN = 0.5
+"""Value of footprint maps where nobody looks."""
+
+
+def budget_map(t: Tensor, budget: int, shape: tuple[int, int], n_agents: int) -> Tensor:
+    """Return the share of the budget that is left, constant over each map: [E, N, X, Y].
+
+    Args:
+        t: moves made so far, [E].
+        budget: moves before the last one.
+        shape: (X, Y).
+        n_agents: N.
+    """
+    left = (budget - t).to(torch.float32) / budget
+    return left.view(-1, 1, 1, 1).expand(-1, n_agents, *shape)
+
+
+def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Return (i + 1)/N for UAV i, constant over each map: [N, X, Y]."""
+    ids = torch.arange(1, n_agents + 1, device=device, dtype=torch.float32) / n_agents
+    return ids.view(-1, 1, 1).expand(-1, *shape).contiguous()
+
+
+def paint(
+    cells: Tensor, values: Tensor, order: Tensor, background: float, shape: tuple[int, int]
+) -> Tensor:
+    """Write one value per UAV into the UAVs' cells; the last one written stays.
+
+    Args:
+        cells: flat lattice cell of each UAV, [E, N].
+        values: value of UAV j, [E, N].
+        order: when the map's owner i writes UAV j's value, [E, M, N] int64; -1 = never.
+        background: value of the other cells.
+        shape: (X, Y).
+
+    Returns:
+        Maps [E, M, X, Y].
+    """
+    same = (cells.unsqueeze(2) == cells.unsqueeze(1)).unsqueeze(1)  # [E, 1, N, N]
+    overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a later one
+    stays = ((order >= 0) & ~overwritten).to(values.dtype)
+    at = torch.arange(shape[0] * shape[1], device=cells.device)
+    where = (cells.unsqueeze(-1) == at).to(values.dtype)  # [E, N, X·Y]
+    # At most one value stays in a cell, so these sums pick it exactly.
+    painted = (stays * values.unsqueeze(1)) @ where
+    touched = stays @ where
+    return torch.where(touched > 0, painted, background).unflatten(2, shape)
+
+
+def position_map(
+    cells: Tensor, levels: Tensor, heard: Tensor, planar: Tensor, shape: tuple[int, int]
+) -> Tensor:
+    """Return agent-centred maps of the UAVs each UAV knows of: [E, N, X, Y].
+
+    The map's centre (X//2, Y//2) is the UAV itself; 0 beyond the lattice, 1 on it, and the
+    altitude level where the UAV or one it heard is.
+
+    Args:
+        cells: flat lattice cells [E, N].
+        levels: altitude levels (z + 1)/(Z + 1) [E, N].
+        heard: who hears whom [E, N, N].
+        planar: lattice indices (x, y) [E, N, 2].
+        shape: (X, Y).
+    """
+    ids = torch.arange(cells.shape[1], device=cells.device)
+    own_first = (ids + 1) * (ids.unsqueeze(1) != ids)
+    order = torch.where(heard, own_first, -1)
+    maps = paint(cells, levels, order, 1.0, shape)
+    return centre_on(maps.flatten(0, 1), planar.flatten(0, 1)).view_as(maps)
+
+
+def centre_on(maps: Tensor, planar: Tensor) -> Tensor:
+    """Shift maps [B, X, Y] so that lattice cell `planar` [B, 2] comes to (X//2, Y//2).
+
+    Cells from beyond the lattice are 0. `kornia.geometry.transform.remap` with whole-number
+    coordinates and nearest sampling copies values exactly.
+    """
+    x, y = maps.shape[-2:]
+    rows = torch.arange(x, device=maps.device) - x // 2 + planar[:, :1]
+    cols = torch.arange(y, device=maps.device) - y // 2 + planar[:, 1:]
+    return remap(
+        maps.unsqueeze(1),
+        map_x=cols.unsqueeze(1).expand(-1, x, -1).to(maps.dtype),
+        map_y=rows.unsqueeze(2).expand(-1, -1, y).to(maps.dtype),
+        mode="nearest",
+        padding_mode="zeros",
+        align_corners=True,
+        normalized_coordinates=False,
+    ).squeeze(1)
+
+
+def entropy_map(pooled_belief: Tensor) -> Tensor:
+    """Return w(g)·H(g) of pooled beliefs g, any shape [..., X, Y]."""
+    return weighted_entropy(pooled_belief)
+
+
+def probability_map(pooled_belief: Tensor) -> Tensor:
+    """Return pooled beliefs clamped to [1e-4, 1 - 1e-4]."""
+    return clamp_probability(pooled_belief)
+
+
+def local_entropy_map(readings: Tensor, noise: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
+
+    Beyond the map's edge the square holds 0.5.
+
+    Args:
+        readings: [E, N, K_x, K_y] int8 signs.
+        noise: probability of a wrong reading [E, N].
+        rows: area weights of window rows on the square, [E, N, X, K_x].
+        cols: area weights of window columns on the square, [E, N, Y, K_y].
+    """
+    contrast = (0.5 - noise).unsqueeze(-1).unsqueeze(-1)
+    pooled = 0.5 + contrast * area_pool(readings.to(rows.dtype), rows, cols)
+    return weighted_entropy(pooled)
+
+
+class FootprintStrips:
+    """The footprints of a round on the coarsest grid that their edges cut out of the map.
+
+    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact
+    and tiny, and strip overlaps with the lattice's cells give the area means, so that no
+    footprint is ever drawn at full resolution.
+
+    Args:
+        footprint: of all UAVs, [E, N].
+        map_shape: (R, C).
+        shape: (X, Y).
+    """
+
+    def __init__(
+        self, footprint: Footprint, map_shape: tuple[int, int], shape: tuple[int, int]
+    ) -> None:
+        self._in_rows, self._row_shares = _strips(
+            footprint.row0, footprint.row1, map_shape[0], shape[0]
+        )
+        self._in_cols, self._col_shares = _strips(
+            footprint.col0, footprint.col1, map_shape[1], shape[1]
+        )
+
+    def heard_map(self, heard: Tensor) -> Tensor:
+        """Return maps that are 1 in the own footprint, 0 in a heard one, else 0.5.
+
+        Args:
+            heard: [E, N, N] bool.
+
+        Returns:
+            Area means [E, N, X, Y].
+        """
+        own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
+        rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
+        others = rows.mT @ self._in_cols.unsqueeze(1)
+        values = torch.where(own > 0, 1.0, torch.where(others > 0, 0.0, UNSEEN))
+        return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
+
+    def global_map(self) -> Tensor:
+        """Return maps that are 1 in any UAV's footprint, else 0.5: area means [E, X, Y]."""
+        seen = self._in_rows.mT @ self._in_cols
+        values = torch.where(seen > 0, 1.0, UNSEEN)
+        return area_pool(values, self._row_shares, self._col_shares)
+
+
+def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Cut one axis at all edges: which strips each interval covers, and the strips' shares.
+
+    Returns:
+        Membership [E, N, S] float32 and area weights [E, outputs, S] float32.
+    """
+    border = torch.zeros_like(low[:, :1])
+    edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values
+    start, end = edges[:, :-1].unsqueeze(1), edges[:, 1:].unsqueeze(1)
+    covers = (start >= low.unsqueeze(2)) & (end <= high.unsqueeze(2))
+    width = torch.tensor(cells / outputs, dtype=torch.float32, device=low.device)
+    origin = torch.arange(outputs, device=low.device).view(1, -1, 1) * width
+    shares = interval_overlap(start.to(width.dtype), end.to(width.dtype), origin, width)
+    return covers.to(width.dtype), shares
+
+
+def global_position_map(cells: Tensor, levels: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return (z + 1)/Z at each UAV's cell, else 0: [E, X, Y].
+
+    Args:
+        cells: flat lattice cells [E, N].
+        levels: altitude levels (z + 1)/Z [E, N].
+        shape: (X, Y).
+    """
+    order = torch.arange(cells.shape[1], device=cells.device).view(1, 1, -1)
+    return paint(cells, levels, order, 0.0, shape).squeeze(1)
+
+
+def other_actions_map(
+    cells: Tensor, actions: Tensor, num_actions: int, shape: tuple[int, int]
+) -> Tensor:
+    """Return (a_j + 1)/A at the cell of every other UAV j, else 0: [E, N, X, Y].
+
+    Args:
+        cells: flat lattice cells [E, N].
+        actions: chosen actions [E, N].
+        num_actions: A.
+        shape: (X, Y).
+    """
+    ids = torch.arange(cells.shape[1], device=cells.device)
+    order = torch.where(ids.unsqueeze(1) == ids, -1, ids).unsqueeze(0)
+    return paint(cells, (actions + 1).to(torch.float32) / num_actions, order, 0.0, shape)
