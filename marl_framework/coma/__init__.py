@@ -1,0 +1,1 @@
+"""The algorithm: networks, policy, returns and losses of COMA."""

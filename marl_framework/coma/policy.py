@@ -1,0 +1,52 @@
+"""The masked policy with an ε floor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: float | Tensor) -> Tensor:
+    """Return π = (1 - ε)·softmax over the allowed actions + ε/|allowed|; 0 where masked.
+
+    Args:
+        logits: [..., A].
+        mask: [..., A] bool, True = allowed; at least one action is.
+        epsilon: floor in [0, 1].
+    """
+    softmax = logits.float().masked_fill(~mask, -torch.inf).softmax(-1)
+    uniform = mask / mask.sum(-1, keepdim=True)
+    return (1 - epsilon) * softmax + epsilon * uniform
+
+
+def log_probabilities(probabilities: Tensor) -> Tensor:
+    """Return log π, finite everywhere, with zero gradient where π is 0."""
+    return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+
+
+def sample_actions(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Sample from π [..., A] by an exponential race: no host sync, usable in CUDA graphs.
+
+    argmax π_a / e_a with e_a exponential is distributed as π (the Gumbel-max trick before its
+    logarithm); an action of probability 0 never wins.
+
+    Args:
+        probabilities: [..., A].
+        uniform: draws in [0, 1), same shape.
+
+    Returns:
+        Actions [...] int64.
+    """
+    exponential = -uniform.clamp(min=torch.finfo(uniform.dtype).tiny).log()
+    return (probabilities / exponential).argmax(-1)
+
+
+def policy_entropy(probabilities: Tensor) -> Tensor:
+    """Return the entropy of π [..., A] in nats: [...]."""
+    return -(probabilities * log_probabilities(probabilities)).sum(-1)
+
+
+def epsilon_at(episodes: int, maximum: float, minimum: float, anneal_phase: int) -> float:
+    """Return ε after `episodes` missions: linear from maximum to minimum, then constant."""
+    share = min(episodes / anneal_phase, 1.0)
+    return maximum + share * (minimum - maximum)

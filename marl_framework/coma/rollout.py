@@ -1,0 +1,125 @@
+"""Collects whole episodes of a team task into one preallocated batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marl_framework.coma.networks import NetworkSizes
+from marl_framework.coma.policy import policy_probabilities, sample_actions
+
+
+class TeamTask(Protocol):
+    """What COMA needs of an environment: E episodes of T steps for N agents, on one device."""
+
+    num_envs: int
+    n_agents: int
+    episode_length: int
+    sizes: NetworkSizes
+    device: torch.device
+    generator: torch.Generator
+
+    def reset(self) -> None:
+        """Start E new episodes."""
+
+    def observe(self) -> Tensor:
+        """Return observations [E, N, C_a, X, Y]."""
+
+    def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Ask `choose(i, mask[E, A])` of agents 0 … N - 1; return actions [E, N] and masks."""
+
+    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
+        """Return critic states [E, N, C_c, X, Y]; the first C_a channels are the observation."""
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Move on; return the shared reward [E] and metrics of the step [E, M]."""
+
+
+@dataclass
+class Rollout:
+    """E whole episodes; the time axis leads. Written once by `RolloutCollector`."""
+
+    states: Tensor
+    """Critic states [T, E, N, C_c, X, Y]; the first C_a channels are the actor's input."""
+    actions: Tensor
+    """[T, E, N] int64."""
+    masks: Tensor
+    """Allowed actions when acting, [T, E, N, A] bool."""
+    probabilities: Tensor
+    """π of the acting policy, [T, E, N, A]."""
+    rewards: Tensor
+    """Shared reward, [T, E]."""
+    metrics: Tensor
+    """What the task reports of each step, [T, E, M]."""
+
+    @property
+    def transitions(self) -> int:
+        """Number of agent steps T·E·N."""
+        return self.actions.numel()
+
+
+def concatenate(rollouts: list[Rollout]) -> Rollout:
+    """Join rollouts along the environment axis."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+    return Rollout(
+        **{name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in vars(rollouts[0])}
+    )
+
+
+class RolloutCollector:
+    """Flies E episodes with the current policy.
+
+    Args:
+        task: the environment.
+        num_metrics: M of `TeamTask.step`.
+    """
+
+    def __init__(self, task: TeamTask, num_metrics: int = 0) -> None:
+        self.task = task
+        self._num_metrics = num_metrics
+
+    def collect(self, policy: Callable[[Tensor], Tensor], epsilon: float) -> Rollout:
+        """Return one rollout of E whole episodes.
+
+        Args:
+            policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
+            epsilon: floor of the acting policy.
+        """
+        task, rollout = self.task, self._empty()
+        task.reset()
+        for t in range(task.episode_length):
+            observation = task.observe()
+            logits = policy(observation)
+            uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
+
+            def choose(
+                i: int, mask: Tensor, logits: Tensor = logits, u: Tensor = uniform
+            ) -> Tensor:
+                return sample_actions(policy_probabilities(logits[:, i], mask, epsilon), u[:, i])
+
+            actions, masks = task.choose_in_order(choose)
+            rollout.actions[t] = actions
+            rollout.masks[t] = masks
+            rollout.probabilities[t] = policy_probabilities(logits, masks, epsilon)
+            rollout.states[t] = task.critic_state(observation, actions)
+            rollout.rewards[t], rollout.metrics[t] = task.step(actions)
+        return rollout
+
+    def _empty(self) -> Rollout:
+        task, sizes = self.task, self.task.sizes
+        lead = (task.episode_length, task.num_envs)
+        team = (*lead, task.n_agents)
+        device = task.device
+        return Rollout(
+            states=torch.empty(*team, sizes.critic_channels, *sizes.shape, device=device),
+            actions=torch.empty(team, dtype=torch.int64, device=device),
+            masks=torch.empty(*team, sizes.num_actions, dtype=torch.bool, device=device),
+            probabilities=torch.empty(*team, sizes.num_actions, device=device),
+            rewards=torch.empty(lead, device=device),
+            metrics=torch.empty(*lead, self._num_metrics, device=device),
+        )

@@ -1,0 +1,260 @@
+"""COMA on one device: actor, critic and target critic, their optimisers and their update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marl_framework.coma.losses import (
+    actor_loss,
+    counterfactual_advantage,
+    critic_loss,
+    normalized,
+)
+from marl_framework.coma.networks import (
+    ActorNetwork,
+    CriticNetwork,
+    NetworkSizes,
+    follow,
+    taken,
+)
+from marl_framework.coma.policy import log_probabilities, policy_entropy, policy_probabilities
+from marl_framework.coma.returns import td_lambda_returns
+from marl_framework.coma.rollout import Rollout
+from marl_framework.config import Config, NetworksConfig
+from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
+from marl_framework.mission.lattice import action_offsets
+
+_TARGET_CHUNK = 4096
+
+
+def mission_sizes(config: Config) -> NetworkSizes:
+    """Return the network sizes that a mission's configuration asks for."""
+    return NetworkSizes(
+        actor_channels=len(config.observation.actor_channels),
+        critic_channels=len(config.observation.critic_channels),
+        shape=config.lattice_shape[:2],
+        num_actions=len(action_offsets(config.experiment.constraints.num_actions)),
+    )
+
+
+class COMAWrapper:
+    """The three networks of COMA under automatic mixed precision (Foerster et al. 2018).
+
+    Args:
+        networks: widths, rates and schedule.
+        sizes: what the task asks of the networks; `mission_sizes(config)` for missions.
+        device: where everything lives.
+
+    Attributes:
+        actor, critic, target_critic: modules in float32; forward passes run in `precision`.
+        training_steps: updates made so far.
+    """
+
+    def __init__(
+        self, networks: NetworksConfig, sizes: NetworkSizes, device: torch.device | str
+    ) -> None:
+        self.device = torch.device(device)
+        self.sizes = sizes
+        self.precision = resolve_precision(networks.precision, self.device)
+        self.training_steps = 0
+        self._networks = networks
+        configure_backends(networks, self.device)
+        actor, critic = networks.actor, networks.critic
+        self.actor = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim).to(self.device)
+        self.critic, self.target_critic = (
+            CriticNetwork(sizes, critic.conv_channels, critic.fc1_dim).to(self.device)
+            for _ in range(2)
+        )
+        self.target_critic.requires_grad_(False)
+        follow(self.target_critic, self.critic, 1.0)
+        fused = self.device.type in ("cpu", "cuda")
+        self.actor_optimizer = torch.optim.Adam(
+            self.actor.parameters(), lr=actor.learning_rate, fused=fused
+        )
+        self.critic_optimizer = torch.optim.Adam(
+            self.critic.parameters(), lr=critic.learning_rate, fused=fused
+        )
+        self.scaler = grad_scaler(self.device, self.precision)
+
+    # Acting -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def policy(self, observation: Tensor) -> Tensor:
+        """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
+        with self._amp():
+            return self.actor(observation.flatten(0, 1)).float().unflatten(0, observation.shape[:2])
+
+    # Learning -----------------------------------------------------------------------------
+
+    def update(
+        self, rollout: Rollout, epsilon: float, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Make one training step: targets once, then `data_passes` over `batch_number` batches.
+
+        Args:
+            rollout: whole episodes.
+            epsilon: floor of the policy that flew them.
+            generator: shuffles the transitions; on the networks' device.
+
+        Returns:
+            Means over all batches, as tensors on the device (see `training.logger`).
+        """
+        targets = self.targets(rollout)
+        flat = _Transitions(
+            states=rollout.states.flatten(0, 2),
+            actions=rollout.actions.flatten(),
+            masks=rollout.masks.flatten(0, 2),
+            old_probabilities=rollout.probabilities.flatten(0, 2),
+            targets=targets.flatten(),
+        )
+        records: list[dict[str, Tensor]] = []
+        for _ in range(self._networks.data_passes):
+            order = torch.randperm(len(flat), generator=generator, device=self.device)
+            for index in order.tensor_split(min(self._networks.batch_number, len(flat))):
+                records.append(self._learn(flat[index], epsilon))
+        self.training_steps += 1
+        self._update_target()
+        stats = {key: torch.stack([r[key] for r in records]).mean() for key in records[0]}
+        stats["kl"] = torch.stack([r["kl"] for r in records[-self._networks.batch_number :]]).mean()
+        stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
+        return stats
+
+    @torch.no_grad()
+    def targets(self, rollout: Rollout) -> Tensor:
+        """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
+        states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
+        with self._amp():
+            values = torch.cat([self.target_critic(s) for s in states.split(_TARGET_CHUNK)])
+        values = taken(values.float(), actions).view_as(rollout.actions)
+        return td_lambda_returns(
+            rollout.rewards, values, self._networks.gamma, self._networks.lambda_
+        )
+
+    def _learn(self, batch: _Transitions, epsilon: float) -> dict[str, Tensor]:
+        """Update critic and actor on one batch; the advantage uses the critic before its update."""
+        with self._amp():
+            values = self.critic(batch.states).float()
+        value_loss = critic_loss(values, batch.actions, batch.targets)
+        value_norm = self._descend(
+            value_loss, self.critic, self.critic_optimizer, self._networks.critic.gradient_norm
+        )
+        with self._amp():
+            logits = self.actor(batch.states[:, : self.sizes.actor_channels])
+        probabilities = policy_probabilities(logits, batch.masks, epsilon)
+        values = values.detach()
+        advantages = counterfactual_advantage(values, probabilities.detach(), batch.actions)
+        weights = normalized(advantages) if self._networks.normalize_advantages else advantages
+        policy_loss = actor_loss(
+            probabilities,
+            batch.actions,
+            weights,
+            self._networks.entropy_coefficient,
+            batch.old_probabilities,
+            self._networks.clip_ratio,
+        )
+        policy_norm = self._descend(
+            policy_loss, self.actor, self.actor_optimizer, self._networks.actor.gradient_norm
+        )
+        self.scaler.update()
+        with torch.no_grad():
+            return {
+                "critic_loss": value_loss.detach(),
+                "actor_loss": policy_loss.detach(),
+                "critic_gradient_norm": value_norm,
+                "actor_gradient_norm": policy_norm,
+                **_diagnostics(batch, values, probabilities.detach(), advantages),
+            }
+
+    def _descend(
+        self,
+        loss: Tensor,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        maximum_norm: float,
+    ) -> Tensor:
+        """Make one optimiser step; return the gradient norm before clipping."""
+        optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
+        self.scaler.step(optimizer)
+        return norm
+
+    def _update_target(self) -> None:
+        critic = self._networks.critic
+        if critic.target_update_mode == "soft":
+            follow(self.target_critic, self.critic, critic.tau)
+        elif self.training_steps % self._networks.copy_rate == 0:
+            follow(self.target_critic, self.critic, 1.0)
+
+    def _amp(self) -> Any:
+        return autocast(self.device, self.precision)
+
+    # Saving -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimisers, scaler and counter; loadable with `weights_only=True`."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "training_step": self.training_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned; other keys of `state` are left alone."""
+        for name in (
+            "actor",
+            "critic",
+            "target_critic",
+            "actor_optimizer",
+            "critic_optimizer",
+            "scaler",
+        ):
+            getattr(self, name).load_state_dict(state[name])
+        self.training_steps = int(state["training_step"])
+
+
+@dataclass
+class _Transitions:
+    """Transitions without their order in time, [B, …]."""
+
+    states: Tensor
+    actions: Tensor
+    masks: Tensor
+    old_probabilities: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __getitem__(self, index: Tensor) -> _Transitions:
+        return _Transitions(**{name: field[index] for name, field in vars(self).items()})
+
+
+def _diagnostics(
+    batch: _Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
+) -> dict[str, Tensor]:
+    """Return what one wants to watch of a batch; all tensors without gradient."""
+    q = taken(values, batch.actions)
+    residual = (batch.targets - q).var()
+    old = batch.old_probabilities
+    ratio = log_probabilities(old) - log_probabilities(probabilities)
+    return {
+        "q_taken": q.mean(),
+        "td_error": (batch.targets - q).abs().mean(),
+        "explained_variance": 1 - residual / batch.targets.var().clamp(min=1e-8),
+        "advantage": advantages.mean(),
+        "advantage_std": advantages.std(),
+        "policy_entropy": policy_entropy(probabilities).mean(),
+        "largest_probability": probabilities.max(-1).values.mean(),
+        "kl": (old * ratio).sum(-1).mean(),
+    }
