@@ -1,0 +1,1 @@
+"""Measurements of the library, each answering one question and runnable as a module."""
