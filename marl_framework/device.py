@@ -1,0 +1,183 @@
+"""Device, precision and backend switches; nothing else asks "is there a GPU?"."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marl_framework.config import NetworksConfig
+from marl_framework.config_io import ConfigError
+
+_CPUINFO = Path("/proc/cpuinfo")
+_PRECISIONS = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+# Instruction sets that multiply bfloat16: x86, x86, ARM. PyTorch and Linux name them alike.
+_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that `networks.device` names.
+
+    Args:
+        name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
+
+    Raises:
+        ConfigError: there is no such device; says what there is.
+    """
+    if name == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda", 0) if count else torch.device("cpu")
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if match is None:
+        raise ConfigError(f"networks.device: {name!r} is no device; use auto, cpu, cuda or cuda:N")
+    index = int(match[1] or 0)
+    if index >= count:
+        raise ConfigError(
+            f"networks.device: {name} was asked for, but {_gpus_present(count)}; "
+            "use networks.device: auto or cpu"
+        )
+    return torch.device("cuda", index)
+
+
+def describe_device(device: torch.device) -> str:
+    """Return one line for the start: the GPU with its memory, or the CPU with its cores."""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return f"Using GPU: {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
+    if device.type == "cpu":
+        cores = _usable_cores()
+        return f"Using CPU: {_cpu_name()}, {cores} core{'s' if cores != 1 else ''}"
+    return f"Using device: {device}"
+
+
+def resolve_precision(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of the networks' forward passes on a device.
+
+    Args:
+        name: `float32`, `bfloat16`, `float16`, or `auto`: the fastest the hardware has.
+        device: a GPU takes bfloat16 from compute capability 8.0 on, else float16; a CPU takes
+            bfloat16 if it has instructions for it, else float32; other devices float32.
+
+    Raises:
+        ConfigError: float16 on a CPU, where it is slow and lacks operations.
+    """
+    if device.type not in ("cpu", "cuda"):
+        return torch.float32  # shapes only: autocast knows no such device
+    if name == "auto":
+        return _fastest_precision(device)
+    if name == "float16" and device.type == "cpu":
+        raise ConfigError(
+            "networks.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
+        )
+    return _PRECISIONS[name]
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Return a context of automatic mixed precision; without effect for float32."""
+    if dtype == torch.float32:
+        return nullcontext()
+    return torch.amp.autocast(device.type, dtype=dtype)
+
+
+def grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
+    """Return a gradient scaler; only float16 needs one, for others it passes losses through."""
+    return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+
+
+def configure_backends(networks: NetworksConfig, device: torch.device) -> None:
+    """Set TF32, cuDNN's search for fast kernels and determinism for the whole process.
+
+    `tf32` concerns float32 convolutions on GPUs; matrix products and the CPU stay exact.
+    `deterministic` overrides `cudnn_benchmark`, and an operation without a deterministic kernel
+    raises.
+    """
+    _allow_tf32(networks.tf32 and device.type == "cuda")
+    if networks.deterministic:
+        # cuBLAS reads it once, when its first handle is made.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(networks.deterministic)
+    torch.backends.cudnn.deterministic = networks.deterministic
+    torch.backends.cudnn.benchmark = networks.cudnn_benchmark and not networks.deterministic
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all work given to it; at once where it never lags."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    """Set TF32 for convolutions; matrix products stay exact, maps are averaged with them.
+
+    The `fp32_precision` switches alone leave the older ones at odds with them, and then
+    `torch.compile` and `torch.backends.cudnn.flags` raise as soon as they read those. So each
+    pair is set, the older first; early releases warn about it.
+    """
+    precision = "tf32" if allowed else "ieee"
+    cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    cudnn.conv.fp32_precision = precision
+    cudnn.rnn.fp32_precision = precision
+
+
+def _gpus_present(count: int) -> str:
+    if count == 0:
+        built = torch.version.cuda is not None or torch.version.hip is not None
+        reason = "" if built else " (this PyTorch is built for CPUs)"
+        return f"PyTorch finds no GPU here{reason}"
+    if count == 1:
+        return "this machine has one GPU, cuda:0"
+    return f"this machine has {count} GPUs, cuda:0 to cuda:{count - 1}"
+
+
+def _fastest_precision(device: torch.device) -> torch.dtype:
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        return torch.bfloat16 if capability >= (8, 0) else torch.float16
+    return torch.bfloat16 if _BFLOAT16_FLAGS & _cpu_flags() else torch.float32
+
+
+def _cpu_flags() -> set[str]:
+    """Names of the CPU's instruction sets, as PyTorch sees them, else the kernel."""
+    get_capabilities = getattr(torch.cpu, "get_capabilities", None)
+    if get_capabilities is not None:
+        return {name for name, present in get_capabilities().items() if present}
+    flags = _cpuinfo("flags") or _cpuinfo("Features")
+    return set(flags.split())
+
+
+def _cpu_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
+
+
+def _cpuinfo(key: str) -> str:
+    """First value of a key in Linux's description of the CPU; empty where there is none."""
+    try:
+        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(.*)$", text, flags=re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+def _usable_cores() -> int:
+    """Cores this process may use, which a container can restrict."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

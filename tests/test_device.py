@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework import device as device_module
+from marl_framework.config import NetworksConfig
+from marl_framework.config_io import ConfigError
+from marl_framework.device import (
+    autocast,
+    configure_backends,
+    describe_device,
+    grad_scaler,
+    resolve_device,
+    resolve_precision,
+    synchronize,
+)
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
+META = torch.device("meta")
+
+
+def pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Backend switches belong to the process: put them back to PyTorch's defaults."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    yield
+    configure_backends(NetworksConfig(cudnn_benchmark=False), GPU)
+    torch.set_float32_matmul_precision("highest")
+
+
+# Device
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "expected"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 1, "cuda:0"),
+        ("auto", 4, "cuda:0"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 1, "cuda:0"),
+        ("cuda:0", 1, "cuda:0"),
+        ("cuda:3", 4, "cuda:3"),
+    ],
+)
+def test_a_name_resolves_to_a_device_that_exists(
+    monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, expected: str
+) -> None:
+    pretend_gpus(monkeypatch, gpus)
+    assert str(resolve_device(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "present"),
+    [
+        ("cuda", 0, "PyTorch finds no GPU here"),
+        ("cuda:0", 0, "PyTorch finds no GPU here"),
+        ("cuda:1", 1, "this machine has one GPU, cuda:0"),
+        ("cuda:4", 4, "this machine has 4 GPUs, cuda:0 to cuda:3"),
+    ],
+)
+def test_a_missing_gpu_is_one_line_that_says_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, present: str
+) -> None:
+    pretend_gpus(monkeypatch, gpus)
+    with pytest.raises(ConfigError) as caught:
+        resolve_device(name)
+    message = str(caught.value)
+    assert message.startswith(f"networks.device: {name} was asked for, but {present}")
+    assert message.endswith("use networks.device: auto or cpu")
+    assert "\n" not in message
+
+
+def test_a_cpu_build_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    with pytest.raises(ConfigError, match="this PyTorch is built for CPUs"):
+        resolve_device("cuda")
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:-1", "cuda:1x", "mps"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N"):
+        resolve_device(name)
+
+
+def test_a_gpu_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H200", total_memory=150_110_011_392)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    # 150,110,011,392 / 2**30 = 139.80
+    assert describe_device(GPU) == "Using GPU: NVIDIA H200, 139.8 GiB"
+
+
+@pytest.mark.parametrize(("cores", "text"), [({0}, "1 core"), ({0, 3}, "2 cores")])
+def test_the_cpu_is_described_with_the_cores_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: set[int], text: str
+) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Some CPU 9\n", encoding="utf-8")
+    monkeypatch.setattr(device_module, "_CPUINFO", info)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
+    assert describe_device(CPU) == f"Using CPU: Some CPU 9, {text}"
+
+
+def test_the_cpu_has_a_name_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device_module, "_CPUINFO", tmp_path / "missing")
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert describe_device(CPU).startswith("Using CPU: arm64, ")
+
+
+def test_other_devices_have_a_description() -> None:
+    assert describe_device(META) == "Using device: meta"
+
+
+# Precision
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((7, 0), torch.float16),
+        ((7, 5), torch.float16),
+        ((8, 0), torch.bfloat16),
+        ((9, 0), torch.bfloat16),
+        ((12, 0), torch.bfloat16),
+    ],
+)
+def test_auto_precision_of_a_gpu_follows_its_compute_capability(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_precision("auto", GPU) == expected
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": False}, torch.float32),
+        ({"avx512_bf16": True}, torch.bfloat16),
+        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+        ({"architecture": "aarch64", "neon": True, "bf16": True}, torch.bfloat16),
+        ({"architecture": "aarch64", "neon": True, "bf16": False}, torch.float32),
+        ({"cpu_name": "bf16", "num_sockets": 1}, torch.float32),
+        ({}, torch.float32),
+    ],
+)
+def test_auto_precision_of_a_cpu_is_bfloat16_only_in_hardware(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, Any], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16 vaes\n", torch.bfloat16),
+        ("flags\t\t: fpu amx_bf16\n", torch.bfloat16),
+        ("flags\t\t: fpu avx2 avx512f\nbugs : avx512_bf16\n", torch.float32),
+        ("Features\t: fp asimd bf16 i8mm\n", torch.bfloat16),
+        ("Features\t: fp asimd\n", torch.float32),
+        ("flags\t\t:\n", torch.float32),
+        ("", torch.float32),
+        (None, torch.float32),
+    ],
+)
+def test_auto_precision_of_a_cpu_falls_back_to_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, expected: torch.dtype
+) -> None:
+    info = tmp_path / "cpuinfo"
+    if text is not None:
+        info.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(device_module, "_CPUINFO", info)
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.parametrize("target", [CPU, GPU])
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_named_precision_is_taken(name: str, target: torch.device) -> None:
+    assert resolve_precision(name, target) == getattr(torch, name)
+
+
+def test_float16_is_for_gpus() -> None:
+    assert resolve_precision("float16", GPU) == torch.float16
+    with pytest.raises(ConfigError, match="use bfloat16, float32 or auto on the CPU"):
+        resolve_precision("float16", CPU)
+
+
+@pytest.mark.parametrize("name", ["auto", "float32", "bfloat16", "float16"])
+def test_meta_tensors_are_float32(name: str) -> None:
+    assert resolve_precision(name, META) == torch.float32
+
+
+# Mixed precision
+
+
+def test_autocast_runs_products_in_the_low_precision() -> None:
+    x = torch.ones(2, 2)
+    with autocast(CPU, torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+    assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("target", [CPU, META])
+def test_autocast_of_float32_changes_nothing(target: torch.device) -> None:
+    x = torch.ones(2, 2, device=target)
+    with autocast(target, torch.float32):
+        assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("target", [CPU, META])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_scaler_without_float16_passes_everything_through(
+    target: torch.device, dtype: torch.dtype
+) -> None:
+    scaler = grad_scaler(target, dtype)
+    weight = torch.ones(3, device=target, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    loss = weight.sum()
+    assert scaler.scale(loss) is loss
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert not scaler.is_enabled()
+    assert target == META or weight.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_float16_gets_a_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without a GPU PyTorch switches a scaler for "cuda" off; the type asked for is what counts.
+    asked = {}
+    monkeypatch.setattr(
+        torch.amp, "GradScaler", lambda kind, enabled: asked.update({kind: enabled})
+    )
+    grad_scaler(GPU, torch.float16)
+    assert asked == {"cuda": True}
+
+
+# Backends
+
+
+@pytest.mark.usefixtures("backends")
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tf32_is_the_same_to_every_reader(tf32: bool) -> None:
+    configure_backends(NetworksConfig(tf32=not tf32), GPU)
+    torch.set_float32_matmul_precision("high")  # as someone's script might
+    configure_backends(NetworksConfig(tf32=tf32), GPU)
+    cudnn: Any = torch.backends.cudnn
+    precision = "tf32" if tf32 else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"  # maps are averaged by products
+    assert cudnn.conv.fp32_precision == precision
+    assert cudnn.rnn.fp32_precision == precision
+    # torch.compile and cudnn.flags read these; they raise where the two interfaces disagree.
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+    assert cudnn.allow_tf32 is tf32
+    with cudnn.flags(enabled=True):
+        pass
+
+
+@pytest.mark.usefixtures("backends")
+def test_a_cpu_computes_exactly_whatever_tf32_says() -> None:
+    configure_backends(NetworksConfig(tf32=True), CPU)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cudnn.allow_tf32 is False
+
+
+@pytest.mark.usefixtures("backends")
+def test_cudnn_benchmark_is_switched() -> None:
+    configure_backends(NetworksConfig(cudnn_benchmark=True), CPU)
+    assert torch.backends.cudnn.benchmark
+    configure_backends(NetworksConfig(cudnn_benchmark=False), CPU)
+    assert not torch.backends.cudnn.benchmark
+
+
+@pytest.mark.usefixtures("backends")
+def test_deterministic_overrides_the_benchmark_and_is_switched_off_again() -> None:
+    configure_backends(NetworksConfig(deterministic=True, cudnn_benchmark=True), CPU)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    configure_backends(NetworksConfig(deterministic=False), CPU)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.deterministic
+
+
+def test_synchronize_waits_only_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for target in (CPU, META, GPU):
+        synchronize(target)
+    assert waited == [GPU]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_found_and_used() -> None:
+    found = resolve_device("auto")
+    assert found == GPU
+    assert describe_device(found).startswith("Using GPU: ")
+    dtype = resolve_precision("auto", found)
+    x = torch.ones(2, 2, device=found)
+    with autocast(found, dtype):
+        assert (x @ x).dtype == dtype
+    assert grad_scaler(found, torch.float16).is_enabled()
+    synchronize(found)
