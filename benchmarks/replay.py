@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
-from marl_framework.config import ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS, Config
+from marl_framework.config import Config
 from marl_framework.config_io import ConfigError
 from marl_framework.device import resolve_device
 from marl_framework.evaluation import metrics
@@ -38,8 +38,8 @@ EXACT = 0.0
 CLOSE = 1e-4
 RELATIVE = ("utility_absolute", "utility_relative")
 CHANNELS = {
-    "actor_observation": ACTOR_CHANNELS,
-    "critic_state": ACTOR_CHANNELS + CRITIC_ONLY_CHANNELS,
+    "actor_observation": Config().observation.actor_channels,
+    "critic_state": Config().observation.critic_channels,
 }
 TOLERANCES = {
     "measurements": CLOSE,

@@ -14,6 +14,7 @@ from pydantic import model_validator
 
 from marl_framework.configuration.learning import (
     ACTOR_CHANNELS,
+    CENTRED,
     CRITIC_ONLY_CHANNELS,
     ActorConfig,
     CriticConfig,
@@ -46,6 +47,7 @@ from marl_framework.configuration.types import Section
 
 __all__ = [
     "ACTOR_CHANNELS",
+    "CENTRED",
     "CRITIC_ONLY_CHANNELS",
     "TERRAIN_KINDS",
     "ActorConfig",

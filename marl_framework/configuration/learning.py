@@ -27,7 +27,12 @@ ACTOR_CHANNELS = (
     "local_entropy",
     "probability",
     "footprint",
+    "centred_entropy",
+    "centred_probability",
+    "centred_footprint",
 )
+CENTRED = "centred_"
+"""Prefix of channels that show another channel with the UAV at the centre."""
 CRITIC_ONLY_CHANNELS = (
     "global_position",
     "global_entropy",
@@ -38,7 +43,11 @@ CRITIC_ONLY_CHANNELS = (
 
 
 class ObservationConfig(Section):
-    """Channels of the networks' inputs; a channel that is off narrows the input."""
+    """Channels of the networks' inputs; a channel that is off narrows the input.
+
+    The `centred_` channels are not the paper's: the same maps shifted so that the UAV is at the
+    centre, as it is in `position`, 0 beyond the lattice.
+    """
 
     budget: bool = True
     agent_id: bool = True
@@ -47,6 +56,9 @@ class ObservationConfig(Section):
     local_entropy: bool = True
     probability: bool = True
     footprint: bool = True
+    centred_entropy: bool = False
+    centred_probability: bool = False
+    centred_footprint: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config import CENTRED, Config
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -27,6 +27,9 @@ class ObservationBuilder:
         self.actor_channels = config.observation.actor_channels
         self.critic_channels = config.observation.critic_channels
         self.shape = lattice.shape[:2]
+        names = self.actor_channels
+        self._absolute = [name for name in names if not name.startswith(CENTRED)]
+        self._centred = [name.removeprefix(CENTRED) for name in names if name.startswith(CENTRED)]
         self._lattice = lattice
         self._camera = camera
         self._budget = config.experiment.constraints.budget
@@ -55,7 +58,14 @@ class ObservationBuilder:
             "probability": lambda: maps.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),
         }
-        return torch.stack([parts[name]() for name in self.actor_channels], dim=2)
+        drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
+        stacks = []
+        if self._absolute:
+            stacks.append(torch.stack([drawn[name] for name in self._absolute], dim=2))
+        if self._centred:
+            stacked = torch.stack([drawn[name] for name in self._centred], dim=2)
+            stacks.append(maps.centre_on(stacked, state.positions[..., :2]))
+        return torch.cat(stacks, dim=2)
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.

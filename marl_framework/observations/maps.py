@@ -82,27 +82,33 @@ def position_map(
     own_first = (ids + 1) * (ids.unsqueeze(1) != ids)
     order = torch.where(heard, own_first, -1)
     maps = paint(cells, levels, order, 1.0, shape)
-    return centre_on(maps.flatten(0, 1), planar.flatten(0, 1)).view_as(maps)
+    return centre_on(maps.unsqueeze(2), planar).squeeze(2)
 
 
 def centre_on(maps: Tensor, planar: Tensor) -> Tensor:
-    """Shift maps [B, X, Y] so that lattice cell `planar` [B, 2] comes to (X//2, Y//2).
+    """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
 
     Cells from beyond the lattice are 0. `kornia.geometry.transform.remap` with whole-number
     coordinates and nearest sampling copies values exactly.
+
+    Args:
+        maps: [E, N, C, X, Y].
+        planar: lattice indices (x, y), [E, N, 2].
     """
     x, y = maps.shape[-2:]
-    rows = torch.arange(x, device=maps.device) - x // 2 + planar[:, :1]
-    cols = torch.arange(y, device=maps.device) - y // 2 + planar[:, 1:]
-    return remap(
-        maps.unsqueeze(1),
+    at = planar.flatten(0, 1)
+    rows = torch.arange(x, device=maps.device) - x // 2 + at[:, :1]
+    cols = torch.arange(y, device=maps.device) - y // 2 + at[:, 1:]
+    shifted = remap(
+        maps.flatten(0, 1),
         map_x=cols.unsqueeze(1).expand(-1, x, -1).to(maps.dtype),
         map_y=rows.unsqueeze(2).expand(-1, -1, y).to(maps.dtype),
         mode="nearest",
         padding_mode="zeros",
         align_corners=True,
         normalized_coordinates=False,
-    ).squeeze(1)
+    )
+    return shifted.view_as(maps)
 
 
 def entropy_map(pooled_belief: Tensor) -> Tensor:

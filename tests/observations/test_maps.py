@@ -39,15 +39,16 @@ def test_area_weights_average(cells, outputs):
 
 @pytest.mark.parametrize(("x", "y"), [(11, 11), (6, 9), (2, 3)])
 def test_centring_copies_values_exactly(x, y):
-    field = torch.rand(1, x, y)
+    field = torch.rand(1, 1, 2, x, y)
     for i in range(x):
         for j in range(y):
-            centred = maps.centre_on(field, torch.tensor([[i, j]]))[0]
+            centred = maps.centre_on(field, torch.tensor([[[i, j]]]))
             for r in range(x):
                 for c in range(y):
                     u, v = r - x // 2 + i, c - y // 2 + j
                     inside = 0 <= u < x and 0 <= v < y
-                    assert centred[r, c] == (field[0, u, v] if inside else 0.0)
+                    expected = field[..., u, v] if inside else torch.zeros(1, 1, 2)
+                    assert torch.equal(centred[..., r, c], expected)
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 6))
@@ -140,6 +141,26 @@ def test_a_channel_that_is_off_narrows_the_input_and_changes_nothing_else(off):
     assert set(seen[0]) - set(seen[1]) == {off}
     for name, channel in seen[1].items():
         assert torch.equal(channel, seen[0][name])
+
+
+def test_centred_channels_are_the_others_seen_from_the_uav():
+    names = ("entropy", "probability", "footprint")
+    config = small_config(observation={f"centred_{name}": True for name in names})
+    env = MissionEnvironment(config, 2, "cpu")
+    state = env.reset(env.draw_reset())
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    seen = dict(zip(builder.actor_channels, builder.actor(state).unbind(2), strict=True))
+    x, y = config.lattice_shape[:2]
+    for e in range(2):
+        for n, (ix, iy, _) in enumerate(state.positions[e].tolist()):
+            for name in names:
+                centre = seen[f"centred_{name}"][e, n, x // 2, y // 2]
+                assert centre == seen[name][e, n, ix, iy]
+    only = small_config(
+        observation={name: name == "centred_entropy" for name in builder.actor_channels}
+    )
+    alone = ObservationBuilder(only, env.lattice, env.camera).actor(state)
+    assert torch.equal(alone[:, :, 0], seen["centred_entropy"])
 
 
 def test_nobody_sees_what_it_did_not_hear():
