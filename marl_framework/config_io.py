@@ -101,13 +101,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     return _build(tree, source, overrides)
 
 
-def config_from_dict(d: Mapping[str, Any], source: str = "configuration") -> Config:
-    """Check plain data, such as that of a checkpoint; `source` names it in messages.
+def config_from_dict(
+    d: Mapping[str, Any], source: str = "configuration", overrides: Sequence[str] = ()
+) -> Config:
+    """Override and check plain data, such as that of a checkpoint; `source` names it in messages.
 
     Raises:
         ConfigError: as of :func:`load_config`.
     """
-    return _build(d, source, ())
+    return _build(d, source, overrides)
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:

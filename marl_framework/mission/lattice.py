@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config import Config
+from marl_framework.config_io import ConfigError
 
 _PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
 
@@ -129,7 +130,7 @@ class Lattice:
         order = first + [k for k in range(side * side) if k not in first]
         cells = [grid[k] for k in order[: self._n_agents]]
         if len(set(cells)) < len(cells):
-            raise ValueError(
+            raise ConfigError(
                 f"experiment.missions.start: corners has no {self._n_agents} distinct cells on a "
                 f"lattice of {self.shape[0]} x {self.shape[1]}; use start: random or fewer n_agents"
             )

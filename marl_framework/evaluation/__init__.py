@@ -1,0 +1,1 @@
+"""Evaluation: fly planners over fixed missions, measure, report and draw."""

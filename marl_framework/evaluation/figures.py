@@ -1,0 +1,261 @@
+"""Figures of an evaluation, written as PNG. Lengths are in metres, x to the right, y up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from kornia.geometry.bbox import bbox_to_mask
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from marl_framework.evaluation.flight import FlightRecord
+
+# Okabe and Ito's palette: told apart with any kind of colour vision.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
+LineStyle = Literal["-", "--"]
+_STYLES: tuple[LineStyle, ...] = ("-", "--")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
+_UNSEEN_ALPHA = 0.38
+_DPI = 150
+_SURFACE_CELLS = 80  # per side of the terrain under the 3-D trajectories
+
+
+def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return which cells lie in each footprint, [B, R, C] bool.
+
+    Args:
+        footprints: [B, 4] int64, half-open (row0, row1, col0, col1).
+        shape: cells of the map (R, C).
+    """
+    row0, row1, col0, col1 = footprints.to(torch.float32).unbind(-1)
+    # kornia's x runs along columns and its corners are inclusive.
+    left, right, top, bottom = col0, col1 - 1, row0, row1 - 1
+    corners = ((left, top), (right, top), (right, bottom), (left, bottom))
+    boxes = torch.stack([torch.stack(corner, dim=-1) for corner in corners], dim=-2)
+    return bbox_to_mask(boxes, width=shape[1], height=shape[0]).bool()
+
+
+def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
+    """Draw one mission: terrain with what was seen, final belief, trajectories in 3-D.
+
+    Args:
+        record: on the host, with the map of mission `index` kept.
+        index: number of the mission in the record.
+        path: of the PNG.
+    """
+    if not 0 <= index < len(record.truth):
+        raise IndexError(
+            f"mission {index} is not among the {len(record.truth)} whose maps are kept"
+        )
+    figure = _new_figure((15.6, 5.8))
+    grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
+    terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
+    space = figure.add_subplot(grid[0, 2], projection="3d")
+    _draw_terrain(terrain, record, index)
+    _draw_belief(figure, belief, record, index)
+    _draw_space(space, record, index)
+    entropy, found = (record.metrics[name][index, -1].item() for name in ("roi_entropy", "f1"))
+    figure.suptitle(
+        f"{record.planner}: mission {index}, after {record.config.episode_length} moves – "
+        f"ROI entropy {entropy:.3f}, F1 {found:.3f}"
+    )
+    handles: list[Artist] = [
+        Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
+        for n, (colour, style) in enumerate(_lines(record.path.shape[2]))
+    ]
+    handles += [
+        _marker("o", "start"),
+        _marker("X", "end"),
+        Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
+        Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
+        Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
+        Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=10, frameon=False)
+    figure.savefig(path, dpi=_DPI)
+
+
+def curves_figure(results: Mapping[str, Any], path: Path) -> None:
+    """Draw ROI entropy and F1 over rounds: mean over missions, band of ± one standard error.
+
+    Args:
+        results: as `report.results` returns them.
+        path: of the PNG.
+    """
+    figure = _new_figure((11.0, 4.6))
+    policies = results["policies"]
+    for axes, (metric, label) in zip(
+        figure.subplots(1, 2),
+        (("roi_entropy", "entropy of the ROI cells [bit]"), ("f1", "F1 of the ROI")),
+        strict=True,
+    ):
+        for k, (name, found) in enumerate(policies.items()):
+            values = np.asarray(found[metric], dtype=float)
+            _draw_curve(axes, values, name, k)
+        axes.set(xlabel="readings of each UAV", ylabel=label, ylim=(0, 1.02))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    missions = len(next(iter(policies.values()))["f1"])
+    figure.suptitle(
+        f"Mean over {missions} missions; bands: ± one standard error"
+        if missions > 1
+        else "One mission"
+    )
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False
+    )
+    figure.savefig(path, dpi=_DPI)
+
+
+def _new_figure(size: tuple[float, float]) -> Figure:
+    figure = Figure(figsize=size)
+    figure.set_layout_engine(
+        "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)
+    )
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_curve(axes: Axes, values: np.ndarray[Any, Any], name: str, number: int) -> None:
+    """Draw the mean of `values` [missions, rounds] with its band."""
+    mean = values.mean(axis=0)
+    rounds = np.arange(len(mean))
+    colour = _COLOURS[number % len(_COLOURS)]
+    axes.plot(
+        rounds,
+        mean,
+        color=colour,
+        label=name,
+        linestyle=_STYLES[number // len(_COLOURS) % len(_STYLES)],
+        marker=_MARKERS[number % len(_MARKERS)],
+        markersize=4,
+    )
+    if len(values) > 1:
+        error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        axes.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
+
+
+def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
+    truth, footprints = record.truth[index], record.footprints[index]
+    shape = (truth.shape[0], truth.shape[1])
+    extent = _extent(record)
+    axes.imshow(
+        truth.T.numpy(), origin="lower", extent=extent, interpolation="nearest",
+        cmap=ListedColormap([_BACKGROUND, _ROI]), vmin=0, vmax=1,
+    )  # fmt: skip
+    unseen = ~footprint_masks(footprints.flatten(0, 1), shape).any(dim=0)
+    veil = np.zeros((shape[1], shape[0], 4))
+    veil[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
+    axes.imshow(veil, origin="lower", extent=extent, interpolation="nearest")
+    res_x, res_y = record.config.cell_size
+    for (row0, row1, col0, col1), (colour, _) in zip(
+        footprints[-1].tolist(), _lines(footprints.shape[1]), strict=True
+    ):
+        x = np.array([row0, row1, row1, row0, row0]) * res_x
+        y = np.array([col0, col0, col1, col1, col0]) * res_y
+        axes.plot(x, y, color=colour, linewidth=1.2, linestyle=":")
+    _draw_paths(axes, record, index)
+    _label(axes, record, "Terrain and flight paths")
+
+
+def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord, index: int) -> None:
+    image = axes.imshow(
+        record.belief[index].T.numpy(), origin="lower", extent=_extent(record),
+        interpolation="nearest", cmap="cividis", vmin=0, vmax=1,
+    )  # fmt: skip
+    bar = axes.inset_axes((1.03, 0, 0.045, 1))
+    figure.colorbar(image, cax=bar, label="P(region of interest)")
+    _label(axes, record, "Belief after the last reading")
+
+
+def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
+    truth = record.truth[index].numpy()
+    steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
+    coarse = truth[:: steps[0], :: steps[1]]
+    x_dim, y_dim = _size(record)
+    x, y = (
+        np.linspace(0, length, cells + 1)
+        for length, cells in zip((x_dim, y_dim), coarse.shape, strict=True)
+    )
+    colours = np.where(coarse[..., None], to_rgba(_ROI), to_rgba(_BACKGROUND))
+    grid_x, grid_y = np.meshgrid(x, y, indexing="ij")
+    axes.plot_surface(
+        grid_x, grid_y, np.zeros_like(grid_x), facecolors=colours, rstride=1, cstride=1,
+        shade=False, linewidth=0, antialiased=False, zorder=0,
+    )  # fmt: skip
+    axes.computed_zorder = False
+    flown = record.path[index].numpy()
+    for n, (colour, style) in enumerate(_lines(flown.shape[1])):
+        points = flown[:, n].T
+        axes.plot(points[0], points[1], np.zeros_like(points[0]), color=colour, linewidth=0.8,
+                  alpha=0.5, zorder=1)  # fmt: skip
+        axes.plot(*points, color=colour, linestyle=style, linewidth=1.8, zorder=3)
+        axes.scatter(*points[:, :1], color=colour, marker="o", s=28, edgecolor="k", zorder=4,
+                     depthshade=False)  # fmt: skip
+        axes.scatter(*points[:, -1:], color=colour, marker="X", s=40, edgecolor="k", zorder=4,
+                     depthshade=False)  # fmt: skip
+    top = max(record.config.altitudes) * 1.05
+    axes.set(xlim=(0, x_dim), ylim=(0, y_dim), zlim=(0, top))
+    axes.set_xlabel("x [m]", labelpad=8)
+    axes.set_ylabel("y [m]", labelpad=8)
+    axes.set_zlabel("altitude [m]")
+    axes.set_zticks([0.0, *record.config.altitudes])
+    for axis, length in ((axes.xaxis, x_dim), (axes.yaxis, y_dim)):
+        axis.set_major_locator(MaxNLocator(max(2, round(5 * length / max(x_dim, y_dim)))))
+    # x and y to scale; low flight over a large area is raised so that its levels show.
+    axes.set_box_aspect((x_dim, y_dim, max(top, 0.4 * max(x_dim, y_dim))), zoom=0.85)
+    axes.view_init(elev=28, azim=-58)
+    axes.set_title("Flight paths in 3-D", y=0.985)
+
+
+def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
+    flown = record.path[index].numpy()
+    widths = np.linspace(3.6, 1.4, flown.shape[1])  # where paths coincide, all show
+    for n, (colour, style) in enumerate(_lines(flown.shape[1])):
+        x, y = flown[:, n, 0], flown[:, n, 1]
+        axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
+        axes.plot(x[0], y[0], "o", color=colour, markeredgecolor="k", markersize=8, zorder=4)
+        axes.plot(x[-1], y[-1], "X", color=colour, markeredgecolor="k", markersize=9, zorder=4)
+
+
+def _label(axes: Axes, record: FlightRecord, title: str) -> None:
+    x_dim, y_dim = _size(record)
+    pad = 0.02 * max(x_dim, y_dim)  # room for markers at the edge
+    axes.set(xlim=(-pad, x_dim + pad), ylim=(-pad, y_dim + pad), aspect="equal")
+    axes.set(xlabel="x [m]", ylabel="y [m]", title=title)
+
+
+def _marker(marker: str, label: str) -> Line2D:
+    return Line2D(
+        [], [], color="white", marker=marker, markeredgecolor="k", linestyle="", label=label
+    )
+
+
+def _lines(number: int) -> list[tuple[str, LineStyle]]:
+    """Return (colour, line style) of each UAV."""
+    return [(_COLOURS[n % len(_COLOURS)], _STYLES[n // len(_COLOURS) % 2]) for n in range(number)]
+
+
+def _size(record: FlightRecord) -> tuple[float, float]:
+    return record.config.environment.x_dim, record.config.environment.y_dim
+
+
+def _extent(record: FlightRecord) -> tuple[float, float, float, float]:
+    """Return the area of the map [m]; it may be up to a cell smaller than the flown area."""
+    (rows, cols), (res_x, res_y) = record.config.map_shape, record.config.cell_size
+    return 0.0, rows * res_x, 0.0, cols * res_y

@@ -1,0 +1,64 @@
+"""The trained team behind the planner interface."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marl_framework.coma.policy import policy_probabilities, sample_actions
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+
+
+class Policy(Protocol):
+    """Scores actions; :class:`~marl_framework.coma_wrapper.COMAWrapper` is one."""
+
+    def policy(self, observation: Tensor) -> Tensor:
+        """Return logits [E, N, A] of observations [E, N, C, X, Y]."""
+        ...
+
+
+class ActorObserver(Protocol):
+    """Sees for the actor; the ObservationBuilder is one."""
+
+    def actor(self, state: MissionState) -> Tensor:
+        """Return observations [E, N, C, X, Y]."""
+        ...
+
+
+class LearnedPlanner:
+    """Flies with a trained actor, without exploration noise.
+
+    Args:
+        wrapper: holds the actor.
+        builder: makes the actor's observations.
+        lattice: tells which actions are allowed.
+        greedy: take the most probable allowed action; otherwise draw from the softmax over
+            the allowed actions.
+    """
+
+    name = "learned"
+
+    def __init__(
+        self, wrapper: Policy, builder: ActorObserver, lattice: Lattice, greedy: bool = True
+    ) -> None:
+        self._wrapper = wrapper
+        self._builder = builder
+        self._lattice = lattice
+        self._greedy = greedy
+
+    @torch.no_grad()
+    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        logits = self._wrapper.policy(self._builder.actor(state))
+
+        def choose(i: int, mask: Tensor) -> Tensor:
+            scores = logits[:, i]
+            if not self._greedy:
+                uniform = torch.rand(scores.shape, generator=generator, device=scores.device)
+                return sample_actions(policy_probabilities(scores, mask, 0.0), uniform)
+            return scores.masked_fill(~mask, -torch.inf).argmax(-1)
+
+        return self._lattice.choose_in_order(state.positions, choose)

@@ -1,0 +1,28 @@
+"""Random flight: the planner that every other one has to beat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+
+
+class RandomPlanner:
+    """Chooses uniformly among the allowed actions."""
+
+    name = "random"
+
+    def __init__(self, lattice: Lattice) -> None:
+        self._lattice = lattice
+
+    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+
+        def choose(_: int, mask: Tensor) -> Tensor:
+            draws = torch.rand(mask.shape, generator=generator, device=mask.device)
+            # The largest of independent uniform draws is any of the allowed actions alike.
+            return draws.masked_fill(~mask, -1).argmax(-1)
+
+        return self._lattice.choose_in_order(state.positions, choose)

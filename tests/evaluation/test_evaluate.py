@@ -1,0 +1,213 @@
+"""The command line of the evaluation, in process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+from marl_framework.config import Config
+from marl_framework.config_io import config_to_dict, dump_config
+from marl_framework.evaluate import _batch_size, main
+from marl_framework.training.checkpoint import save_checkpoint
+from tests.small import small_config
+
+TRAINED = small_config(agents=2, networks={"device": "cpu"})
+
+
+def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
+    torch.manual_seed(seed)
+    wrapper = COMAWrapper(TRAINED.networks, mission_sizes(TRAINED), torch.device("cpu"))
+    payload = {**wrapper.state_dict(), "config": config_to_dict(TRAINED), **changes}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(path, payload)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder whose best and last checkpoints differ."""
+    folder = tmp_path / "run"
+    write_checkpoint(folder / "checkpoints" / "last.pt", 1, training_step=20)
+    write_checkpoint(folder / "checkpoints" / "best.pt", 0, training_step=10)
+    return folder
+
+
+@pytest.fixture
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the drawing where a test is about something else."""
+    monkeypatch.setattr("marl_framework.evaluation.figures.curves_figure", lambda *_: None)
+    monkeypatch.setattr("marl_framework.evaluation.figures.mission_figure", lambda *_: None)
+
+
+def results(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_an_evaluation_leaves_all_it_promises(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "out"
+    arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "3"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    names = ["results.json", "table.txt", "curves.png", "mission_learned.png", "mission_random.png"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    printed = capsys.readouterr().out
+    assert (out / "table.txt").read_text(encoding="utf-8") in printed
+    assert all(str(out / name) in printed for name in names)
+    found = results(out)
+    assert found["settings"]["checkpoint"] == str(run / "checkpoints" / "best.pt")
+    assert found["settings"]["training_step"] == 10
+    assert found["settings"]["seed"] == 20001
+    assert found["settings"]["configuration"]["experiment"] == config_to_dict(TRAINED)["experiment"]
+    for name in ("learned", "random"):
+        rows = found["policies"][name]["roi_entropy"]
+        assert [len(row) for row in rows] == [TRAINED.episode_length + 2] * 3
+    # Both fly the same missions: the first reading, at the start, is the same.
+    first = [[row[1] for row in p["mll"]] for p in found["policies"].values()]
+    assert first[0] == first[1]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_same_command_gives_the_same_results(run: Path, tmp_path: Path) -> None:
+    arguments = ["--policies", "random,learned", "--checkpoint", str(run), "--missions", "2"]
+    outs = [tmp_path / name for name in ("a", "b", "c")]
+    for out, seed in zip(outs, ("5", "5", "6"), strict=True):
+        assert main([*arguments, "--seed", seed, "--out", str(out)]) == 0
+    first, again, other = (results(out)["policies"] for out in outs)
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
+    (run / "checkpoints" / "best.pt").unlink()
+    out = tmp_path / "out"
+    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    assert results(out)["settings"]["training_step"] == 20
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None:
+    world = small_config(
+        agents=3, budget=6, networks={"device": "cpu", "actor": {"conv_channels": 99}}
+    )
+    dump_config(world, tmp_path / "world.yaml")
+    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
+    arguments += ["--config", str(tmp_path / "world.yaml"), "--set", "mapping.prior=0.4"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    used = results(tmp_path / "out")["settings"]["configuration"]
+    assert used["experiment"]["missions"]["n_agents"] == 3
+    assert used["experiment"]["constraints"]["budget"] == 6
+    assert used["mapping"]["prior"] == 0.4
+    assert used["networks"]["actor"]["conv_channels"] == 8
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_random_flight_needs_no_checkpoint(tmp_path: Path) -> None:
+    dump_config(TRAINED, tmp_path / "world.yaml")
+    arguments = ["--policies", "random", "--config", str(tmp_path / "world.yaml")]
+    arguments += ["--device", "cpu", "--missions", "1", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert results(tmp_path / "out")["settings"]["checkpoint"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--policies", "learnt"], ["learnt", "learned, random"]),
+        (["--policies", ""], ["--policies", "random"]),
+        (["--policies", "random,random"], ["once"]),
+        (["--missions", "0"], ["--missions 0", "1 or more"]),
+        (["--missions", "many"], ["--missions", "many"]),
+        (["--seed", "-1"], ["--seed -1", "1048575"]),
+        (["--seed", "1048576"], ["--seed 1048576"]),
+        (["--checkpoint", "nowhere.pt"], ["nowhere.pt"]),
+        (["--checkpoint", "{tmp}"], ["best.pt", "last.pt"]),
+        (["--checkpoint", "{tmp}/world.yaml"], ["world.yaml"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
+        (["--set", "networks.actor.conv_channels=16"], ["8x7x5x5 there, 16x7x5x5 here"]),
+        (["--set", "experiment.constraints.num_actions=9"], ["does not fit", "num_actions"]),
+        (["--set", "environment.x_dim=40"], ["does not fit", "lattice"]),
+        (["--set", "observation.budget=false"], ["does not fit", "observation"]),
+        (["--set", "environment.sed=4"], ["sed", "seed"]),
+        (["--device", "tpu"], ["tpu"]),
+        (["--surprise"], ["--surprise"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: list[str],
+    words: list[str],
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dump_config(TRAINED, tmp_path / "world.yaml")
+    out = tmp_path / "out"
+    given = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
+    given += ["--out", str(out), *(text.format(tmp=tmp_path) for text in arguments)]
+    assert exit_code(given) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert all(word in captured.err for word in words), captured.err
+    assert not out.exists()
+
+
+def test_checkpoints_that_lack_something_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--policies", "learned", "--out", str(tmp_path / "out"), "--checkpoint"]
+    for key in ("config", "actor"):
+        path = write_checkpoint(tmp_path / f"{key}.pt", **{key: None})
+        assert exit_code([*arguments, str(path)]) == 2
+        assert f"it lacks the key {key}" in capsys.readouterr().err
+    broken = config_to_dict(TRAINED)
+    broken["mapping"]["prior"] = 7
+    path = write_checkpoint(tmp_path / "broken.pt", config=broken)
+    assert exit_code([*arguments, str(path)]) == 2
+    assert "mapping.prior" in capsys.readouterr().err
+
+
+def test_something_to_fly_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--out", str(tmp_path / "out"), "--policies"]
+    assert exit_code([*arguments, "random"]) == 2
+    assert "--config" in capsys.readouterr().err
+    dump_config(TRAINED, tmp_path / "world.yaml")
+    assert exit_code([*arguments, "learned", "--config", str(tmp_path / "world.yaml")]) == 2
+    assert "--checkpoint" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_flying(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        given = ["--policies", "learned", "--checkpoint", str(run), "--out", str(out)]
+        assert exit_code(given) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "cannot be written" in captured.err
+
+
+@pytest.mark.parametrize("missions", [1, 50, 77, 100, 1000])
+def test_batches_are_equal_and_bounded(missions: int) -> None:
+    batch = _batch_size(Config(), missions)
+    batches = -(-missions // batch)
+    assert 1 <= batch <= 100
+    assert batches * batch - missions < batches
+
+
+def exit_code(arguments: list[str]) -> object:
+    """Return the exit code, whether returned or raised by the parser."""
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return stop.code

@@ -1,0 +1,78 @@
+"""Figures: masks against slices, orientation, and files that a viewer opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from marl_framework.evaluation import figures, report
+from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners import RandomPlanner
+from tests.small import small_config
+
+
+def fly(agents: int = 3, missions: int = 2) -> FlightRecord:
+    config = small_config(dims=(30.0, 20.0), agents=agents, max_altitude=10.0)
+    env = MissionEnvironment(config, missions, "cpu", "test")
+    return evaluate(env, RandomPlanner(env.lattice), missions, 1)
+
+
+@settings(max_examples=50)
+@given(rows=st.tuples(*[st.integers(0, 9)] * 2), cols=st.tuples(*[st.integers(0, 13)] * 2))
+def test_footprint_masks_are_half_open(rows: tuple[int, int], cols: tuple[int, int]) -> None:
+    (row0, row1), (col0, col1) = sorted(rows), sorted(cols)
+    expected = torch.zeros(9, 13, dtype=torch.bool)
+    expected[row0:row1, col0:col1] = True
+    footprints = torch.tensor([[row0, row1, col0, col1], [2, 5, 3, 4]])
+    masks = figures.footprint_masks(footprints, (9, 13))
+    assert torch.equal(masks[0], expected)
+    assert masks[1].sum() == 3
+
+
+def test_maps_lie_with_x_to_the_right_and_y_up() -> None:
+    record = fly()
+    axes = Figure().add_subplot()
+    figures._draw_terrain(axes, record, 0)
+    terrain, veil = axes.images
+    shown = np.asarray(terrain.get_array())
+    truth = record.truth[0].numpy()
+    assert shown.shape == truth.shape[::-1]
+    assert shown[3, 7] == truth[7, 3]
+    assert (shown == truth.T).all()
+    left, right, bottom, top = terrain.get_extent()
+    res_x, res_y = record.config.cell_size
+    assert (left, bottom) == (0, 0)
+    assert (right, top) == pytest.approx((truth.shape[0] * res_x, truth.shape[1] * res_y))
+    assert terrain.origin == veil.origin == "lower"
+    unseen = 1 - record.metrics["coverage"][0, -1].item()
+    assert (np.asarray(veil.get_array())[..., 3] > 0).mean() == pytest.approx(unseen)
+
+
+def test_figures_are_written_without_pyplot(tmp_path: Path) -> None:
+    record = fly(agents=9)
+    found = report.results({"random": record, "again": record}, {}, {})
+    one = report.results({"random": fly(missions=1)}, {}, {})
+    paths = [tmp_path / f"{name}.png" for name in ("mission", "curves", "one")]
+    figures.mission_figure(record, 0, paths[0])
+    figures.curves_figure(found, paths[1])
+    figures.curves_figure(one, paths[2])
+    for path in paths:
+        picture = cv2.imread(str(path))
+        assert picture is not None
+        assert picture.shape[1] > 1500
+        assert picture.std() > 10
+    assert plt.get_fignums() == []
+
+
+def test_a_mission_without_maps_cannot_be_drawn(tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="mission 1 is not among the 1"):
+        figures.mission_figure(fly(), 1, tmp_path / "none.png")

@@ -1,0 +1,225 @@
+"""Flights against a replay by hand; missions that depend on nothing but their number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.evaluation import metrics
+from marl_framework.evaluation.flight import FlightRecord, evaluate, fly, validate
+from marl_framework.evaluation.missions import MissionStreams, _mission_seed, planner_generator
+from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.seeding import split_seed
+from marl_framework.mission.state import MissionState
+from marl_framework.planners import RandomPlanner
+from tests.small import small_config
+
+
+def flight_config(*kinds: str) -> Config:
+    """5 × 4 × 3 positions, 34 × 25 cells, 5 moves of 3 UAVs, a radio that fails."""
+    return small_config(
+        pixels=(10, 10),
+        dims=(20.0, 15.0),
+        prior=0.4,
+        uav={"fix_range": False, "failure_rate": 0.3},
+        sensor={"simulation": {"kinds": kinds or ("split", "random_field")}},
+    )
+
+
+class FirstAllowed:
+    """Takes the allowed action of lowest index that the mission's progress points to."""
+
+    name = "first"
+
+    def __init__(self, lattice: Lattice) -> None:
+        self._lattice = lattice
+
+    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        def choose(i: int, mask: Tensor) -> Tensor:
+            order = torch.arange(mask.shape[1], device=mask.device)
+            preference = (order + state.t.unsqueeze(1) + i) % mask.shape[1]
+            return preference.masked_fill(~mask, -1).argmax(-1)
+
+        return self._lattice.choose_in_order(state.positions, choose)
+
+
+def make(num_envs: int, split: str = "test") -> tuple[MissionEnvironment, FirstAllowed]:
+    env = MissionEnvironment(flight_config(), num_envs, "cpu", split)
+    return env, FirstAllowed(env.lattice)
+
+
+def same(a: FlightRecord, b: FlightRecord) -> None:
+    for name, values in a.metrics.items():
+        torch.testing.assert_close(values, b.metrics[name], rtol=0, atol=1e-6)
+    for name in ("positions", "footprints", "altitude_shares", "path_length", "truth"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+    torch.testing.assert_close(a.reward_sum, b.reward_sum, rtol=1e-5, atol=1e-5)
+
+
+def test_a_flight_equals_a_replay_by_hand() -> None:
+    env, planner = make(2)
+    record = fly(env, planner, torch.Generator(), MissionStreams(env, 5))
+    draws = MissionStreams(env, 5)
+    state = env.reset(draws.draw_reset())
+    seen = np.zeros((2, *env.camera.shape), dtype=bool)
+    reward, absolute, length = np.zeros(2), np.zeros(2), np.zeros(2)
+    heights = np.zeros((2, 3))
+    scale = env.config.experiment.reward
+    for reading in range(env.episode_length + 1):
+        fp = env.camera.footprint(state.positions)
+        for e in range(2):
+            for n in range(env.n_agents):
+                rows, cols = (
+                    slice(low[e, n].item(), high[e, n].item())
+                    for low, high in ((fp.row0, fp.row1), (fp.col0, fp.col1))
+                )
+                seen[e, rows, cols] = True
+                heights[e, state.positions[e, n, 2]] += 1
+        for name, metric in metrics.MAP_METRICS.items():
+            expected = metric(state.global_belief, state.truth)
+            torch.testing.assert_close(record.metrics[name][:, reading + 1], expected)
+        covered = record.metrics["coverage"][:, reading + 1].numpy()
+        np.testing.assert_allclose(covered, seen.mean(axis=(1, 2)), rtol=1e-6)
+        assert torch.equal(record.positions[:, reading], state.positions)
+        if reading == env.episode_length:
+            break
+        before = env.lattice.metres(state.positions)
+        result = env.step(state, planner.act(state, torch.Generator())[0], draws.draw_step())
+        moved = env.lattice.metres(state.positions) - before
+        for e in range(2):
+            length[e] += sum(math.hypot(*moved[e, n].tolist()) for n in range(env.n_agents))
+        reward += result.reward.numpy()
+        absolute += scale.absolute_scale * result.absolute.numpy() + scale.absolute_offset
+    np.testing.assert_allclose(record.reward_sum.numpy(), reward, rtol=1e-5)
+    np.testing.assert_allclose(record.absolute_return.numpy(), absolute, rtol=1e-5)
+    np.testing.assert_allclose(record.path_length.numpy(), length, rtol=1e-6)
+    shares = heights / heights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(record.altitude_shares.numpy(), shares, rtol=1e-6)
+    assert torch.equal(record.belief, state.global_belief)
+    assert torch.equal(record.truth, state.truth)
+
+
+def test_round_zero_is_before_any_reading() -> None:
+    env, planner = make(3)
+    record = evaluate(env, planner, 3, 1)
+    assert {v.shape for v in record.metrics.values()} == {(3, env.episode_length + 2)}
+    prior = 0.4
+    entropy = -(prior * math.log2(prior) + (1 - prior) * math.log2(1 - prior))
+    torch.testing.assert_close(record.metrics["roi_entropy"][:, 0], torch.full((3,), entropy))
+    assert torch.equal(record.metrics["coverage"][:, 0], torch.zeros(3))
+    assert torch.equal(record.metrics["f1"][:, 0], torch.zeros(3))
+    assert (record.metrics["coverage"][:, 1] > 0).all()
+    assert (record.metrics["coverage"].diff(dim=1) >= 0).all()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 4, 7])
+def test_missions_do_not_depend_on_the_batch_size(num_envs: int) -> None:
+    env, planner = make(5)
+    one_batch = evaluate(env, planner, 5, 77, keep_maps=3)
+    env, planner = make(num_envs)
+    same(evaluate(env, planner, 5, 77, keep_maps=3), one_batch)
+    assert len(one_batch.truth) == len(one_batch.belief) == 3
+
+
+def test_every_planner_flies_the_same_missions() -> None:
+    env, planner = make(3)
+    ours = evaluate(env, planner, 3, 4, keep_maps=3)
+    theirs = evaluate(env, RandomPlanner(env.lattice), 3, 4, keep_maps=3)
+    assert torch.equal(ours.truth, theirs.truth)
+    assert torch.equal(ours.positions[:, 0], theirs.positions[:, 0])
+    assert not torch.equal(ours.positions, theirs.positions)
+    first = [record.metrics["mll"][:, :2] for record in (ours, theirs)]
+    assert torch.equal(*first)  # the noise of the first reading is the same too
+
+
+def test_seed_and_split_decide_the_missions() -> None:
+    env, planner = make(4)
+    flown = [
+        evaluate(env, planner, 4, seed, split, keep_maps=4)
+        for seed, split in ((1, "test"), (1, "test"), (2, "test"), (1, "validation"))
+    ]
+    same(flown[0], flown[1])
+    assert not torch.equal(flown[0].truth, flown[2].truth)
+    assert not torch.equal(flown[0].truth, flown[3].truth)
+    assert not torch.equal(flown[0].truth[0], flown[0].truth[1])
+
+
+def test_mission_seeds_never_meet_each_other_or_training() -> None:
+    seeds = [
+        _mission_seed(seed, split, number)
+        for seed in (0, 7)
+        for split in ("validation", "test")
+        for number in range(3000)
+    ]
+    training = {split_seed(s, "training", rank) for s in range(12) for rank in range(1024)}
+    env, _ = make(1)
+    planners = {planner_generator(env, s, "test").initial_seed() for s in range(12)}
+    assert len(set(seeds)) == len(seeds)
+    assert not training & set(seeds)
+    assert not planners & set(seeds)
+
+
+def test_the_random_planner_flies_the_same_way_again() -> None:
+    env, _ = make(2)
+    planner = RandomPlanner(env.lattice)
+    same(evaluate(env, planner, 4, 3), evaluate(env, planner, 4, 3))
+
+
+def test_validation_equals_the_evaluation_of_its_split_and_touches_no_generator() -> None:
+    env, planner = make(3, "validation")
+    training, _ = make(3, "training")
+    states = [env.generator.get_state(), training.generator.get_state(), torch.get_rng_state()]
+    found = validate(env, planner)
+    again = validate(env, planner)
+    after = [env.generator.get_state(), training.generator.get_state(), torch.get_rng_state()]
+    assert all(torch.equal(a, b) for a, b in zip(states, after, strict=True))
+    record = evaluate(env, planner, 3, env.config.environment.seed, "validation")
+    for name, values in found.items():
+        assert torch.equal(values, again[name])
+    assert torch.equal(found["roi_entropy"], record.metrics["roi_entropy"][:, -1])
+    assert torch.equal(found["f1"], record.metrics["f1"][:, -1])
+    torch.testing.assert_close(found["return"], record.reward_sum)
+    torch.testing.assert_close(found["absolute_return"], record.absolute_return)
+
+
+def test_an_evaluation_needs_a_mission() -> None:
+    env, planner = make(1)
+    with pytest.raises(ValueError, match="at least 1"):
+        evaluate(env, planner, 0, 1)
+
+
+class MetaDraws:
+    """Draws without values: whoever reads one back to the host fails."""
+
+    def __init__(self, env: MissionEnvironment) -> None:
+        self._env = env
+
+    def draw_reset(self) -> ResetDraws:
+        return _to_meta(self._env.draw_reset())
+
+    def draw_step(self) -> StepDraws:
+        return _to_meta(self._env.draw_step())
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to("meta")
+    if value is None:
+        return None
+    return type(value)(**{name: _to_meta(part) for name, part in vars(value).items()})
+
+
+def test_a_flight_reads_nothing_back() -> None:
+    config = flight_config("split")
+    source = MissionEnvironment(config, 2, "cpu", "test")
+    env = MissionEnvironment(config, 2, "meta", "test")
+    record = fly(env, FirstAllowed(env.lattice), torch.Generator(), MetaDraws(source))
+    assert record.metrics["roi_entropy"].shape == (2, env.episode_length + 2)
+    assert record.belief.device.type == "meta"

@@ -1,0 +1,145 @@
+"""Planners choose allowed actions only, with the probabilities they promise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+from marl_framework.config import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners import LearnedPlanner, Planner, RandomPlanner
+from tests.small import small_config
+
+
+def make_config(n_agents: int = 3, num_actions: int = 6) -> Config:
+    """6 × 4 × 3 positions."""
+    return small_config(
+        pixels=(8, 8), dims=(25.0, 15.0), agents=n_agents, actions=num_actions, budget=3
+    )
+
+
+def start(config: Config, missions: int) -> tuple[MissionEnvironment, MissionState]:
+    env = MissionEnvironment(config, missions, "cpu", "test")
+    return env, env.reset(env.draw_reset())
+
+
+class Scores:
+    """A policy and an observer at once: the observation holds the wanted logits."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def actor(self, state: MissionState) -> Tensor:
+        return self.logits
+
+    def policy(self, observation: Tensor) -> Tensor:
+        return observation
+
+
+def planners(env: MissionEnvironment) -> list[Planner]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (env.num_envs, env.n_agents, env.lattice.num_actions)
+    scores = Scores(3 * torch.randn(shape, generator=generator))
+    return [
+        RandomPlanner(env.lattice),
+        LearnedPlanner(scores, scores, env.lattice),
+        LearnedPlanner(scores, scores, env.lattice, greedy=False),
+    ]
+
+
+@pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
+def test_only_allowed_actions_are_taken_and_the_state_stays(num_actions: int) -> None:
+    env, state = start(make_config(5, num_actions), 64)
+    for planner in planners(env):
+        for _ in range(env.episode_length):
+            before = state.clone()
+            actions, masks = planner.act(state, env.generator)
+            assert actions.shape == (64, 5)
+            assert masks.gather(2, actions.unsqueeze(2)).all()
+            assert not (masks & ~env.lattice.boundary_mask(state.positions)).any()
+            for (_, old), (_, new) in zip(before.tensors(), state.tensors(), strict=True):
+                assert torch.equal(old, new)
+            env.step(state, actions, env.draw_step())
+        state = env.reset(env.draw_reset())
+
+
+def test_random_flight_is_uniform_over_the_allowed_actions() -> None:
+    env, state = start(make_config(2), 1)
+    missions = 20_000
+    state.positions[0] = torch.tensor([[0, 1, 2], [2, 2, 1]])
+    many = MissionState(
+        **{
+            name: value.expand(missions, *value.shape[1:]) if name == "positions" else value
+            for name, value in state.tensors()
+        }
+    )
+    actions, masks = RandomPlanner(env.lattice).act(many, torch.Generator().manual_seed(1))
+    counts = actions[:, 0].bincount(minlength=6)
+    allowed = masks[0, 0]
+    assert (counts[~allowed] == 0).all()
+    assert allowed.sum() == 4  # on the edge x = 0 at the top: neither up nor -x
+    assert chisquare(counts[allowed].numpy()).pvalue > 1e-3
+    # The second UAV avoids the first one's cell, which is too far away here to matter.
+    assert chisquare(actions[:, 1].bincount(minlength=6).numpy()).pvalue > 1e-3
+
+
+def test_random_flight_follows_its_generator() -> None:
+    env, state = start(make_config(), 16)
+    planner = RandomPlanner(env.lattice)
+    first, again, other = (
+        planner.act(state, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_greedy_takes_the_best_allowed_action_and_no_randomness() -> None:
+    env, state = start(make_config(4), 32)
+    generator = torch.Generator().manual_seed(5)
+    scores = Scores(torch.randn(32, 4, 6, generator=generator))
+    before = generator.get_state()
+    actions, masks = LearnedPlanner(scores, scores, env.lattice).act(state, generator)
+    assert torch.equal(generator.get_state(), before)
+    for e in range(32):
+        for n in range(4):
+            allowed = [a for a in range(6) if masks[e, n, a]]
+            assert actions[e, n] == max(allowed, key=lambda a: scores.logits[e, n, a].item())
+
+
+def test_sampling_follows_the_softmax_over_the_allowed_actions() -> None:
+    missions = 20_000
+    env, state = start(make_config(1), 1)
+    state.positions[0, 0] = torch.tensor([5, 2, 2])  # neither up nor +x
+    many = MissionState(
+        **{
+            name: value.expand(missions, *value.shape[1:]) if name == "positions" else value
+            for name, value in state.tensors()
+        }
+    )
+    logits = torch.tensor([9.0, 0.5, -1.0, 0.0, 9.0, 1.0])
+    scores = Scores(logits.expand(missions, 1, 6))
+    planner = LearnedPlanner(scores, scores, env.lattice, greedy=False)
+    actions, masks = planner.act(many, torch.Generator().manual_seed(3))
+    allowed = masks[0, 0]
+    assert allowed.tolist() == [False, True, True, True, False, True]
+    counts = actions.flatten().bincount(minlength=6)
+    expected = missions * logits[allowed].double().softmax(0)
+    assert (counts[~allowed] == 0).all()
+    assert chisquare(counts[allowed].numpy(), expected.numpy()).pvalue > 1e-3
+
+
+def test_the_trained_team_flies_by_its_actor() -> None:
+    config = make_config()
+    env, state = start(config, 4)
+    torch.manual_seed(0)
+    wrapper = COMAWrapper(config.networks, mission_sizes(config), torch.device("cpu"))
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    actions, masks = LearnedPlanner(wrapper, builder, env.lattice).act(state, env.generator)
+    logits = wrapper.policy(builder.actor(state))
+    assert torch.equal(actions, logits.masked_fill(~masks, -torch.inf).argmax(-1))
+    assert not actions.requires_grad
