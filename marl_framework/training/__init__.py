@@ -1,0 +1,1 @@
+"""Around the algorithm: trainer, checkpoints, logging."""

@@ -1,0 +1,254 @@
+"""TensorBoard log of a training: metrics stay tensors until they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from matplotlib.image import imread
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+METRICS: dict[str, tuple[str, str]] = {
+    # Name in the code: tag in TensorBoard, meaning.
+    "return": ("return/episode", "sum of the team's rewards over an episode, mean over missions"),
+    "absolute_return": ("return/absolute", "the same with the absolute utility of each step"),
+    "relative_return": ("return/relative", "the same with the relative utility of each step"),
+    "reward": ("return/reward", "reward of a step, mean over steps and missions"),
+    "reward_std": ("return/reward_std", "its standard deviation"),
+    "critic_loss": ("loss/critic", "mean squared error between Q(s, a) and its TD(λ) target"),
+    "actor_loss": ("loss/actor", "policy-gradient loss, entropy bonus included"),
+    "critic_gradient_norm": ("loss/critic_gradient_norm", "norm before clipping"),
+    "actor_gradient_norm": ("loss/actor_gradient_norm", "norm before clipping"),
+    "td_target": ("critic/td_target", "TD(λ) target, mean over the batch"),
+    "td_target_std": ("critic/td_target_std", "its standard deviation"),
+    "td_error": ("critic/td_error", "mean of |target − Q(s, a)|"),
+    "q_taken": ("critic/q_taken", "Q(s, a) of the actions taken, mean"),
+    "explained_variance": (
+        "critic/explained_variance",
+        "1 − Var(target − Q) / Var(target): 1 is perfect, 0 no better than a constant",
+    ),
+    "advantage": ("policy/advantage", "counterfactual advantage of the actions taken, mean"),
+    "advantage_std": ("policy/advantage_std", "its standard deviation"),
+    "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
+    "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
+    "kl": ("policy/kl", "KL(policy that flew ‖ policy after the update) [nat]"),
+    "epsilon": ("policy/epsilon", "floor ε of the exploring policy"),
+    "actions": ("policy/actions", "histogram of the actions taken, by action index"),
+    "altitudes": ("policy/altitudes", "histogram of the altitudes flown [m]"),
+    "validation_entropy": (
+        "validation/entropy",
+        "entropy of the region of interest after greedy missions [bit per cell]; decides 'best'",
+    ),
+    "validation_f1": ("validation/f1", "F1 score of the region of interest after the same"),
+    "validation_return": ("validation/return", "return of the same"),
+    "episodes": ("time/episodes", "missions flown for training so far"),
+    "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
+    "seconds_per_step": ("time/seconds_per_step", "wall time of a training step [s]"),
+}
+"""All metrics: name → (tag, meaning). Also `share_<stage>`, tag `time/share_<stage>`."""
+
+_SHARE = "share_"
+_FLUSH_SECONDS = 10  # a killed run loses no more than this
+
+
+def metric_tag(name: str) -> str:
+    """Return the TensorBoard tag of a metric.
+
+    Raises:
+        ValueError: the metric is not in `METRICS`.
+    """
+    if name in METRICS:
+        return METRICS[name][0]
+    if name.startswith(_SHARE):
+        return f"time/{name}"
+    raise ValueError(f"metric {name!r} is not in METRICS; add its tag and meaning there")
+
+
+class TrainingLogger:
+    """Writes metrics of training steps to TensorBoard.
+
+    `log` takes tensors and leaves them on their device; when a step is due, one transfer reads
+    all of them. `write` takes numbers and writes at once: for what comes now and then.
+
+    Args:
+        folder: of the event files.
+        scalar_interval: scalars are written every so many training steps, each as its mean
+            over the steps since the last time.
+        histogram_interval: the same for counts, each as a sum; 0 = never.
+        bin_values: what a bin of a count stands for where it is not its index, such as
+            `{"altitudes": config.altitudes}`; rising.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        scalar_interval: int = 1,
+        histogram_interval: int = 50,
+        bin_values: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        self.scalar_interval = scalar_interval
+        self.histogram_interval = histogram_interval
+        self._bin_values = dict(bin_values or {})
+        self._vectors: list[tuple[tuple[str, ...], Tensor]] = []
+        self._numbers: list[Mapping[str, float]] = []
+        self._counts: dict[str, Tensor] = {}
+        self._step = 0
+        self._writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS)
+
+    def log(
+        self,
+        step: int,
+        metrics: Mapping[str, Tensor | float],
+        counts: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, float]:
+        """Take the metrics of a training step; write when the step is due.
+
+        Args:
+            step: training step, from 1.
+            metrics: name in `METRICS` → scalar; tensors share one device.
+            counts: name in `METRICS` → how often each bin occurred, [B], on that device.
+
+        Returns:
+            The scalars written, by name; empty when none were due.
+        """
+        self._step = step
+        self._collect(metrics)
+        if self.histogram_interval:
+            self._count(counts or {})
+        due = bool(self.histogram_interval) and step % self.histogram_interval == 0
+        return self._write_due(step % self.scalar_interval == 0, due)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers at once."""
+        for name, value in values.items():
+            self._writer.add_scalar(metric_tag(name), float(value), step)
+
+    def figure(self, step: int, name: str, path: Path | str) -> None:
+        """Show a picture file under `figures/<name>`."""
+        pixels = imread(path)
+        if pixels.dtype != np.uint8:
+            pixels = (pixels * 255).round().astype(np.uint8)
+        layout = "HW" if pixels.ndim == 2 else "HWC"
+        self._writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
+
+    def flush(self) -> dict[str, float]:
+        """Write what waits for its interval; return the scalars as `log` does."""
+        return self._write_due(True, bool(self.histogram_interval))
+
+    def close(self) -> None:
+        """Write what waits for its interval and close the file."""
+        try:
+            self.flush()
+        finally:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(Exception):  # the device may be what failed; its error is the one to see
+            self.close()
+
+    def _collect(self, metrics: Mapping[str, Tensor | float]) -> None:
+        numbers: dict[str, float] = {}
+        tensors: dict[str, Tensor] = {}
+        for name, value in metrics.items():
+            metric_tag(name)
+            if not isinstance(value, Tensor):
+                numbers[name] = float(value)
+            elif value.ndim == 0:
+                tensors[name] = value.detach()
+            else:
+                raise ValueError(f"metric {name!r} has shape {tuple(value.shape)}, not a scalar")
+        self._numbers.append(numbers)
+        if tensors:
+            # A copy: the caller may reuse its buffers before they are read.
+            stacked = torch.stack([tensor.to(torch.float64) for tensor in tensors.values()])
+            self._vectors.append((tuple(tensors), stacked))
+
+    def _count(self, counts: Mapping[str, Tensor]) -> None:
+        for name, count in counts.items():
+            metric_tag(name)
+            if count.ndim != 1 or count.numel() != len(self._bin_values.get(name, count)):
+                raise ValueError(
+                    f"counts {name!r} have shape {tuple(count.shape)}, not one per bin"
+                )
+            if name in self._counts:
+                self._counts[name] += count
+            else:
+                self._counts[name] = count.detach().to(torch.float64, copy=True)
+
+    def _write_due(self, scalars: bool, histograms: bool) -> dict[str, float]:
+        vectors = [vector for _, vector in self._vectors] if scalars else []
+        counts = self._counts if histograms else {}
+        flat = _read([*vectors, *counts.values()])
+        means: dict[str, float] = {}
+        if scalars:
+            rows = list(self._numbers)
+            for names, vector in self._vectors:
+                rows.append(dict(zip(names, _take(flat, vector), strict=True)))
+            self._numbers, self._vectors = [], []
+            means = _means(rows)
+            self.write(self._step, means)
+        for name, count in counts.items():
+            self._write_histogram(name, _take(flat, count))
+        if histograms:
+            self._counts = {}
+        return means
+
+    def _write_histogram(self, name: str, counts: list[float]) -> None:
+        values = [float(v) for v in self._bin_values.get(name, range(len(counts)))]
+        total = sum(counts)
+        if not total:
+            return
+        between = [(low + high) / 2 for low, high in pairwise(values)]
+        first = values[0] - (between[0] - values[0] if between else 0.5)
+        last = values[-1] + (values[-1] - between[-1] if between else 0.5)
+        self._writer.add_histogram_raw(
+            metric_tag(name),
+            min=first,
+            max=last,
+            num=total,
+            sum=sum(n * v for n, v in zip(counts, values, strict=True)),
+            sum_squares=sum(n * v * v for n, v in zip(counts, values, strict=True)),
+            bucket_limits=[*between, last],
+            bucket_counts=counts,
+            global_step=self._step,
+        )
+
+
+def _read(tensors: list[Tensor]) -> list[float]:
+    """Read tensors back in one transfer; the values come out last first, for `_take`."""
+    if not tensors:
+        return []
+    values: list[float] = torch.cat(tensors).tolist()
+    return values[::-1]
+
+
+def _take(values: list[float], like: Tensor) -> list[float]:
+    """Remove as many of the next values as a tensor has."""
+    return [values.pop() for _ in range(like.numel())]
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each name over the rows that have it."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return {name: sum(column) / len(column) for name, column in columns.items()}

@@ -1,0 +1,250 @@
+"""The command line, in process: what a run leaves, and what bad input is told."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from marl_framework.main import main
+from marl_framework.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Train params_test.yaml into tmp_path/runs/NAME; returns the exit code."""
+
+    def run(name: str, *arguments: str, config: str = "params_test.yaml") -> int:
+        runs = f"logging.directory={tmp_path / 'runs'}"
+        return main(["--config", config, "--set", runs, "--run-name", name, *arguments])
+
+    return run
+
+
+def summary(tmp_path, name):
+    return json.loads((tmp_path / "runs" / name / "summary.json").read_text())
+
+
+def test_a_run_leaves_all_it_promises(train, tmp_path, capsys):
+    assert train("t") == 0
+    run = tmp_path / "runs" / "t"
+    for name in ("config.yaml", "environment.json", "figures/mission.png"):
+        assert (run / name).stat().st_size > 0
+    for name in ("last.pt", "best.pt"):
+        checkpoint = torch.load(run / "checkpoints" / name, weights_only=True)
+        assert {"actor", "critic", "target_critic"} <= set(checkpoint)
+    found = summary(tmp_path, "t")
+    assert set(found) == {"results", "timing", "machine"}
+    assert found["results"]["training_steps"] == 4
+    assert 0 < found["results"]["best"]["validation_entropy"] <= 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("Using CPU: ") or printed.startswith("Using GPU: ")
+    assert "step 4/4" in printed
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"histograms": 0})
+    events.Reload()
+    assert {
+        "return/episode",
+        "return/reward",
+        "validation/entropy",
+        "validation/f1",
+        "loss/actor",
+        "loss/critic",
+        "critic/td_target",
+        "critic/explained_variance",
+        "policy/advantage",
+        "policy/entropy",
+        "policy/kl",
+        "loss/actor_gradient_norm",
+        "loss/critic_gradient_norm",
+    } <= set(events.Tags()["scalars"])
+    assert {"policy/actions", "policy/altitudes"} <= set(events.Tags()["histograms"])
+    assert "figures/mission" in events.Tags()["images"]
+
+
+def test_the_same_seed_gives_the_same_results_and_another_seed_does_not(train, tmp_path):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        assert train(name, "--set", f"environment.seed={seed}") == 0
+    results = [summary(tmp_path, name)["results"] for name in "abc"]
+    assert results[0] == results[1]
+    assert results[0]["weights_sha256"] != results[2]["weights_sha256"]
+    assert results[0]["last"] != results[2]["last"]
+
+
+def test_validation_does_not_touch_the_training(train, tmp_path):
+    for name, interval in (("never", 0), ("always", 1)):
+        assert train(name, "--set", f"evaluation.interval={interval}") == 0
+    never, always = (summary(tmp_path, name)["results"] for name in ("never", "always"))
+    assert never["weights_sha256"] == always["weights_sha256"]
+    assert never["best"] == {}
+    assert (tmp_path / "runs" / "never" / "checkpoints" / "best.pt").exists()
+
+
+def test_whole_episodes_are_collected_until_the_batches_are_full(train, tmp_path):
+    # 2 UAVs × 4 moves × 4 missions are 32 transitions a rollout; 40 are asked for.
+    sizes = ("--set", "networks.batch_size=20", "--set", "networks.batch_number=2")
+    assert train("t", *sizes, "--set", "experiment.missions.n_episodes=1") == 0
+    assert summary(tmp_path, "t")["results"]["transitions"] == 64
+
+
+def test_patience_ends_a_training_that_gets_no_better(train, tmp_path, monkeypatch):
+    flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
+    monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
+    patience = ("--set", "experiment.missions.patience=2", "--set", "evaluation.interval=1")
+    assert train("t", *patience, "--set", "experiment.missions.n_episodes=50") == 0
+    # The first evaluation is the best so far; two more are no better.
+    assert summary(tmp_path, "t")["results"]["training_steps"] == 3
+
+
+def test_a_profile_is_written(train, tmp_path, capsys):
+    assert train("t", "--profile", "1") == 0
+    trace = json.loads((tmp_path / "runs" / "t" / "profile.json").read_text())
+    assert any("conv" in event.get("name", "") for event in trace["traceEvents"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_training_ends_its_step_and_keeps_its_state(
+    number, train, tmp_path, monkeypatch
+):
+    step = Trainer._training_step
+
+    def interrupted(self, timer):
+        if self.coma.training_steps == 1:
+            signal.raise_signal(number)
+        return step(self, timer)
+
+    monkeypatch.setattr(Trainer, "_training_step", interrupted)
+    assert train("t") == 130
+    path = tmp_path / "runs" / "t" / "checkpoints" / "last.pt"
+    assert torch.load(path, weights_only=True)["training_step"] == 2
+
+
+def test_the_params_file_comes_from_the_environment_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "params" / "params_test.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("n_agents: 2", "n_agents: 3"))
+    for path in ("params_test.yaml", "mine.yaml", str(tmp_path / "mine.yaml")):
+        monkeypatch.setenv("CONFIG_FILE_PATH", path)
+        assert main(["--check"]) == 0
+    monkeypatch.setenv("CONFIG_FILE_PATH", "missing.yaml")
+    assert main(["--check"]) == 2
+    assert "missing.yaml" in capsys.readouterr().err
+    assert main(["--check", "--config", "mine.yaml"]) == 0  # the option wins
+
+
+def test_checking_leaves_nothing_behind(train, tmp_path):
+    assert train("t", "--check") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_run_is_never_overwritten(train, tmp_path, capsys):
+    assert train("t") == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()}
+    capsys.readouterr()
+    assert train("t") == 2
+    assert "train_with_backup.sh t" in capsys.readouterr().err
+    assert before == {p: p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()}
+
+
+def raster(tmp_path, content) -> tuple[str, ...]:
+    path = tmp_path / "map.npy"
+    if isinstance(content, bytes):
+        path = path.with_suffix(".png")
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    sets = ("kinds=[raster]", f"raster.path={path}", "raster.resolution=1.0")
+    return tuple(a for s in sets for a in ("--set", f"sensor.simulation.{s}"))
+
+
+BAD = {
+    "unknown key": (["--set", "networks.data_pases=3"], "networks.data_passes"),
+    "wrong type": (["--set", "environment.num_envs=many"], "environment.num_envs"),
+    "not a number": (["--set", "networks.gamma=.nan"], "networks.gamma"),
+    "out of range": (["--set", "networks.gamma=1.5"], "networks.gamma"),
+    "contradiction": (
+        ["--set", "experiment.missions.eps_min=0.9"],
+        "eps_min 0.9 is above eps_max",
+    ),
+    "too many agents": (
+        [
+            "--set",
+            "experiment.missions.n_agents=16",
+            "--set",
+            "experiment.constraints.spacing=20",
+            "--set",
+            "experiment.constraints.max_altitude=5",
+        ],
+        "start cells",
+    ),
+    "no such GPU": (["--device", "cuda:99"], "networks.device"),
+    "no such device": (["--device", "tpu"], "networks.device"),
+    "bad run name": (["--run-name", "../x"], "run name"),
+    "negative profile": (["--profile", "-1"], "--profile"),
+    "needs no training": (["--set", "experiment.missions.type=random"], "missions.type"),
+    "altitude without noise": (
+        ["--set", "experiment.constraints.max_altitude=30"],
+        "30 m",
+    ),
+    "missing raster": (
+        [
+            "--set",
+            "sensor.simulation.kinds=[raster]",
+            "--set",
+            "sensor.simulation.raster.path=none.png",
+        ],
+        "none.png",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line(case, train, tmp_path, capsys):
+    arguments, named = BAD[case]
+    assert train("t", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert named in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"not an image", np.full((200, 200), np.nan), np.zeros((20, 20)), np.zeros((4, 90, 90))],
+    ids=["not an image", "all NaN", "too small", "no 2-D array"],
+)
+def test_a_bad_raster_is_one_clear_line(content, train, tmp_path, capsys):
+    assert train("t", *raster(tmp_path, content)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "map." in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a: [1", "environment:\n  seed: !!python/object/apply:os.system ['touch owned']\n"],
+    ids=["empty", "broken", "python tag"],
+)
+def test_a_bad_params_file_is_one_clear_line(text, train, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.yaml").write_text(text)
+    assert train("t", config="bad.yaml") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "bad.yaml" in error
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+def test_runs_cannot_go_into_a_file(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    runs = f"logging.directory={tmp_path / 'file'}"
+    assert main(["--config", "params_test.yaml", "--set", runs]) == 2
+    assert "logging.directory" in capsys.readouterr().err
