@@ -123,6 +123,7 @@ class NetworksConfig(Section):
     type: Literal["CNN"] = "CNN"
     device: Device = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    compile: bool = True
     tf32: bool = True
     cudnn_benchmark: bool = True
     deterministic: bool = False

@@ -92,6 +92,7 @@ class Camera:
         shape: cells of the map (R, C).
         window: (K_x, K_y), the largest footprint, clipped to the map.
         noise: [Z] float32, probability of a wrong reading by altitude.
+        flip_below: [Z] int16; a uniform 16-bit integer lies below it with probability `noise`.
         sides: footprint sides (along x, along y) by altitude [cells].
     """
 
@@ -117,8 +118,7 @@ class Camera:
         )
         noise = torch.tensor([noise_at(config, h) for h in config.altitudes], dtype=torch.float64)
         self.noise = noise.to(device=device, dtype=torch.float32)
-        # A uniform 16-bit integer lies below this with probability `noise`.
-        self._flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
+        self.flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
         self._rows = torch.arange(self.window[0], device=device)
         self._cols = torch.arange(self.window[1], device=device)
 
@@ -176,7 +176,7 @@ class Camera:
         footprint = self.footprint(positions)
         index = self.window_index(footprint)
         below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
-        flipped = bits < self._flip_below[positions[..., 2]].unsqueeze(-1).unsqueeze(-1)
+        flipped = bits < self.flip_below[positions[..., 2]].unsqueeze(-1).unsqueeze(-1)
         rows, cols = self.inside(footprint, footprint)
         sign = (below ^ flipped).to(torch.int8) * 2 - 1
         return sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)

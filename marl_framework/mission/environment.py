@@ -10,11 +10,12 @@ from torch import Tensor
 
 from marl_framework.config import Config
 from marl_framework.mission.area import area_pool, area_weights
-from marl_framework.mission.belief import bayes_update, weighted_entropy
-from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.mission.belief import weighted_entropy
+from marl_framework.mission.camera import Camera
 from marl_framework.mission.communication import hear
+from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.reward import Utility, information_gain
+from marl_framework.mission.reward import Utility
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrain import Terrain, TerrainDraws
@@ -97,6 +98,9 @@ class MissionEnvironment:
         self.lattice = Lattice(config, device)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
+        x, y, _ = self.lattice.shape
+        self._fusion = make_fusion(config, self.camera, (x, y), self.device)
+        self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
         self._reward = config.experiment.reward
@@ -106,7 +110,6 @@ class MissionEnvironment:
             dtype=torch.float32,
             device=device,
         )
-        x, y, _ = self.lattice.shape
         self._area = tuple(
             area_weights(n, m).float().to(device)
             for n, m in zip(self.camera.shape, (x, y), strict=True)
@@ -161,7 +164,7 @@ class MissionEnvironment:
         """
         if state is None:
             state, mask = self._empty_state(), None
-        active = torch.ones_like(state.t, dtype=torch.bool) if mask is None else mask
+        active = self._all if mask is None else mask
         truth = self.terrain.build(draws.terrain)
         positions = self.lattice.start_positions(draws.start)
         _assign(state.truth, truth, active)
@@ -177,9 +180,10 @@ class MissionEnvironment:
             belief.masked_fill_(_expand(active, belief), self._prior)
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
         _assign(state.weighted_entropy, blank * self._cells, active)
-        self._measure(state, draws.first.sensor, active)
-        self.fuse_global(state, active)
-        self._communicate(state, draws.first.communication, active)
+        self._fusion.measure(state, draws.first.sensor, active)
+        self._fusion.fuse_global(state, active)
+        _assign(state.heard, self.hear(state, draws.first.communication), active)
+        self._fusion.fuse_heard(state, active)
         return state
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
@@ -192,9 +196,10 @@ class MissionEnvironment:
         """
         state.positions.copy_(self.lattice.move(state.positions, actions))
         state.t.add_(1)
-        self._measure(state, draws.sensor)
-        utility = self.fuse_global(state)
-        self._communicate(state, draws.communication)
+        self._fusion.measure(state, draws.sensor, self._all)
+        utility = self._fusion.fuse_global(state, self._all)
+        state.heard.copy_(self.hear(state, draws.communication))
+        self._fusion.fuse_heard(state, self._all)
         terminated = state.t >= self.episode_length
         return StepResult(
             reward=self._reward.relative_scale * utility.relative + self._reward.relative_offset,
@@ -206,21 +211,6 @@ class MissionEnvironment:
 
     # The parts of a step ------------------------------------------------------------------
 
-    def _measure(self, state: MissionState, bits: Tensor, active: Tensor | None = None) -> None:
-        """Take a reading at each UAV and put it into the UAV's own belief."""
-        readings = self.camera.measure(state.truth, state.positions, bits)
-        _assign(state.readings, readings, active)
-        footprint = self.camera.footprint(state.positions)
-        noise = self.camera.noise[state.positions[..., 2]].unsqueeze(-1)
-        index = self.camera.window_index(footprint)
-        signs = _only(state.readings.flatten(2), active)
-        own = state.beliefs.flatten(2)
-        before = own.gather(2, index)
-        after = bayes_update(before, signs, noise, self._prior)
-        own.scatter_(2, index, after)
-        change = (after - before).view(*index.shape[:2], *self.camera.window)
-        state.pooled_beliefs.add_(area_pool(change, *self.camera.map_weights(state.positions)))
-
     def hear(self, state: MissionState, uniform: Tensor) -> Tensor:
         """Return who hears whom now, [E, N, N] bool, from uniform draws [E, N, N]."""
         return hear(
@@ -230,33 +220,9 @@ class MissionEnvironment:
             self._uav.failure_rate,
         )
 
-    def _communicate(
-        self, state: MissionState, uniform: Tensor, active: Tensor | None = None
-    ) -> None:
-        _assign(state.heard, self.hear(state, uniform), active)
-        self.fuse_heard(state, active)
-
     def fuse_heard(self, state: MissionState, active: Tensor | None = None) -> None:
-        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
-
-        A UAV's own reading is in its belief already. The order matters where clamping bites,
-        hence the loop over senders; all missions and receivers are updated at once.
-        """
-        kx, ky = self.camera.window
-        index = self.camera.window_index(self.camera.footprint(state.positions))
-        rows, cols = self.camera.map_weights(state.positions)
-        noise = self.camera.noise[state.positions[..., 2]]
-        beliefs = state.beliefs.flatten(2)
-        itself = torch.eye(self.n_agents, dtype=torch.bool, device=state.heard.device)
-        listens = _only(state.heard & ~itself, active)
-        for j in range(self.n_agents):
-            at = index[:, j : j + 1].expand(-1, self.n_agents, -1)
-            before = beliefs.gather(2, at)
-            signs = state.readings[:, j : j + 1].flatten(2) * listens[:, :, j : j + 1]
-            after = bayes_update(before, signs, noise[:, j].view(-1, 1, 1), self._prior)
-            beliefs.scatter_(2, at, after)
-            change = (after - before).unflatten(2, (kx, ky))
-            state.pooled_beliefs.add_(area_pool(change, rows[:, j : j + 1], cols[:, j : j + 1]))
+        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids."""
+        self._fusion.fuse_heard(state, self._all if active is None else active)
 
     def fuse_global(self, state: MissionState, active: Tensor | None = None) -> Utility:
         """Update the global belief with the latest readings of all UAVs, in the order of ids.
@@ -264,35 +230,7 @@ class MissionEnvironment:
         Returns:
             The information these readings gained.
         """
-        footprint = self.camera.footprint(state.positions)
-        index = self.camera.window_index(footprint)
-        signs = _only(state.readings.flatten(2), active)
-        noise = self.camera.noise[state.positions[..., 2]].unsqueeze(-1)
-        belief = state.global_belief.flatten(1)
-        before = belief.gather(1, index.flatten(1)).view_as(signs)
-        for j in range(self.n_agents):
-            p = belief.gather(1, index[:, j])
-            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], noise[:, j], self._prior))
-        after = belief.gather(1, index.flatten(1)).view_as(signs)
-        counted = self._first_seen_by(footprint)
-        utility, remaining = information_gain(
-            before, after, counted.flatten(2), state.weighted_entropy, self._cells
-        )
-        _assign(state.weighted_entropy, remaining, active)
-        change = (after - before).view_as(counted) * counted
-        pooled = area_pool(change, *self.camera.map_weights(state.positions))
-        state.pooled_global.add_(pooled.sum(1))
-        return utility
-
-    def _first_seen_by(self, footprint: Footprint) -> Tensor:
-        """Return the window cells that no UAV of a lower id sees too, [E, N, K_x, K_y] bool."""
-        window = Footprint(*(field.unsqueeze(2) for field in footprint))
-        others = Footprint(*(field.unsqueeze(1) for field in footprint))
-        rows, cols = self.camera.inside(window, others)  # [E, N window, N footprint, K]
-        earlier = torch.ones(self.n_agents, self.n_agents, device=rows.device).tril(-1)
-        covered = (rows * earlier.unsqueeze(-1)).mT @ cols.float()
-        own_rows, own_cols = self.camera.inside(footprint, footprint)
-        return (covered == 0) & own_rows.unsqueeze(-1) & own_cols.unsqueeze(-2)
+        return self._fusion.fuse_global(state, self._all if active is None else active)
 
     def refresh(self, state: MissionState) -> None:
         """Recompute pooled maps and information sums from the full maps, in place.
@@ -330,11 +268,6 @@ def _expand(mask: Tensor, like: Tensor) -> Tensor:
     return mask.view(-1, *(1,) * (like.dim() - 1))
 
 
-def _assign(target: Tensor, value: Tensor, active: Tensor | None) -> None:
+def _assign(target: Tensor, value: Tensor, active: Tensor) -> None:
     """Write `value` into `target` for the active missions."""
-    target.copy_(value if active is None else torch.where(_expand(active, value), value, target))
-
-
-def _only(values: Tensor, active: Tensor | None) -> Tensor:
-    """Zero the values of inactive missions."""
-    return values if active is None else values * _expand(active, values)
+    target.copy_(torch.where(_expand(active, value), value, target))

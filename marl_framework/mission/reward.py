@@ -17,33 +17,43 @@ class Utility(NamedTuple):
     relative: Tensor
 
 
-def information_gain(
-    before: Tensor, after: Tensor, counted: Tensor, remaining: Tensor, cells: int
-) -> tuple[Utility, Tensor]:
-    """Return the utility of a round of readings from the cells that changed.
-
-    absolute = mean(w(after)·(H(before) - H(after))) over all cells;
-    relative = absolute / mean(w(after)·H(before)), 0 where that is 0
-    (Westheider et al. 2023, section III-C).
+def changes(before: Tensor, after: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what changed cells add to the sums behind the utility.
 
     Args:
         before: belief before the readings in each window, [E, N, K].
         after: belief after all readings in the same cells.
         counted: [E, N, K] bool, True where a cell counts; windows overlap, and each cell of
             the map may count once.
-        remaining: sum of w(p)·H(p) over the whole map before the readings, [E] float64.
-        cells: cells of the map, R·C.
 
     Returns:
-        The utility, and the sum of w(p)·H(p) after the readings, [E] float64.
+        Sums of w(after)·(H(before) - H(after)) and of (w(after) - w(before))·H(before),
+        [E] float64.
     """
     weight = interest_weight(after)
     entropy_before = entropy(before)
-    gain = _total(weight * (entropy_before - entropy(after)), counted)
-    reweighted = _total((weight - interest_weight(before)) * entropy_before, counted)
+    gain = weight * (entropy_before - entropy(after))
+    reweighted = (weight - interest_weight(before)) * entropy_before
+    return _total(gain, counted), _total(reweighted, counted)
+
+
+def utility(gain: Tensor, reweighted: Tensor, remaining: Tensor, cells: int) -> Utility:
+    """Return the utility of a round of readings, and update what remains to be learned.
+
+    absolute = mean(w(after)·(H(before) - H(after))) over all cells;
+    relative = absolute / mean(w(after)·H(before)), 0 where that is 0
+    (Westheider et al. 2023, section III-C).
+
+    Args:
+        gain: from `changes`, [E] float64.
+        reweighted: from `changes`, [E] float64.
+        remaining: sum of w(p)·H(p) over the whole map, [E] float64; updated in place.
+        cells: cells of the map, R·C.
+    """
     available = remaining + reweighted
     relative = torch.where(available > 0, gain / available.clamp(min=1e-12), 0.0)
-    return Utility((gain / cells).float(), relative.float()), available - gain
+    remaining.copy_(available - gain)
+    return Utility((gain / cells).float(), relative.float())
 
 
 def _total(values: Tensor, counted: Tensor) -> Tensor:

@@ -58,6 +58,21 @@ def test_actor_loss_raises_the_probability_of_better_actions_and_holds_advantage
     assert advantages.grad is None
 
 
+def test_clipping_stops_the_gradient_of_what_has_moved_far_enough():
+    logits = torch.zeros(4, 2, requires_grad=True)
+    pi = policy_probabilities(logits, torch.ones(4, 2, dtype=torch.bool), 0.0)  # all 0.5
+    actions = torch.zeros(4, dtype=torch.int64)
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    # Ratios 1.25, 1, 1, 0.714: the first has risen, the last fallen by more than 20 %.
+    old = torch.tensor([[0.4, 0.6], [0.5, 0.5], [0.5, 0.5], [0.7, 0.3]])
+    loss = actor_loss(pi, actions, advantages, 0.0, old, clip_ratio=0.2)
+    assert loss.item() == pytest.approx(-(1.2 + 1.0 - 1.0 - 0.8) / 4)
+    loss.backward()
+    assert logits.grad[0].tolist() == [0.0, 0.0]
+    assert logits.grad[1, 0] < 0 < logits.grad[2, 0]
+    assert logits.grad[3].tolist() == [0.0, 0.0]
+
+
 def test_entropy_bonus_pulls_towards_uniform():
     logits = torch.tensor([[2.0, 0.0, 0.0]], requires_grad=True)
     pi = policy_probabilities(logits, torch.ones(1, 3, dtype=torch.bool), 0.0)

@@ -40,8 +40,9 @@ def readings_on_the_map(env, state):
         {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"fix_range": False}},
     ],
 )
-def test_a_step_equals_full_map_updates_one_uav_at_a_time(options):
-    config = small_config(**options)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_step_equals_full_map_updates_one_uav_at_a_time(options, compiled):
+    config = small_config(networks={"compile": compiled}, **options)
     env = MissionEnvironment(config, 3, "cpu")
     prior = config.mapping.prior
     own = torch.full((3, env.n_agents, *env.camera.shape), prior)
@@ -181,7 +182,7 @@ def step_and_observe(env, builder):
 
 @pytest.mark.parametrize("options", [{"agents": 4}, {"agents": 5, "actions": 27}])
 def test_the_compiler_accepts_the_step_with_its_observation_whole(options):
-    env = MissionEnvironment(small_config(**options), 3, "cpu")
+    env = MissionEnvironment(small_config(networks={"compile": False}, **options), 3, "cpu")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
     state = env.reset(env.draw_reset())
     actions = random_actions(env, state, torch.Generator().manual_seed(0))

@@ -1,0 +1,187 @@
+"""Updates of beliefs in footprint windows: nothing here passes over a whole map.
+
+Each update exists twice: in plain PyTorch operators, which run on every device and compile
+whole, and as compiled loops for the CPU. Both keep the pooled maps and the information sums
+of the state up to date; tests hold them equal.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.kernels.cpu import WindowLoops
+from marl_framework.mission.area import area_pool
+from marl_framework.mission.belief import bayes_update
+from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.mission.reward import Utility, changes, utility
+from marl_framework.mission.state import MissionState
+
+
+class WindowFusion:
+    """Takes readings and puts them into beliefs.
+
+    Every method takes `active`, the missions to touch, [E] bool; the others keep every bit.
+
+    Args:
+        config: the mission.
+        camera: its camera.
+    """
+
+    def __init__(self, config: Config, camera: Camera) -> None:
+        self._camera = camera
+        self._prior = config.mapping.prior
+        self._cells = camera.shape[0] * camera.shape[1]
+
+    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+        """Take a reading at each UAV and put it into the UAV's own belief.
+
+        Args:
+            state: `readings`, `beliefs` and `pooled_beliefs` are written.
+            bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
+            active: [E] bool.
+        """
+        readings = self._camera.measure(state.truth, state.positions, bits)
+        chosen = torch.where(active.view(-1, 1, 1, 1), readings, state.readings)
+        state.readings.copy_(chosen)
+        footprint = self._camera.footprint(state.positions)
+        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        index = self._camera.window_index(footprint)
+        signs = state.readings.flatten(2) * active.view(-1, 1, 1)
+        own = state.beliefs.flatten(2)
+        before = own.gather(2, index)
+        after = bayes_update(before, signs, noise, self._prior)
+        own.scatter_(2, index, after)
+        change = (after - before).view(*index.shape[:2], *self._camera.window)
+        state.pooled_beliefs.add_(area_pool(change, *self._camera.map_weights(state.positions)))
+
+    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
+
+        A UAV's own reading is in its belief already. The order matters where clamping bites,
+        hence the loop over senders; all missions and receivers are updated at once.
+        """
+        n = state.heard.shape[1]
+        index = self._camera.window_index(self._camera.footprint(state.positions))
+        rows, cols = self._camera.map_weights(state.positions)
+        noise = self._camera.noise[state.positions[..., 2]]
+        beliefs = state.beliefs.flatten(2)
+        listens = _listens(state, active)
+        for j in range(n):
+            at = index[:, j : j + 1].expand(-1, n, -1)
+            before = beliefs.gather(2, at)
+            signs = state.readings[:, j : j + 1].flatten(2) * listens[:, :, j : j + 1]
+            after = bayes_update(before, signs, noise[:, j].view(-1, 1, 1), self._prior)
+            beliefs.scatter_(2, at, after)
+            change = (after - before).unflatten(2, self._camera.window)
+            state.pooled_beliefs.add_(area_pool(change, rows[:, j : j + 1], cols[:, j : j + 1]))
+
+    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+        """Update the global belief with the latest readings of all UAVs, in the order of ids.
+
+        Returns:
+            The information these readings gained.
+        """
+        footprint = self._camera.footprint(state.positions)
+        index = self._camera.window_index(footprint)
+        signs = state.readings.flatten(2) * active.view(-1, 1, 1)
+        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        belief = state.global_belief.flatten(1)
+        before = belief.gather(1, index.flatten(1)).view_as(signs)
+        for j in range(signs.shape[1]):
+            p = belief.gather(1, index[:, j])
+            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], noise[:, j], self._prior))
+        after = belief.gather(1, index.flatten(1)).view_as(signs)
+        counted = self._first_seen_by(footprint)
+        gain, reweighted = changes(before, after, counted.flatten(2))
+        change = (after - before).view_as(counted) * counted
+        pooled = area_pool(change, *self._camera.map_weights(state.positions))
+        state.pooled_global.add_(pooled.sum(1))
+        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+
+    def _first_seen_by(self, footprint: Footprint) -> Tensor:
+        """Return the window cells that no UAV of a lower id sees too, [E, N, K_x, K_y] bool."""
+        window = Footprint(*(field.unsqueeze(2) for field in footprint))
+        others = Footprint(*(field.unsqueeze(1) for field in footprint))
+        rows, cols = self._camera.inside(window, others)  # [E, N window, N footprint, K]
+        n = rows.shape[1]
+        earlier = torch.ones(n, n, device=rows.device).tril(-1)
+        covered = (rows * earlier.unsqueeze(-1)).mT @ cols.float()
+        own_rows, own_cols = self._camera.inside(footprint, footprint)
+        return (covered == 0) & own_rows.unsqueeze(-1) & own_cols.unsqueeze(-2)
+
+
+class CompiledFusion(WindowFusion):
+    """The same on the CPU in compiled loops; inside `torch.compile` it is its own twin."""
+
+    def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
+        super().__init__(config, camera)
+        self._loops = WindowLoops(camera.shape, shape)
+        noise, against = camera.noise, (1 - self._prior) / self._prior
+        self._odds = torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
+
+    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+        """See `WindowFusion.measure`."""
+        if torch.compiler.is_compiling():
+            return super().measure(state, bits, active)
+        levels = state.positions[..., 2]
+        self._loops.measure(
+            state.truth,
+            bits,
+            self._camera.flip_below[levels],
+            self._boxes(state),
+            active,
+            self._odds[levels],
+            state.readings,
+            state.beliefs,
+            state.pooled_beliefs,
+        )
+        return None
+
+    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+        """See `WindowFusion.fuse_heard`."""
+        if torch.compiler.is_compiling():
+            return super().fuse_heard(state, active)
+        self._loops.fuse_heard(
+            state.readings,
+            _listens(state, active),
+            self._boxes(state),
+            self._odds[state.positions[..., 2]],
+            state.beliefs,
+            state.pooled_beliefs,
+        )
+        return None
+
+    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+        """See `WindowFusion.fuse_global`."""
+        if torch.compiler.is_compiling():
+            return super().fuse_global(state, active)
+        gain, reweighted = self._loops.fuse_global(
+            state.readings,
+            self._boxes(state),
+            active,
+            self._odds[state.positions[..., 2]],
+            state.global_belief,
+            state.pooled_global,
+        )
+        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+
+    def _boxes(self, state: MissionState) -> Tensor:
+        return torch.stack(self._camera.footprint(state.positions), dim=-1)
+
+
+def make_fusion(
+    config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
+) -> WindowFusion:
+    """Return the fastest fusion for a device; plain PyTorch where `networks.compile` is off."""
+    if config.networks.compile and device.type == "cpu" and WindowLoops.available():
+        return CompiledFusion(config, camera, shape)
+    return WindowFusion(config, camera)
+
+
+def _listens(state: MissionState, active: Tensor) -> Tensor:
+    """Return whose readings each UAV has yet to fuse, [E, N, N] bool."""
+    n = state.heard.shape[1]
+    itself = torch.eye(n, dtype=torch.bool, device=state.heard.device)
+    return state.heard & ~itself & active.view(-1, 1, 1)
