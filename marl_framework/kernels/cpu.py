@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from marl_framework.kernels.division import divide, divide_each
 
 try:
     from numba import get_num_threads, set_num_threads
@@ -19,43 +21,6 @@ else:
     _MOST_THREADS = get_num_threads()
 
 
-class Division(NamedTuple):
-    """How an axis of cells is divided into equal shares, none smaller than a cell."""
-
-    bins: np.ndarray[Any, Any]
-    """The first and the last share that a cell overlaps, [cells, 2] int64."""
-    weights: np.ndarray[Any, Any]
-    """The cell's weight in their means, [cells, 2] float32; the second is 0 if they are one."""
-    inner_low: np.ndarray[Any, Any]
-    """First cell that lies in a share as a whole, [shares] int64."""
-    inner_high: np.ndarray[Any, Any]
-    """One past the last one."""
-    left: np.ndarray[Any, Any]
-    """Weight of the cell before `inner_low`, [shares] float32."""
-    right: np.ndarray[Any, Any]
-    """Weight of the cell `inner_high`, [shares] float32."""
-    inner: np.float32
-    """Weight of the cells in between."""
-
-
-def divide(cells: int, shares: int) -> Division:
-    """Return how `cells` cells are divided into `shares` shares, in whole-number arithmetic."""
-    c, s = np.arange(cells), np.arange(shares)
-    first, last = c * shares // cells, ((c + 1) * shares - 1) // cells
-    in_first = np.minimum((first + 1) * cells, (c + 1) * shares) - c * shares
-    in_last = np.where(first == last, 0, (c + 1) * shares - last * cells)
-    low, high = -(-s * cells // shares), (s + 1) * cells // shares
-    return Division(
-        bins=np.stack((first, last), axis=1),
-        weights=(np.stack((in_first, in_last), axis=1) / cells).astype(np.float32),
-        inner_low=low,
-        inner_high=high,
-        left=((low * shares - s * cells) / cells).astype(np.float32),
-        right=(((s + 1) * cells - high * shares) / cells).astype(np.float32),
-        inner=np.float32(shares / cells),
-    )
-
-
 class WindowLoops:
     """The loops for maps of one shape.
 
@@ -64,10 +29,19 @@ class WindowLoops:
     Args:
         map_shape: (R, C).
         shape: lattice (X, Y), no finer than the map.
+        sides: of the footprints along x and y, by altitude [cells].
+
+    Attributes:
+        pools_readings: whether `measure` writes `pooled_readings`; not where a footprint has
+            fewer cells than the lattice.
     """
 
-    def __init__(self, map_shape: tuple[int, int], shape: tuple[int, int]) -> None:
+    def __init__(
+        self, map_shape: tuple[int, int], shape: tuple[int, int], sides: Sequence[Sequence[int]]
+    ) -> None:
         self._rows, self._cols = (divide(n, m) for n, m in zip(map_shape, shape, strict=True))
+        self.pools_readings = all(min(s) >= m for s, m in zip(sides, shape, strict=True))
+        self._tiles = [divide_each(axis, m) for axis, m in zip(sides, shape, strict=True)]
 
     @staticmethod
     def available() -> bool:
@@ -82,7 +56,9 @@ class WindowLoops:
         boxes: Tensor,
         active: Tensor,
         odds: Tensor,
+        levels: Tensor,
         readings: Tensor,
+        pooled_readings: Tensor,
         beliefs: Tensor,
         pooled: Tensor,
     ) -> None:
@@ -92,15 +68,20 @@ class WindowLoops:
             truth: [E, R, C] bool.
             bits: [E, N, K_x, K_y] int16.
             flip_below: bits below this read wrongly, [E, N] int16.
-            boxes: [E, N, 6] int64: row0, row1, col0, col1, window_row, window_col.
+            boxes: [E, N, 8] int64: row0, row1, col0, col1, window_row, window_col, top, left.
             active: missions to touch, [E] bool.
             odds: what a positive and a negative reading multiply odds with, [E, N, 2].
+            levels: altitude indices, [E, N] int64.
             readings: [E, N, K_x, K_y] int8, written.
+            pooled_readings: their area means [E, N, X, Y], written; see `pools_readings`.
             beliefs: [E, N, R, C], updated.
             pooled: area means of the beliefs [E, N, X, Y], updated.
         """
-        arrays = _views(truth, bits, flip_below, boxes, active, readings, beliefs, pooled, odds)
-        window_loops.measure(*arrays, self._rows, self._cols)
+        arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
+        maps = _views(pooled_readings, beliefs, pooled, odds)
+        window_loops.measure(
+            *arrays, *maps, self._rows, self._cols, *self._tiles, self.pools_readings
+        )
 
     def fuse_heard(
         self,

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from marl_framework.kernels.division import Division
+
 Array = Any  # numba compiles for the arrays it is given; see cpu.py for their shapes
 
 _ONE = np.float32(1.0)
@@ -87,7 +89,7 @@ def _pool_row(
 ) -> None:
     """Add the changes of cells [first, last) of map row r to the pooled map.
 
-    `rows` and `cols` say how the lattice divides the axes, see `cpu.Division`.
+    `rows` and `cols` say how the lattice divides the axes, see `division.Division`.
     """
     for y in range(cols.bins[first, 0], cols.inner_low.size):
         inner_low, inner_high = cols.inner_low[y], cols.inner_high[y]
@@ -128,7 +130,51 @@ def _fuse_window(
             updated = _bayes(p, up if seen[c] > 0 else down)
             change[c] = updated - p
             line[c] = updated
-        _pool_row(change, first, last, r, pooled, rows, cols)
+        if first < last:
+            _pool_row(change, first, last, r, pooled, rows, cols)
+
+
+@njit(**_FAST)
+def _of_level(divisions: Array, level: int) -> Array:
+    return Division(
+        divisions.bins[level],
+        divisions.weights[level],
+        divisions.inner_low[level],
+        divisions.inner_high[level],
+        divisions.left[level],
+        divisions.right[level],
+        divisions.inner[level],
+    )
+
+
+@njit(**_FAST)
+def _read(
+    truth: Array,
+    bits: Array,
+    flip_below: Array,
+    box: Array,
+    signs: Array,
+    pooled: Array,
+    rows: Array,
+    cols: Array,
+    line: Array,
+    pools: bool,
+) -> None:
+    """Take one reading, and average it over the parts of the unclipped footprint square."""
+    signs[:, :] = 0
+    pooled[:, :] = 0.0
+    first, last = box[2], box[3]
+    for r in range(box[0], box[1]):
+        below = truth[r, first:last]
+        drawn = bits[r - box[4], first - box[5] : last - box[5]]
+        seen = signs[r - box[4], first - box[5] : last - box[5]]
+        for c in range(last - first):
+            wrong = drawn[c] < flip_below
+            seen[c] = np.int8(1) if below[c] != wrong else np.int8(-1)
+        if pools and first < last:
+            for c in range(last - first):
+                line[c] = np.float32(seen[c])
+            _pool_row(line, first - box[7], last - box[7], r - box[6], pooled, rows, cols)
 
 
 @njit(parallel=True, cache=True, **_FAST)
@@ -138,40 +184,46 @@ def measure(
     flip_below: Array,
     boxes: Array,
     active: Array,
+    levels: Array,
     readings: Array,
+    pooled_readings: Array,
     beliefs: Array,
     pooled: Array,
     odds: Array,
     rows: Array,
     cols: Array,
+    tile_rows: Array,
+    tile_cols: Array,
+    pools: bool,
 ) -> None:
     """Take the readings of all UAVs and put each into the UAV's own belief."""
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
-            box = boxes[e, i]
-            signs = readings[e, i]
-            signs[:, :] = 0
-            for r in range(box[0], box[1]):
-                below = truth[e, r, box[2] : box[3]]
-                at = r - box[4]
-                drawn = bits[e, i, at, box[2] - box[5] : box[3] - box[5]]
-                line = signs[at, box[2] - box[5] : box[3] - box[5]]
-                for c in range(box[3] - box[2]):
-                    wrong = drawn[c] < flip_below[e, i]
-                    line[c] = np.int8(1) if (below[c] != 0) != wrong else np.int8(-1)
-            change = np.empty(signs.shape[1], np.float32)
+            line = np.empty(readings.shape[3], np.float32)
+            _read(
+                truth[e],
+                bits[e, i],
+                flip_below[e, i],
+                boxes[e, i],
+                readings[e, i],
+                pooled_readings[e, i],
+                _of_level(tile_rows, levels[e, i]),
+                _of_level(tile_cols, levels[e, i]),
+                line,
+                pools,
+            )
             _fuse_window(
                 beliefs[e, i],
                 pooled[e, i],
-                signs,
-                box,
+                readings[e, i],
+                boxes[e, i],
                 odds[e, i, 0],
                 odds[e, i, 1],
                 rows,
                 cols,
-                change,
+                line,
             )
 
 

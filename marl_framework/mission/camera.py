@@ -45,6 +45,9 @@ class Footprint(NamedTuple):
     window_row: Tensor
     """First row of the K_x × K_y window that holds the footprint and lies on the map."""
     window_col: Tensor
+    top: Tensor
+    """First row of the unclipped footprint square; may lie outside the map."""
+    left: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class _Axis:
     """One past its last cell, [P, Z] int64."""
     window: Tensor
     """First cell of the window, [P, Z] int64."""
+    top: Tensor
+    """First cell of the unclipped footprint, [P, Z] int64."""
     map_weights: Tensor
     """Area weights of the window's cells on the lattice, [P, Z, P, K] float32."""
     tile_weights: Tensor
@@ -80,6 +85,7 @@ def _axis_tables(
         low=top.clamp(0, cells),
         high=(top + side).clamp(0, cells),
         window=first,
+        top=top,
         map_weights=map_weights.float().contiguous(),
         tile_weights=interval_overlap(low, low + 1, start, width).float().contiguous(),
     )
@@ -132,6 +138,8 @@ class Camera:
             col1=self._y.high[y, z],
             window_row=self._x.window[x, z],
             window_col=self._y.window[y, z],
+            top=self._x.top[x, z],
+            left=self._y.top[y, z],
         )
 
     def window_index(self, footprint: Footprint) -> Tensor:

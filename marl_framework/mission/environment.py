@@ -101,6 +101,7 @@ class MissionEnvironment:
         x, y, _ = self.lattice.shape
         self._fusion = make_fusion(config, self.camera, (x, y), self.device)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
+        self._words: Tensor | None = None
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
         self._reward = config.experiment.reward
@@ -122,13 +123,21 @@ class MissionEnvironment:
 
     # Randomness ---------------------------------------------------------------------------
 
-    def draw_step(self) -> StepDraws:
-        """Draw the randomness of a step from the generator."""
+    def draw_step(self, reuse: bool = False) -> StepDraws:
+        """Draw the randomness of a step from the generator.
+
+        Args:
+            reuse: write the sensor's draws over those of the last call with `reuse`; new
+                memory for each step costs more than filling it.
+        """
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
-        words = -(-e * n * kx * ky // 4)  # 64 random bits serve four cells
-        bits = torch.empty(words, dtype=torch.int64, device=self.device)
-        bits.random_(-(2**63), None, generator=self.generator)
-        sensor = bits.view(torch.int16)[: e * n * kx * ky].view(e, n, kx, ky)
+        words = self._words
+        if words is None or not reuse:  # 64 random bits serve four cells
+            words = torch.empty(-(-e * n * kx * ky // 4), dtype=torch.int64, device=self.device)
+        if reuse:
+            self._words = words
+        words.random_(-(2**63), None, generator=self.generator)
+        sensor = words.view(torch.int16)[: e * n * kx * ky].view(e, n, kx, ky)
         return StepDraws(sensor, self._uniform(e, n, n))
 
     def draw_reset(self) -> ResetDraws:
@@ -237,6 +246,7 @@ class MissionEnvironment:
 
         Steps keep them up to date by themselves; this is for states set by hand.
         """
+        self._fusion.pool_readings(state)
         state.pooled_beliefs.copy_(area_pool(state.beliefs, *self._area))
         state.pooled_global.copy_(area_pool(state.global_belief, *self._area))
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
@@ -257,6 +267,7 @@ class MissionEnvironment:
             t=zeros(dtype=torch.int64),
             communication_range=zeros(),
             readings=zeros(n, *self.camera.window, dtype=torch.int8),
+            pooled_readings=zeros(n, x, y),
             heard=zeros(n, n, dtype=torch.bool),
             pooled_beliefs=zeros(n, x, y),
             pooled_global=zeros(x, y),

@@ -38,13 +38,14 @@ class WindowFusion:
         """Take a reading at each UAV and put it into the UAV's own belief.
 
         Args:
-            state: `readings`, `beliefs` and `pooled_beliefs` are written.
+            state: readings, own beliefs and their pooled maps are written.
             bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
             active: [E] bool.
         """
         readings = self._camera.measure(state.truth, state.positions, bits)
         chosen = torch.where(active.view(-1, 1, 1, 1), readings, state.readings)
         state.readings.copy_(chosen)
+        self.pool_readings(state)
         footprint = self._camera.footprint(state.positions)
         noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
         index = self._camera.window_index(footprint)
@@ -55,6 +56,11 @@ class WindowFusion:
         own.scatter_(2, index, after)
         change = (after - before).view(*index.shape[:2], *self._camera.window)
         state.pooled_beliefs.add_(area_pool(change, *self._camera.map_weights(state.positions)))
+
+    def pool_readings(self, state: MissionState) -> None:
+        """Recompute the area means of the latest readings."""
+        signs = state.readings.to(state.pooled_readings.dtype)
+        state.pooled_readings.copy_(area_pool(signs, *self._camera.tile_weights(state.positions)))
 
     def fuse_heard(self, state: MissionState, active: Tensor) -> None:
         """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
@@ -117,7 +123,7 @@ class CompiledFusion(WindowFusion):
 
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
-        self._loops = WindowLoops(camera.shape, shape)
+        self._loops = WindowLoops(camera.shape, shape, camera.sides)
         noise, against = camera.noise, (1 - self._prior) / self._prior
         self._odds = torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
 
@@ -125,7 +131,7 @@ class CompiledFusion(WindowFusion):
         """See `WindowFusion.measure`."""
         if torch.compiler.is_compiling():
             return super().measure(state, bits, active)
-        levels = state.positions[..., 2]
+        levels = state.positions[..., 2].contiguous()
         self._loops.measure(
             state.truth,
             bits,
@@ -133,10 +139,14 @@ class CompiledFusion(WindowFusion):
             self._boxes(state),
             active,
             self._odds[levels],
+            levels,
             state.readings,
+            state.pooled_readings,
             state.beliefs,
             state.pooled_beliefs,
         )
+        if not self._loops.pools_readings:
+            self.pool_readings(state)
         return None
 
     def fuse_heard(self, state: MissionState, active: Tensor) -> None:

@@ -33,6 +33,9 @@ class MissionState:
     readings: Tensor
     """Latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
     +1 read as region of interest, -1 read as not, 0 outside the footprint."""
+    pooled_readings: Tensor
+    """Area means of `readings` over X × Y parts of the unclipped footprint square,
+    [E, N, X, Y] float32; 0 where the square lies beyond the map."""
     heard: Tensor
     """heard[e, i, j]: i hears j (itself always), [E, N, N] bool."""
     pooled_beliefs: Tensor

@@ -51,9 +51,7 @@ class ObservationBuilder:
             ),
             "entropy": lambda: maps.entropy_map(state.pooled_beliefs),
             "local_entropy": lambda: maps.local_entropy_map(
-                state.readings,
-                self._camera.noise[state.positions[..., 2]],
-                *self._camera.tile_weights(state.positions),
+                state.pooled_readings, self._camera.noise[state.positions[..., 2]]
             ),
             "probability": lambda: maps.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),

@@ -121,20 +121,17 @@ def probability_map(pooled_belief: Tensor) -> Tensor:
     return clamp_probability(pooled_belief)
 
 
-def local_entropy_map(readings: Tensor, noise: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+def local_entropy_map(pooled_readings: Tensor, noise: Tensor) -> Tensor:
     """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
 
     Beyond the map's edge the square holds 0.5.
 
     Args:
-        readings: [E, N, K_x, K_y] int8 signs.
+        pooled_readings: area means of the signs read, [E, N, X, Y].
         noise: probability of a wrong reading [E, N].
-        rows: area weights of window rows on the square, [E, N, X, K_x].
-        cols: area weights of window columns on the square, [E, N, Y, K_y].
     """
     contrast = (0.5 - noise).unsqueeze(-1).unsqueeze(-1)
-    pooled = 0.5 + contrast * area_pool(readings.to(rows.dtype), rows, cols)
-    return weighted_entropy(pooled)
+    return weighted_entropy(0.5 + contrast * pooled_readings)
 
 
 class FootprintStrips:

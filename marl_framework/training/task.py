@@ -62,7 +62,7 @@ class MissionTask:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
-        result = self.environment.step(self.state, actions, self.environment.draw_step())
+        result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
         at_level = self.state.positions[..., 2:] == self._levels
         metrics = torch.stack((result.absolute, result.relative), dim=1)
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)

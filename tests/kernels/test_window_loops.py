@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marl_framework.kernels import window_loops
-from marl_framework.kernels.cpu import WindowLoops, divide
+from marl_framework.kernels.cpu import WindowLoops
+from marl_framework.kernels.division import divide, divide_each
 from marl_framework.mission.area import area_weights
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import CompiledFusion, WindowFusion
@@ -34,6 +35,15 @@ def test_divisions_are_the_area_weights(shares, extra):
         if division.right[s] > 0:
             by_share[s, high] = division.right[s]
     np.testing.assert_allclose(by_share, weights, atol=1e-7)
+
+
+def test_stacked_divisions_are_the_single_ones():
+    stacked = divide_each([12, 30, 7], 5)
+    for k, cells in enumerate((12, 30, 7)):
+        single = divide(cells, 5)
+        for whole, one in zip(stacked, single, strict=True):
+            np.testing.assert_array_equal(whole[k, : len(one)] if np.ndim(one) else whole[k], one)
+    assert len(divide_each([3], 5).bins[0]) == 5
 
 
 def test_logarithm_and_entropy_are_exact_enough():
@@ -95,9 +105,9 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 
 def test_strided_memory_is_refused():
-    loops = WindowLoops((20, 20), (4, 4))
+    loops = WindowLoops((20, 20), (4, 4), [[6], [6]])
     strided = torch.zeros(2, 1, 20, 40)[..., ::2]
-    boxes = torch.zeros(2, 1, 6, dtype=torch.int64)
+    boxes = torch.zeros(2, 1, 8, dtype=torch.int64)
     with pytest.raises(ValueError, match="contiguous"):
         loops.fuse_heard(
             torch.zeros(2, 1, 4, 4, dtype=torch.int8),

@@ -159,6 +159,16 @@ def test_sampled_ranges_are_all_drawn():
     assert set(state.communication_range.tolist()) == {0.0, 15.0, 25.0, 100.0}
 
 
+def test_reused_draws_are_the_same_draws_in_the_same_memory():
+    fresh, reusing = (MissionEnvironment(small_config(), 3, "cpu") for _ in range(2))
+    places = set()
+    for _ in range(3):
+        draws = reusing.draw_step(reuse=True)
+        places.add(draws.sensor.data_ptr())
+        assert torch.equal(draws.sensor, fresh.draw_step().sensor)
+    assert len(places) == 1
+
+
 def test_sensor_draws_are_uniform_16_bit_integers():
     env = MissionEnvironment(small_config(agents=4), 64, "cpu")
     bits = env.draw_step().sensor
