@@ -23,8 +23,8 @@ class Division(NamedTuple):
     """Weight of the cell before `inner_low`, [shares] float32."""
     right: np.ndarray[Any, Any]
     """Weight of the cell `inner_high`, [shares] float32."""
-    inner: np.float32
-    """Weight of the cells in between."""
+    inner: Any
+    """Weight of the cells in between, float32; one for each axis of several."""
 
 
 def divide(cells: int, shares: int) -> Division:
@@ -59,6 +59,6 @@ def divide_each(sizes: Sequence[int], shares: int) -> Division:
             row[: len(array)] = array
         return padded
 
+    *tables, inner = zip(*divisions, strict=True)
     lengths = (longest, longest, shares, shares, shares, shares)
-    fields = list(zip(*divisions, strict=True))
-    return Division(*map(stacked, fields[:-1], lengths), inner=np.array(fields[-1]))
+    return Division(*map(stacked, tables, lengths), np.array(inner))
