@@ -61,4 +61,4 @@ def divide_each(sizes: Sequence[int], shares: int) -> Division:
 
     *tables, inner = zip(*divisions, strict=True)
     lengths = (longest, longest, shares, shares, shares, shares)
-    return Division(*map(stacked, tables, lengths), np.array(inner))
+    return Division._make([*map(stacked, tables, lengths), np.array(inner)])
