@@ -108,6 +108,21 @@ def draw(records: Mapping[str, FlightRecord], found: Mapping[str, Any], folder: 
     return paths
 
 
+def write(
+    records: Mapping[str, FlightRecord],
+    found: Mapping[str, Any],
+    folder: Path,
+    drawn: bool = True,
+) -> str:
+    """Write `results.json`, `table.txt` and, if wanted, figures; return the table."""
+    text = report.table_text(records)
+    report.write_results(found, folder / "results.json")
+    (folder / "table.txt").write_text(text, encoding="utf-8")
+    if drawn:
+        draw(records, found, folder)
+    return text
+
+
 def batch_size(config: Config, missions: int) -> int:
     """Return how many missions to fly at once: as equal batches as memory allows.
 

@@ -18,6 +18,7 @@ from marl_framework.mission.state import MissionState
 _BEAMS = 24
 _CHUNK = 2**26  # numbers in the beams' maps at once
 _PULL = 1e-3  # weight of what lies around a path's end; small, it only breaks ties
+_DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 
 
 @dataclass
@@ -29,9 +30,10 @@ class _Beams:
     first: Tensor
     """Their first actions, [E, B] int64."""
     gain: Tensor
-    """Entropy they remove [bit], [E, B]; −inf: no path."""
+    """Entropy they remove, [E, B]; −inf: no path."""
     left: Tensor
-    """Entropy they leave around each lattice position [bit], [E, B, X, Y]."""
+    """Entropy they leave around each lattice position, [E, B, X, Y]; 1 is that of all cells
+    around an average position, undecided."""
 
 
 class OraclePlanner:
@@ -68,6 +70,7 @@ class OraclePlanner:
             nearest = (cell >= edges[:-1].unsqueeze(1)) & (cell < edges[1:].unsqueeze(1))
             cells.append(nearest.float().to(device))
         self._cells, self._shares = cells, shares
+        self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy(camera.noise).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
         x, y, _ = lattice.shape
@@ -85,7 +88,7 @@ class OraclePlanner:
 
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
         open_entropy = entropy(state.global_belief) * state.truth
-        left = self._cells[0] @ open_entropy @ self._cells[1].mT
+        left = self._cells[0] @ open_entropy @ self._cells[1].mT * self._unit
         moves = self._moves - state.t
 
         def choose(i: int, mask: Tensor) -> Tensor:
@@ -139,7 +142,9 @@ class OraclePlanner:
         around = (self._near[0] @ beams.left @ self._near[1]).flatten(2)
         pull = _PULL * around.gather(2, self._lattice.cells(goals))
         kept = _best_different(
-            (total + pull * flies).flatten(1), goals.flatten(1, 2), self._lattice.shape
+            (total + pull * flies).round(decimals=_DIGITS).flatten(1),
+            goals.flatten(1, 2),
+            self._lattice.shape,
         )
         parent = kept // a
         at = torch.arange(e, device=kept.device).unsqueeze(1)

@@ -167,12 +167,12 @@ def test_the_trained_team_flies_by_its_actor() -> None:
 @pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
 def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
     config = small_config(
-        pixels=(8, 8), dims=(25.0, 15.0), actions=num_actions, budget=9, uav={"failure_rate": 0.3}
+        pixels=(6, 6), dims=(25.0, 15.0), actions=num_actions, budget=5, uav={"failure_rate": 0.3}
     )
-    together, state = start(config, 6)
+    together, state = start(config, 4)
     alone = MissionEnvironment(config, 1, "cpu", "test")
-    states = [state[e : e + 1].clone() for e in range(6)]
-    planners = [classical(together), *(classical(alone) for _ in range(6))]
+    states = [state[e : e + 1].clone() for e in range(4)]
+    planners = [classical(together), *(classical(alone) for _ in range(4))]
     for number, planner in enumerate(planners[0]):
         flown = state.clone()
         parts = [part.clone() for part in states]
@@ -197,3 +197,15 @@ def test_large_batches_are_planned_in_chunks(monkeypatch: pytest.MonkeyPatch) ->
         found = planner.act(state, env.generator)
         assert torch.equal(found[0], actions)
         assert torch.equal(found[1], masks)
+
+
+def test_planners_fly_on_every_device(device: torch.device) -> None:
+    config = make_config()
+    env = MissionEnvironment(config, 8, device, "test")
+    for planner in classical(env):
+        state = env.reset(env.draw_reset())
+        for _ in range(env.episode_length):
+            actions, masks = planner.act(state, env.generator)
+            assert actions.device.type == device.type
+            assert masks.gather(2, actions.unsqueeze(2)).all()
+            env.step(state, actions, env.draw_step())
