@@ -13,7 +13,7 @@ from marl_framework.config_io import ConfigError
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
-from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes
+from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan
 from tests.small import small_config
 
 
@@ -59,6 +59,52 @@ def test_a_new_mission_gets_a_new_plan() -> None:
     evaluate(env, planner, 3, 6)
     again = evaluate(env, planner, 3, 5)
     assert torch.equal(first.positions, again.positions)
+
+
+def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> list[list[int]]:
+    """Targets of a UAV that begins at a point of a piece, until all points were reached."""
+    length = int(planner._lanes.length[piece])
+    of = [torch.full((1, 1), value) for value in (piece, entry, way)]
+    plans = [_Plan(*of, torch.full((1, 1), step)) for step in range(length)]
+    return [planner._target(plan)[0, 0, :2].tolist() for plan in plans]
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_what_lies_behind_the_entry_is_flown_last(way: int) -> None:
+    config = small_config(agents=2)
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    planner = CoveragePlanner(config, env.lattice)
+    for piece in range(2):
+        length = int(planner._lanes.length[piece])
+        points = planner._lanes.points[piece, :length].tolist()
+        for entry in range(length):
+            ahead, behind = points[entry:], points[:entry][::-1]
+            if way < 0:
+                ahead, behind = points[: entry + 1][::-1], points[entry + 1 :]
+            assert order_flown(planner, piece, entry, way) == ahead + behind
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("left", [-1, 0, 3, 11, 20, 40, 90])
+def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
+    config = small_config(agents=2)
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    planner = CoveragePlanner(config, env.lattice)
+    lanes = planner._lanes
+    points = torch.cat((lanes.points, torch.zeros_like(lanes.points[..., :1])), dim=-1)
+    promised = planner._seen(points, torch.full((1, 1, *points.shape[:2]), left), way)[0, 0]
+    for piece in range(2):
+        for entry in range(int(lanes.length[piece])):
+            moves, seen, at = left, 0, None
+            for target in order_flown(planner, piece, entry, way):
+                if at is not None:
+                    moves -= abs(at[0] - target[0]) + abs(at[1] - target[1])
+                if moves < 0:
+                    break
+                at = target
+                row0, row1, col0, col1, *_ = env.camera.footprint(torch.tensor([*target, 0]))
+                seen += (row1 - row0).item() * (col1 - col0).item()
+            assert promised[piece, entry].item() == seen
 
 
 def test_an_altitude_off_the_lattice_is_refused() -> None:
