@@ -3,74 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-from torch import Tensor
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
-from marl_framework.config import Config
-from marl_framework.config_io import (
-    ConfigError,
-    config_from_dict,
-    config_to_dict,
-    load_config,
-    resolve_config_path,
-)
+from marl_framework.config import TERRAIN_KINDS, Config
+from marl_framework.config_io import ConfigError
 from marl_framework.device import describe_device, resolve_device
-from marl_framework.evaluation import figures, report
-from marl_framework.evaluation.flight import FlightRecord, evaluate
-from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.evaluation import comparison, report
+from marl_framework.evaluation.teams import PLANNERS, Checkpoint, find_checkpoint, world
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import LearnedPlanner, Planner, RandomPlanner
-from marl_framework.training.checkpoint import load_checkpoint
-from marl_framework.training.run_folder import describe_environment
 
 _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
-_BATCH_BYTES = 2**30
-_SPLIT = "test"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint file and what it holds."""
-
-    path: Path
-    payload: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Hangar:
-    """What planners are made of."""
-
-    config: Config
-    environment: MissionEnvironment
-    checkpoint: Checkpoint | None
-
-
-def _learned(hangar: Hangar) -> Planner:
-    if hangar.checkpoint is None:
-        raise ConfigError("--policies learned: give the trained team with --checkpoint")
-    env = hangar.environment
-    wrapper = COMAWrapper(hangar.config.networks, mission_sizes(hangar.config), env.device)
-    _load_actor(wrapper.actor, hangar.checkpoint)
-    builder = ObservationBuilder(hangar.config, env.lattice, env.camera)
-    return LearnedPlanner(wrapper, builder, env.lattice)
-
-
-PLANNERS: dict[str, Callable[[Hangar], Planner]] = {
-    "learned": _learned,
-    "random": lambda hangar: RandomPlanner(hangar.environment.lattice),
-}
-"""How to make each planner that `--policies` knows."""
+_RASTER = "raster:"
+_TERRAINS = (*TERRAIN_KINDS[:-1], "mixed")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -81,24 +36,33 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m marl_framework.evaluate", description=__doc__)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--policies",
         required=True,
         metavar="NAME,…",
-        help=f"planners to compare, of {', '.join(PLANNERS)}; differences are to the first",
+        help=f"planners to compare, of {', '.join(PLANNERS)} (the oracle sees the truth); "
+        "differences are to the best of information_gain, coverage and random",
     )
-    parser.add_argument(
+    add(
         "--checkpoint",
         metavar="RUN_OR_FILE",
         help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
     )
-    parser.add_argument(
+    add(
         "--config",
         metavar="FILE",
         help="params file of the missions (default: the checkpoint's configuration); the "
         "networks' inputs and widths stay the checkpoint's",
     )
-    parser.add_argument(
+    add(
+        "--terrain",
+        metavar="KIND",
+        help=f"{', '.join(_TERRAINS)}, or raster:PATH (default: the configuration's)",
+    )
+    add("--agents", metavar="N,…", help="team sizes; every one flies with every range")
+    add("--communication", metavar="M,…", help="radio ranges [m], inf = everybody hears all")
+    add(
         "--set",
         dest="overrides",
         action="append",
@@ -106,10 +70,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECTION.KEY=VALUE",
         help="override a key of the configuration; may be repeated",
     )
-    parser.add_argument("--missions", type=int, default=50, help="how many (default: 50)")
-    parser.add_argument("--seed", type=int, default=20001, help="of the missions (default: 20001)")
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the results")
+    add("--missions", type=int, default=50, help="how many (default: 50)")
+    add("--seed", type=int, default=20001, help="of the missions (default: 20001)")
+    add("--sample", action="store_true", help="the trained team draws its actions (default: best)")
+    add("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
+    add("--no-figures", action="store_true", help="write numbers only")
+    add("--out", required=True, metavar="DIR", help="folder of the results")
     return parser
 
 
@@ -122,58 +88,161 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
+        print("interrupted; results are incomplete", file=sys.stderr)
         return _EXIT_INTERRUPTED
     return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     names = _policy_names(options.policies)
-    _check_numbers(options.missions, options.seed)
-    checkpoint = _find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
-    config = _configuration(options, checkpoint)
-    device = resolve_device(config.networks.device)
-    batch = _batch_size(config, options.missions)
-    hangar = Hangar(config, MissionEnvironment(config, batch, device, _SPLIT), checkpoint)
-    planners = {name: PLANNERS[name](hangar) for name in names}
+    check_numbers(options.missions, options.seed)
+    checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
+    configs = _configurations(options, checkpoint)
+    device = resolve_device(next(iter(configs.values())).networks.device)
+
+    def prepare(config: Config) -> comparison.Comparison:
+        return comparison.prepare(
+            config,
+            device,
+            names,
+            options.missions,
+            options.seed,
+            checkpoint,
+            not options.sample,
+        )
+
+    prepared = {label: prepare(config) for label, config in configs.items()}  # or an error
     out = _output_folder(options.out)
     print(describe_device(device), flush=True)
-    records: dict[str, FlightRecord] = {}
-    for name, planner in planners.items():
-        start = time.perf_counter()
-        records[name] = evaluate(hangar.environment, planner, options.missions, options.seed)
-        seconds = time.perf_counter() - start
-        print(f"{name}: {options.missions} missions in {seconds:.1f} s", flush=True)
-    settings = {
-        "policies": names,
-        "missions": options.missions,
-        "seed": options.seed,
-        "split": _SPLIT,
-        "batch": batch,
-        "greedy": True,
-        "checkpoint": None if checkpoint is None else str(checkpoint.path),
-        "training_step": None if checkpoint is None else checkpoint.payload.get("training_step"),
-        "configuration": config_to_dict(config),
-    }
-    found = report.results(records, settings, describe_environment(device))
     try:
-        paths = _write(records, found, out)
+        if len(prepared) == 1:
+            text, found = _compare(next(iter(prepared.values())), out, not options.no_figures)
+        else:
+            text, found = _compare_all(prepared, out, not options.no_figures)
+        report.write_results(found, out / "results.json")
+        (out / "table.txt").write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_writable(out, error) from error
-    print(report.table_text(records))
-    print("\n".join(str(path) for path in paths))
+    print(text, end="")
+    print("\n".join(str(path) for path in sorted(out.rglob("*")) if path.is_file()))
 
 
-def _write(records: Mapping[str, FlightRecord], found: Mapping[str, Any], out: Path) -> list[Path]:
-    """Write all files of an evaluation; return their paths."""
-    results, text, curves = out / "results.json", out / "table.txt", out / "curves.png"
-    report.write_results(found, results)
-    text.write_text(report.table_text(records), encoding="utf-8")
-    figures.curves_figure(found, curves)
-    missions = [out / f"mission_{name}.png" for name in records]
-    for record, path in zip(records.values(), missions, strict=True):
-        figures.mission_figure(record, 0, path)
-    return [results, text, curves, *missions]
+def _compare(
+    flights: comparison.Comparison, folder: Path, drawn: bool
+) -> tuple[str, dict[str, Any]]:
+    """Fly and draw one comparison; return its table and its results."""
+    records = flights.fly()
+    found = flights.results(records)
+    if drawn:
+        comparison.draw(records, found, folder)
+    return report.table_text(records), found
+
+
+def _compare_all(
+    prepared: Mapping[str, comparison.Comparison], out: Path, drawn: bool
+) -> tuple[str, dict[str, Any]]:
+    """Fly every combination, with its figures in a folder of its own."""
+    texts, combinations = [], []
+    for label, flights in prepared.items():
+        print(label, flush=True)
+        folder = out / label
+        if drawn:
+            folder.mkdir(exist_ok=True)
+        text, found = _compare(flights, folder, drawn)
+        texts.append(f"{label}\n{text}")
+        combinations.append({"name": label, **found})
+    texts.append(report.as_text(_overview(combinations)))
+    return "\n".join(texts), {"combinations": combinations}
+
+
+def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:
+    """Return mean ROI entropy and F1 of every policy in every combination."""
+    drawn = Table(box=SIMPLE_HEAD, title="ROI entropy [bit] / F1, means after the last move")
+    drawn.add_column("")
+    for name in combinations[0]["summary"]:
+        drawn.add_column(name, justify="right")
+    for found in combinations:
+        means = [
+            f"{of['roi_entropy']['mean']:.4f} / {of['f1']['mean']:.4f}"
+            for of in found["summary"].values()
+        ]
+        drawn.add_row(found["name"], *means)
+    return drawn
+
+
+def _configurations(
+    options: argparse.Namespace, checkpoint: Checkpoint | None
+) -> dict[str, Config]:
+    """Return the world of each combination of team size and radio range, by its name."""
+    overrides = [*_terrain(options.terrain), *options.overrides]
+    if options.device is not None:
+        overrides.append(f"networks.device={options.device}")
+    agents: list[tuple[str, list[str]]] = [("", [])]
+    ranges: list[tuple[str, list[str]]] = [("", [])]
+    if options.agents is not None:
+        agents = [
+            (f"agents_{n}", [f"experiment.missions.n_agents={n}"])
+            for n in _list("--agents", options.agents, _team_size, "team sizes such as 2,4,8")
+        ]
+    if options.communication is not None:
+        ranges = [
+            (
+                f"range_{metres:g}",
+                [
+                    f"experiment.uav.communication_range={_yaml_number(metres)}",
+                    "experiment.uav.fix_range=true",
+                ],
+            )
+            for metres in _list(
+                "--communication", options.communication, _range, "ranges [m] such as 0,25,inf"
+            )
+        ]
+    return {
+        "_".join(filter(None, (team, radio))) or "only": world(
+            options.config, [*overrides, *of_team, *of_radio], checkpoint
+        )
+        for (team, of_team), (radio, of_radio) in product(agents, ranges)
+    }
+
+
+def _list(option: str, text: str, read: Any, wanted: str) -> list[Any]:
+    """Read a list of numbers, each named once."""
+    try:
+        values = [read(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: give {wanted}") from error
+    if len(set(values)) < len(values):
+        raise ConfigError(f"{option} {text}: name each value once")
+    return values
+
+
+def _team_size(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def _range(text: str) -> float:
+    metres = float(text)
+    if not metres >= 0:
+        raise ValueError(text)
+    return metres
+
+
+def _yaml_number(number: float) -> str:
+    return ".inf" if math.isinf(number) else repr(number)
+
+
+def _terrain(name: str | None) -> list[str]:
+    """Return the overrides that a --terrain stands for."""
+    if name is None:
+        return []
+    if name.startswith(_RASTER) and name != _RASTER:
+        path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
+        return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
+    if name not in _TERRAINS:
+        raise ConfigError(f"--terrain {name}: use {', '.join(_TERRAINS)}, or raster:PATH")
+    return [f"sensor.simulation.kinds=[{name}]"]
 
 
 def _policy_names(text: str) -> list[str]:
@@ -188,88 +257,16 @@ def _policy_names(text: str) -> list[str]:
     return names
 
 
-def _check_numbers(missions: int, seed: int) -> None:
+def check_numbers(missions: int, seed: int) -> None:
+    """Check options that say what to fly.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
     if missions < 1:
         raise ConfigError(f"--missions {missions}: give a number of missions, 1 or more")
     if not 0 <= seed < MAX_SEED:
         raise ConfigError(f"--seed {seed}: give a whole number from 0 to {MAX_SEED - 1}")
-
-
-def _find_checkpoint(name: str) -> Checkpoint:
-    """Read a checkpoint file, or the best one, else the last, of a run folder."""
-    path = Path(name)
-    if path.is_dir():
-        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
-        found = [file for file in candidates if file.is_file()]
-        if not found:
-            raise ConfigError(
-                f"--checkpoint {name}: the folder holds neither checkpoints/best.pt nor "
-                "checkpoints/last.pt; give a run folder or a checkpoint file"
-            )
-        path = found[0]
-    return Checkpoint(path, load_checkpoint(path))
-
-
-def _configuration(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Config:
-    """Return the missions' configuration with the inputs and widths of the trained networks."""
-    overrides = list(options.overrides)
-    if options.device is not None:
-        overrides.append(f"networks.device={options.device}")
-    if checkpoint is None:
-        if options.config is None:
-            raise ConfigError("--config: give a params file, or a team with --checkpoint")
-        return load_config(resolve_config_path(options.config), overrides)
-    source = f"configuration in checkpoint {checkpoint.path}"
-    saved = checkpoint.payload.get("config")
-    if not isinstance(saved, Mapping):
-        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
-    if options.config is None:
-        return config_from_dict(saved, source, overrides)
-    trained = config_to_dict(config_from_dict(saved, source))
-    path = resolve_config_path(options.config)
-    world = config_to_dict(load_config(path, overrides))
-    world["observation"] = trained["observation"]
-    for network in ("actor", "critic"):
-        world["networks"][network] = trained["networks"][network]
-    return config_from_dict(world, str(path), overrides)  # overrides win over the checkpoint
-
-
-def _load_actor(actor: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the trained actor.
-
-    Raises:
-        ConfigError: the checkpoint's actor does not fit the configuration; says where.
-    """
-    saved = checkpoint.payload.get("actor")
-    if not isinstance(saved, Mapping):
-        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
-    ours = {name: _shape(value) for name, value in actor.state_dict().items()}
-    theirs = {str(name): _shape(value) for name, value in saved.items()}
-    for name in ours | theirs:
-        if ours.get(name) != theirs.get(name):
-            raise ConfigError(
-                f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {name} "
-                f"is {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here; keep "
-                "lattice, num_actions, observation and networks.actor as they were in training"
-            )
-    actor.load_state_dict(dict(saved))
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"
-
-
-def _batch_size(config: Config, missions: int) -> int:
-    """Return how many missions to fly at once: as equal batches as memory allows.
-
-    It depends on the configuration alone, so that results repeat on any machine.
-    """
-    rows, cols = config.map_shape
-    maps = config.experiment.missions.n_agents + 10  # beliefs and scratch memory, float32
-    largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
-    return -(-missions // -(-missions // largest))
 
 
 def _output_folder(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Trains the team that a params file describes: `python -m marl_framework.main`."""
+"""Trains or flies what a params file describes: `python -m marl_framework.main`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import argparse
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+import torch
+
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.device import describe_device, resolve_device
-from marl_framework.training.run_folder import RunFolder, check_run_name
+from marl_framework.evaluation import comparison, deployment
+from marl_framework.evaluation.teams import MISSION_TYPES, Checkpoint, find_checkpoint, world
+from marl_framework.training.run_folder import TRAINING_FOLDERS, RunFolder, check_run_name
 from marl_framework.training.trainer import Trainer
 
 _EXIT_BAD_INPUT = 2
@@ -47,8 +52,14 @@ def _parser() -> argparse.ArgumentParser:
         help="record N training steps with torch.profiler into profile.json",
     )
     parser.add_argument(
-        "--check", action="store_true", help="check the configuration, train nothing"
+        "--checkpoint",
+        metavar="RUN_OR_FILE",
+        help="deployment: the trained team, a checkpoint or a run folder",
     )
+    parser.add_argument(
+        "--missions", type=int, metavar="N", help="deployment: windows of the map (default: 1)"
+    )
+    parser.add_argument("--check", action="store_true", help="check the configuration, do nothing")
     return parser
 
 
@@ -60,18 +71,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted at once", file=sys.stderr)
+        return _EXIT_INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = _configuration(options)
+    config, checkpoint = _configuration(options)
     device = resolve_device(config.networks.device)
+    missions = config.experiment.missions
+    if missions.mission_mode == "deployment":
+        return _deploy(options, config, device, checkpoint)
+    if missions.type != "COMA":
+        return _fly_baseline(options, config, device)
+    return _train(options, config, device)
+
+
+def _train(options: argparse.Namespace, config: Config, device: torch.device) -> int:
     trainer = Trainer(config, device)
     if options.check:
-        print("the configuration is valid")
-        return 0
-    print(describe_device(device), flush=True)
-    run = RunFolder.create(config.logging.directory, options.run_name, config, device)
-    print(f"run folder: {run.path}", flush=True)
+        return _valid()
+    run = _start(options, config, device, TRAINING_FOLDERS)
     try:
         with _interruptible(trainer):
             summary = trainer.train(run, options.profile)
@@ -85,6 +105,84 @@ def _run(options: argparse.Namespace) -> int:
         return _EXIT_INTERRUPTED
     print(f"done: {run.summary}")
     return 0
+
+
+def _fly_baseline(options: argparse.Namespace, config: Config, device: torch.device) -> int:
+    """Fly a planner that needs no training; its evaluation goes into the run folder."""
+    kind, baselines = config.experiment.missions.type, config.experiment.baselines
+    trials = {
+        "random": baselines.random.n_episodes,
+        "lawnmower": baselines.lawnmower.trials,
+        "information_gain": baselines.information_gain.trials,
+    }[kind]
+    flights = comparison.prepare(
+        config, device, [MISSION_TYPES[kind]], trials, config.environment.seed
+    )
+    if options.check:
+        return _valid()
+    run = _start(options, config, device)
+    with _discarded_after_errors(run):
+        start = time.perf_counter()
+        records = flights.fly()
+        seconds = time.perf_counter() - start
+        found = flights.results(records)
+        print(comparison.write(records, found, run.path), end="")
+        run.write_summary(
+            found["summary"], {"seconds": seconds, **found["timing"]}, found["machine"]
+        )
+    print(f"done: {run.summary}")
+    return 0
+
+
+def _deploy(
+    options: argparse.Namespace,
+    config: Config,
+    device: torch.device,
+    checkpoint: Checkpoint | None,
+) -> int:
+    """Fly windows of a measured map; beliefs, waypoints and figures go into the run folder."""
+    flights = deployment.prepare(config, device, options.missions or 1, checkpoint)
+    if options.check:
+        return _valid()
+    run = _start(options, config, device)
+    with _discarded_after_errors(run):
+        start = time.perf_counter()
+        record = flights.fly()
+        seconds = time.perf_counter() - start
+        results = {
+            "planner": record.planner,
+            "checkpoint": None if checkpoint is None else checkpoint.path,
+            "coordinate_frame": deployment.FRAME,
+            "cell_size_m": config.cell_size,
+            "missions": flights.write(record, run.path),
+        }
+        run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+    print(f"done: {run.summary}")
+    return 0
+
+
+def _valid() -> int:
+    print("the configuration is valid")
+    return 0
+
+
+def _start(
+    options: argparse.Namespace, config: Config, device: torch.device, folders: Sequence[str] = ()
+) -> RunFolder:
+    """Claim the run folder, and say where things happen."""
+    run = RunFolder.create(config.logging.directory, options.run_name, config, device, folders)
+    print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
+    return run
+
+
+@contextmanager
+def _discarded_after_errors(run: RunFolder) -> Iterator[None]:
+    """Keep the name of a run free whose flights did not end."""
+    try:
+        yield
+    except BaseException:
+        run.discard()
+        raise
 
 
 @contextmanager
@@ -104,7 +202,7 @@ def _interruptible(trainer: Trainer) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _configuration(options: argparse.Namespace) -> Config:
+def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
     name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
     overrides = list(options.overrides)
     if options.device is not None:
@@ -116,22 +214,42 @@ def _configuration(options: argparse.Namespace) -> Config:
         print(f"warning: {warning.message}", file=sys.stderr)
     if options.run_name is not None:
         check_run_name(options.run_name)
+    _check_options(options, config)
+    if options.checkpoint is None:
+        return config, None
+    checkpoint = find_checkpoint(options.checkpoint)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)  # said above
+        return world(name, overrides, checkpoint), checkpoint
+
+
+def _check_options(options: argparse.Namespace, config: Config) -> None:
+    """Check options that the params file does not know.
+
+    Raises:
+        ConfigError: one makes no sense with this configuration.
+    """
+    missions = config.experiment.missions
+    deployed = missions.mission_mode == "deployment"
     if options.profile < 0:
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"
         )
-    missions = config.experiment.missions
-    if missions.type != "COMA":
+    if options.profile and (deployed or missions.type != "COMA"):
+        raise ConfigError(f"--profile {options.profile}: there is no training to record")
+    if options.missions is not None and options.missions < 1:
+        raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
+    for option in ("checkpoint", "missions"):
+        if getattr(options, option) is not None and not deployed:
+            raise ConfigError(
+                f"--{option}: is for experiment.missions.mission_mode: deployment, and it is "
+                f"{missions.mission_mode}"
+            )
+    if options.checkpoint is not None and missions.type != "COMA":
         raise ConfigError(
-            f"experiment.missions.type: {missions.type} needs no training; fly it with "
-            f"python -m marl_framework.evaluate --policies {missions.type}, or choose COMA"
+            f"--checkpoint: experiment.missions.type: {missions.type} needs no trained team; "
+            "choose COMA"
         )
-    if missions.mission_mode != "training":
-        raise ConfigError(
-            "experiment.missions.mission_mode: deployment is not available yet; choose training, "
-            "and fly a checkpoint with python -m marl_framework.evaluate"
-        )
-    return config
 
 
 if __name__ == "__main__":

@@ -187,7 +187,19 @@ BAD = {
     "no such device": (["--device", "tpu"], "networks.device"),
     "bad run name": (["--run-name", "../x"], "run name"),
     "negative profile": (["--profile", "-1"], "--profile"),
-    "needs no training": (["--set", "experiment.missions.type=random"], "missions.type"),
+    "nothing to record": (
+        ["--profile", "2", "--set", "experiment.missions.type=random"],
+        "no training to record",
+    ),
+    "coverage off the lattice": (
+        [
+            *("--set", "experiment.missions.type=lawnmower"),
+            *("--set", "experiment.baselines.lawnmower.altitude=6"),
+        ],
+        "lawnmower.altitude",
+    ),
+    "a team for training": (["--checkpoint", "runs/mine"], "mission_mode"),
+    "missions for training": (["--missions", "3"], "mission_mode"),
     "altitude without noise": (
         ["--set", "experiment.constraints.max_altitude=30"],
         "30 m",

@@ -26,7 +26,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#
 LineStyle = Literal["-", "--"]
 _STYLES: tuple[LineStyle, ...] = ("-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
+ROI, BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
 _UNSEEN_ALPHA = 0.38
 _DPI = 150
 _SURFACE_CELLS = 80  # per side of the terrain under the 3-D trajectories
@@ -73,13 +73,13 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     )
     handles: list[Artist] = [
         Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
-        for n, (colour, style) in enumerate(_lines(record.path.shape[2]))
+        for n, (colour, style) in enumerate(uav_lines(record.path.shape[2]))
     ]
     handles += [
         _marker("o", "start"),
         _marker("X", "end"),
-        Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
-        Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
+        Patch(facecolor=ROI, edgecolor="grey", label="region of interest (ROI)"),
+        Patch(facecolor=BACKGROUND, edgecolor="grey", label="other ground"),
         Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
         Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
     ]
@@ -153,18 +153,18 @@ def _draw_curve(axes: Axes, values: np.ndarray[Any, Any], name: str, number: int
 def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     truth, footprints = record.truth[index], record.footprints[index]
     shape = (truth.shape[0], truth.shape[1])
-    extent = _extent(record)
+    covered = extent(record)
     axes.imshow(
-        truth.T.numpy(), origin="lower", extent=extent, interpolation="nearest",
-        cmap=ListedColormap([_BACKGROUND, _ROI]), vmin=0, vmax=1,
+        truth.T.numpy(), origin="lower", extent=covered, interpolation="nearest",
+        cmap=ListedColormap([BACKGROUND, ROI]), vmin=0, vmax=1,
     )  # fmt: skip
     unseen = ~footprint_masks(footprints.flatten(0, 1), shape).any(dim=0)
     veil = np.zeros((shape[1], shape[0], 4))
     veil[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
-    axes.imshow(veil, origin="lower", extent=extent, interpolation="nearest")
+    axes.imshow(veil, origin="lower", extent=covered, interpolation="nearest")
     res_x, res_y = record.config.cell_size
     for (row0, row1, col0, col1), (colour, _) in zip(
-        footprints[-1].tolist(), _lines(footprints.shape[1]), strict=True
+        footprints[-1].tolist(), uav_lines(footprints.shape[1]), strict=True
     ):
         x = np.array([row0, row1, row1, row0, row0]) * res_x
         y = np.array([col0, col0, col1, col1, col0]) * res_y
@@ -175,7 +175,7 @@ def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
 
 def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord, index: int) -> None:
     image = axes.imshow(
-        record.belief[index].T.numpy(), origin="lower", extent=_extent(record),
+        record.belief[index].T.numpy(), origin="lower", extent=extent(record),
         interpolation="nearest", cmap="cividis", vmin=0, vmax=1,
     )  # fmt: skip
     bar = axes.inset_axes((1.03, 0, 0.045, 1))
@@ -187,12 +187,12 @@ def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
     truth = record.truth[index].numpy()
     steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
     coarse = truth[:: steps[0], :: steps[1]]
-    x_dim, y_dim = _size(record)
+    x_dim, y_dim = area(record)
     x, y = (
         np.linspace(0, length, cells + 1)
         for length, cells in zip((x_dim, y_dim), coarse.shape, strict=True)
     )
-    colours = np.where(coarse[..., None], to_rgba(_ROI), to_rgba(_BACKGROUND))
+    colours = np.where(coarse[..., None], to_rgba(ROI), to_rgba(BACKGROUND))
     grid_x, grid_y = np.meshgrid(x, y, indexing="ij")
     axes.plot_surface(
         grid_x, grid_y, np.zeros_like(grid_x), facecolors=colours, rstride=1, cstride=1,
@@ -200,7 +200,7 @@ def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
     )  # fmt: skip
     axes.computed_zorder = False
     flown = record.path[index].numpy()
-    for n, (colour, style) in enumerate(_lines(flown.shape[1])):
+    for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         points = flown[:, n].T
         axes.plot(points[0], points[1], np.zeros_like(points[0]), color=colour, linewidth=0.8,
                   alpha=0.5, zorder=1)  # fmt: skip
@@ -226,7 +226,7 @@ def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
 def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
     flown = record.path[index].numpy()
     widths = np.linspace(3.6, 1.4, flown.shape[1])  # where paths coincide, all show
-    for n, (colour, style) in enumerate(_lines(flown.shape[1])):
+    for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         x, y = flown[:, n, 0], flown[:, n, 1]
         axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
         axes.plot(x[0], y[0], "o", color=colour, markeredgecolor="k", markersize=8, zorder=4)
@@ -234,7 +234,7 @@ def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
 
 
 def _label(axes: Axes, record: FlightRecord, title: str) -> None:
-    x_dim, y_dim = _size(record)
+    x_dim, y_dim = area(record)
     pad = 0.02 * max(x_dim, y_dim)  # room for markers at the edge
     axes.set(xlim=(-pad, x_dim + pad), ylim=(-pad, y_dim + pad), aspect="equal")
     axes.set(xlabel="x [m]", ylabel="y [m]", title=title)
@@ -246,16 +246,17 @@ def _marker(marker: str, label: str) -> Line2D:
     )
 
 
-def _lines(number: int) -> list[tuple[str, LineStyle]]:
+def uav_lines(number: int) -> list[tuple[str, LineStyle]]:
     """Return (colour, line style) of each UAV."""
     return [(_COLOURS[n % len(_COLOURS)], _STYLES[n // len(_COLOURS) % 2]) for n in range(number)]
 
 
-def _size(record: FlightRecord) -> tuple[float, float]:
+def area(record: FlightRecord) -> tuple[float, float]:
+    """Return the sides of the flown area [m]."""
     return record.config.environment.x_dim, record.config.environment.y_dim
 
 
-def _extent(record: FlightRecord) -> tuple[float, float, float, float]:
-    """Return the area of the map [m]; it may be up to a cell smaller than the flown area."""
+def extent(record: FlightRecord) -> tuple[float, float, float, float]:
+    """Return (x0, x1, y0, y1) of the map [m]; it may lack up to a cell of the flown area."""
     (rows, cols), (res_x, res_y) = record.config.map_shape, record.config.cell_size
     return 0.0, rows * res_x, 0.0, cols * res_y

@@ -7,7 +7,7 @@ round T + 1 after the last move.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from marl_framework.config import Config
-from marl_framework.evaluation.metrics import MAP_METRICS, coverage, f1, roi_entropy
+from marl_framework.evaluation.metrics import coverage, f1, map_metrics, roi_entropy
 from marl_framework.evaluation.missions import DrawSource, MissionStreams, planner_generator
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.base import Planner
+
+StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
 
 
 @dataclass
@@ -50,6 +52,10 @@ class FlightRecord:
     """Ground truth of the first missions, [M, R, C] bool; M ≤ E."""
     belief: Tensor
     """Global belief at the end of the same missions, [M, R, C]."""
+    film: Tensor
+    """Their global belief after each round, [M, T + 2, R, C] float16."""
+    missions_at_once: int
+    """Missions of a batch."""
     planning_seconds: list[float]
     """Time the planner took for a step of the batch, one mean value a batch [s]."""
 
@@ -67,9 +73,11 @@ class _Log:
 
     env: MissionEnvironment
     seen: Tensor
+    keep_maps: int | None
     metrics: dict[str, list[Tensor]] = field(default_factory=dict)
     positions: list[Tensor] = field(default_factory=list)
     footprints: list[Tensor] = field(default_factory=list)
+    film: list[Tensor] = field(default_factory=list)
 
     def reading(self, state: MissionState) -> None:
         """Note where the UAVs are and which cells they see."""
@@ -80,9 +88,10 @@ class _Log:
 
     def measure(self, belief: Tensor, truth: Tensor) -> None:
         """Note the metrics of a round."""
-        for name, metric in MAP_METRICS.items():
-            self.metrics.setdefault(name, []).append(metric(belief, truth))
-        self.metrics.setdefault("coverage", []).append(coverage(self.seen))
+        found = {**map_metrics(belief, truth), "coverage": coverage(self.seen)}
+        for name, values in found.items():
+            self.metrics.setdefault(name, []).append(values)
+        self.film.append(belief[: self.keep_maps].half())
 
 
 class _Stopwatch:
@@ -131,14 +140,14 @@ def fly(
         planner: flies all of them.
         generator: the planner's own randomness.
         draws: the missions' randomness; the environment's own generator without it.
-        keep_maps: number of missions whose truth and final belief are kept; all without it.
+        keep_maps: number of missions whose truth and beliefs are kept; all without it.
 
     Returns:
         The record, on the environment's device.
     """
     draws = draws or env
     state = env.reset(draws.draw_reset())
-    log = _Log(env, torch.zeros_like(state.truth))
+    log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     watch = _Stopwatch(env.device)
     log.measure(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
     log.reading(state)
@@ -167,6 +176,8 @@ def fly(
         footprints=torch.stack(log.footprints, dim=1),
         truth=state.truth[:keep_maps].clone(),
         belief=state.global_belief[:keep_maps].clone(),
+        film=torch.stack(log.film, dim=1),
+        missions_at_once=env.num_envs,
         planning_seconds=[watch.seconds() / env.episode_length],
     )
 
@@ -178,6 +189,7 @@ def evaluate(
     seed: int,
     split: str = "test",
     keep_maps: int = 1,
+    streams: StreamMaker = MissionStreams,
 ) -> FlightRecord:
     """Fly a planner through the missions of a seed, E at a time; the record is on the host.
 
@@ -190,14 +202,15 @@ def evaluate(
         missions: how many, at least 1.
         seed: of the missions, 0 ≤ seed < 2**20.
         split: whose missions: "test" or "validation".
-        keep_maps: number of missions whose truth and final belief are kept.
+        keep_maps: number of missions whose truth and beliefs are kept.
+        streams: makes the missions' randomness of a batch from (env, seed, split, first).
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
     generator = planner_generator(env, seed, split)
     records = []
     for first in range(0, missions, env.num_envs):
-        draws = MissionStreams(env, seed, split, first)
+        draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
         records.append(fly(env, planner, generator, draws, keep_maps=wanted).cpu())
     return _joined(records, missions)

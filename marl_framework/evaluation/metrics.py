@@ -10,6 +10,7 @@ A truth may hold no ROI cell. Means over its ROI cells (:func:`roi_entropy`, :fu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -75,9 +76,48 @@ MAP_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """All measures of a belief against the truth, by the name they have in tables and files."""
 
+_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # measured at once
+
+
+def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """Return all of `MAP_METRICS` at once: the same sums, with each logarithm taken once.
+
+    Missions are measured in groups small enough for the caches of a CPU.
+    """
+    cells = belief.shape[-2] * belief.shape[-1]
+    group = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
+    parts = [
+        _measures(belief[first : first + group], truth[first : first + group])
+        for first in range(0, len(belief), group)
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}
+
+
+def _measures(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """Return the measures of a few missions."""
+    roi = truth.to(belief.dtype)
+    weight = roi / _count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
+    p = clamp_probability(belief)
+    log_p, log_q = p.log(), (1 - p).log()
+    likelihoods = torch.where(truth, log_p, log_q)
+    errors = (belief - roi).square_()
+    entropies = log_q.lerp_(log_p, p)  # p·log p + (1 - p)·log(1 - p)
+
+    def mean_over_roi(values: Tensor) -> Tensor:
+        return (values * weight).sum(dim=(-2, -1))
+
+    return {
+        "roi_entropy": mean_over_roi(entropies) / -math.log(2),
+        "f1": f1(belief, truth),
+        "rmse": errors.mean(dim=(-2, -1)).sqrt(),
+        "wrmse": mean_over_roi(errors).sqrt(),
+        "mll": -likelihoods.mean(dim=(-2, -1)),
+        "wmll": -mean_over_roi(likelihoods),
+    }
+
 
 def _count(cells: Tensor) -> Tensor:
-    return cells.sum(dim=(-2, -1))
+    return cells.count_nonzero(dim=(-2, -1))
 
 
 def _mean_over_roi(values: Tensor, truth: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +18,9 @@ from rich.text import Text
 from torch import Tensor
 
 from marl_framework.evaluation.flight import FlightRecord
+
+CLASSICAL = ("information_gain", "coverage", "random")
+"""Planners that neither learn nor see the truth; others are set against the best of them."""
 
 _LABELS = {
     "roi_entropy": "ROI entropy [bit]",
@@ -30,33 +34,56 @@ _LABELS = {
     "return": "return",
     "absolute_return": "absolute return",
 }
+_RESAMPLES = 4000
+_TRIMMED = 0.25  # of the missions at either end, for the interquartile mean
+_WIDTH = 200  # of a table; as wide as it needs to be
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of a sample of missions; a single mission has neither deviation nor standard error."""
+    """Of a sample of missions; a single mission has no spread."""
 
     mean: float
     std: float | None
     """Sample standard deviation (divisor n - 1)."""
     standard_error: float | None
     """Of the mean: std / sqrt(n)."""
+    iqm: float
+    """Interquartile mean: without the lowest and the highest quarter of the missions."""
+    iqm_interval: Interval | None
+    """95 % bootstrap interval of the interquartile mean (Agarwal et al. 2021)."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two policies, mission by mission; a single mission has no spread."""
+
+    mean: float
+    std: float | None
+    standard_error: float | None
+    interval: Interval | None
+    """95 % bootstrap interval of the mean."""
 
 
 def statistics(values: Tensor) -> Statistics:
-    """Return mean, deviation and standard error of `values` [E]."""
+    """Return the statistics of `values` [E]."""
     sample = values.detach().double().cpu()
-    if len(sample) < 2:
-        return Statistics(sample.mean().item(), None, None)
-    std = sample.std().item()
-    return Statistics(sample.mean().item(), std, std / math.sqrt(len(sample)))
+    return Statistics(
+        *_moments(sample),
+        iqm=_trimmed_mean(sample.unsqueeze(0)).item(),
+        iqm_interval=_interval(_trimmed_mean(_resampled(sample))) if len(sample) > 1 else None,
+    )
 
 
-def paired_difference(ours: Tensor, theirs: Tensor) -> Statistics:
+def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
     """Return the statistics of ours - theirs, mission by mission; both are [E]."""
     if ours.shape != theirs.shape:
         raise ValueError(f"{len(ours)} and {len(theirs)} missions make no pairs")
-    return statistics(ours.double() - theirs.double())
+    sample = (ours.detach().double() - theirs.detach().double()).cpu()
+    interval = _interval(_resampled(sample).mean(1)) if len(sample) > 1 else None
+    return Difference(*_moments(sample), interval=interval)
 
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
@@ -71,35 +98,68 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
     }
 
 
-def table(records: Mapping[str, FlightRecord]) -> Table:
-    """Return the comparison after the last move: mean ± std of each policy.
+def yardstick(records: Mapping[str, FlightRecord]) -> str:
+    """Return the policy others are set against: the classical one of the lowest ROI entropy.
 
-    With several policies, one column for each but the first holds the mean paired difference
-    of the first policy to it, ± its standard error.
+    Without a classical planner it is the first policy.
+    """
+    entropies = {
+        name: record.metrics["roi_entropy"][:, -1].mean().item()
+        for name, record in records.items()
+        if name in CLASSICAL
+    }
+    return min(entropies, key=entropies.__getitem__) if entropies else next(iter(records))
+
+
+def planning_seconds(record: FlightRecord) -> float:
+    """Return the time a planner took for one move of one mission, over whole batches [s]."""
+    mean = sum(record.planning_seconds) / len(record.planning_seconds)
+    return mean / record.missions_at_once
+
+
+def table(records: Mapping[str, FlightRecord]) -> Table:
+    """Return the comparison after the last move: for every figure a row for each policy.
+
+    The last column is the mean paired difference to the best classical planner.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    first, *others = finals
-    missions = len(next(iter(records.values())).reward_sum)
+    other = yardstick(records)
+    missions = len(records[other].reward_sum)
     counted = f"{missions} mission{'s' if missions != 1 else ''}"
     result = Table(box=SIMPLE_HEAD, title=f"{counted}, after the last move")
-    result.add_column("")
-    for name in finals:
-        result.add_column(f"{name}\nmean ± std", justify="right")
-    for name in others:
-        result.add_column(f"{first} − {name}\nmean ± standard error", justify="right")
-    for key in finals[first]:
-        cells = [_plus_minus(s.mean, s.std) for s in (statistics(f[key]) for f in finals.values())]
-        for name in others:
-            difference = paired_difference(finals[first][key], finals[name][key])
-            cells.append(_plus_minus(difference.mean, difference.standard_error, sign="+"))
-        result.add_row(Text(_LABELS.get(key, key)), *cells)  # Text: brackets are no markup
+    for header in ("", "policy"):
+        result.add_column(header, no_wrap=True)
+    columns = ["mean ± std", "interquartile mean [95 %]"]
+    if len(records) > 1:
+        columns.append(f"− {other} [95 %]")
+    for column in columns:
+        result.add_column(Text(column), justify="right", no_wrap=True)
+    for key in finals[other]:
+        for name, final in finals.items():
+            found = statistics(final[key])
+            cells = [_plus_minus(found.mean, found.std), _ranged(found.iqm, found.iqm_interval)]
+            if name != other:
+                difference = paired_difference(final[key], finals[other][key])
+                cells.append(_ranged(difference.mean, difference.interval, sign="+"))
+            first = name == next(iter(finals))
+            label = _LABELS.get(key, key) if first else ""
+            result.add_row(*map(Text, (label, name, *cells)))  # Text: brackets are no markup
+        result.add_section()
+    for name, record in records.items():
+        label = "planning a move [ms]" if name == next(iter(records)) else ""
+        result.add_row(*map(Text, (label, name, f"{1000 * planning_seconds(record):.3f}")))
     return result
 
 
 def table_text(records: Mapping[str, FlightRecord]) -> str:
     """Return the table as plain text, as wide as it needs to be."""
+    return as_text(table(records))
+
+
+def as_text(drawn: Table) -> str:
+    """Return a table as plain text."""
     buffer = StringIO()
-    Console(file=buffer, width=60 + 60 * len(records), color_system=None).print(table(records))
+    Console(file=buffer, width=_WIDTH, color_system=None).print(drawn)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
@@ -110,11 +170,11 @@ def results(
 
     `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), or one
     number a mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` those of the first policy minus each other one, in pairs; `timing` and
+    `differences` those of each policy minus the best classical one, in pairs; `timing` and
     `machine` what differs from run to run.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    first, *others = finals
+    other = yardstick(records)
     return {
         "settings": dict(settings),
         "policies": {name: _policy(record) for name, record in records.items()},
@@ -123,14 +183,19 @@ def results(
             for name, final in finals.items()
         },
         "differences": {
-            f"{first} - {name}": {
-                key: vars(paired_difference(values, finals[name][key]))
-                for key, values in finals[first].items()
+            f"{name} - {other}": {
+                key: vars(paired_difference(values, finals[other][key]))
+                for key, values in final.items()
             }
-            for name in others
+            for name, final in finals.items()
+            if name != other
         },
         "timing": {
-            name: {"planning_seconds_per_batch_step": record.planning_seconds}
+            name: {
+                "planning_seconds_per_batch_step": record.planning_seconds,
+                "missions_per_batch": record.missions_at_once,
+                "planning_seconds_per_step": planning_seconds(record),
+            }
             for name, record in records.items()
         },
         "machine": dict(machine),
@@ -143,6 +208,34 @@ def write_results(found: Mapping[str, Any], path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+def _moments(sample: Tensor) -> tuple[float, float | None, float | None]:
+    """Return mean, standard deviation and standard error."""
+    if len(sample) < 2:
+        return sample.mean().item(), None, None
+    std = sample.std().item()
+    return sample.mean().item(), std, std / math.sqrt(len(sample))
+
+
+def _trimmed_mean(samples: Tensor) -> Tensor:
+    """Return the interquartile mean of each row of [B, n]."""
+    n = samples.shape[1]
+    cut = int(_TRIMMED * n)
+    return samples.sort(dim=1).values[:, cut : n - cut].mean(1)
+
+
+def _resampled(sample: Tensor) -> Tensor:
+    """Draw missions with replacement, the same ones for every figure: [B, n]."""
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(len(sample), (_RESAMPLES, len(sample)), generator=generator)
+    return sample[index]
+
+
+def _interval(estimates: Tensor) -> Interval:
+    """Return the middle 95 % of bootstrap estimates [B]."""
+    low, high = estimates.quantile(torch.tensor([0.025, 0.975], dtype=estimates.dtype)).tolist()
+    return low, high
+
+
 def _policy(record: FlightRecord) -> dict[str, Any]:
     return {
         **{name: values.tolist() for name, values in record.metrics.items()},
@@ -153,10 +246,22 @@ def _policy(record: FlightRecord) -> dict[str, Any]:
     }
 
 
-def _plus_minus(mean: float, spread: float | None, sign: str = "") -> str:
-    digits = 4 if abs(mean) < 10 else 1
-    number = f"{mean:{sign}.{digits}f}"
+def _digits(mean: float) -> int:
+    return 4 if abs(mean) < 10 else 1
+
+
+def _plus_minus(mean: float, spread: float | None) -> str:
+    digits = _digits(mean)
+    number = f"{mean:.{digits}f}"
     return number if spread is None else f"{number} ± {spread:.{digits}f}"
+
+
+def _ranged(mean: float, interval: Interval | None, sign: str = "") -> str:
+    digits = _digits(mean)
+    number = f"{mean:{sign}.{digits}f}"
+    if interval is None:
+        return number
+    return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
 
 
 def _strict(value: Any) -> Any:

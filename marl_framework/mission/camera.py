@@ -142,6 +142,14 @@ class Camera:
             left=self._y.top[y, z],
         )
 
+    def spans(self, axis: int) -> tuple[Tensor, Tensor]:
+        """Return what footprints cover along x (axis 0) or y (axis 1), clipped to the map.
+
+        First cell and one past the last by (lattice index, altitude index): [X or Y, Z] int64.
+        """
+        tables = (self._x, self._y)[axis]
+        return tables.low, tables.high
+
     def window_index(self, footprint: Footprint) -> Tensor:
         """Return the flat map indices of each window's cells: [E, N, K_x·K_y] int64."""
         rows = footprint.window_row.unsqueeze(-1) + self._rows

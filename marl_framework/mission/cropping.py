@@ -21,7 +21,7 @@ class RasterTerrain:
     Args:
         config: `sensor.simulation.raster` names the file; a window is x_dim × y_dim metres.
         device: where the split's part of the map and the list of windows live.
-        split: training, validation or test.
+        split: training, validation, test or deployment.
 
     Raises:
         ConfigError: the file cannot be read, or is too small or too coarse for its windows.
@@ -38,8 +38,13 @@ class RasterTerrain:
         self.num_pixels = found.pixels[0] * found.pixels[1]
         """Pixels that a window touches."""
         self._side, self._pixels = found.side, found.pixels
+        self._pixel = config.environment.x_dim / found.side[0]
         self._values = torch.from_numpy(found.values).to(device)
         self._corners = torch.from_numpy(found.corners).to(device)
+
+    def origins(self, window: Tensor) -> Tensor:
+        """Lower left corners of windows [E] on the split's part of the map [m], [E, 2]."""
+        return self._corners[window] * self._pixel
 
     def windows(self, window: Tensor, symmetry: Tensor) -> Tensor:
         """Values of the windows on the mission's map, [E, R, C] float32.

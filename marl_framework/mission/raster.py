@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from marl_framework.config import Config, RasterConfig
 from marl_framework.config_io import ConfigError
-from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 
 SHARES = (0.6, 0.2, 0.2)
 """Aimed-at shares of the admissible windows: training, validation, test."""
@@ -264,6 +264,8 @@ class RasterWindows:
 def find_windows(config: Config, split: str) -> RasterWindows:
     """Read the map and list the windows of x_dim × y_dim metres that `split` may fly over.
 
+    The split `deployment` flies over the whole map.
+
     Raises:
         ConfigError: the file cannot be read, or is too small or too coarse for its windows.
     """
@@ -277,12 +279,18 @@ def find_windows(config: Config, split: str) -> RasterWindows:
         raise _error(
             "resolution",
             f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
-            f"{extent[0]:g} x {extent[1]:g} m, which must be at least 2 x 2 pixels",
+            f"{_metres(extent)}, which must be at least 2 x 2 pixels",
         )
-    strips = split_windows(~np.isnan(raster.values), pixels)
-    if strips is None:
-        raise _too_small(raster, extent)
-    strip, admissible = strips[split]
+    measured = ~np.isnan(raster.values)
+    if split == DEPLOYMENT:
+        strip, admissible = (slice(None), slice(None)), admissible_corners(measured, pixels)
+        if not admissible.any():
+            raise _error("path", f"{raster.name} has no measured window of {_metres(extent)}")
+    else:
+        strips = split_windows(measured, pixels)
+        if strips is None:
+            raise _too_small(raster, extent)
+        strip, admissible = strips[split]
     corners = np.argwhere(admissible)
     if len(corners) > MAX_WINDOWS:
         corners = corners[np.linspace(0, len(corners) - 1, MAX_WINDOWS).astype(np.int64)]
@@ -297,6 +305,10 @@ def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
             f"{threshold:g} does not divide the values of {raster.name}, which lie between "
             f"{low:g} and {high:g}",
         )
+
+
+def _metres(extent: tuple[float, float]) -> str:
+    return f"{extent[0]:g} x {extent[1]:g} m"
 
 
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
@@ -321,5 +333,5 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
         "path",
         f"{raster.name} covers {covered[0]:g} x {covered[1]:g} m "
         f"({measured.mean():.0%} measured), too little for fully measured windows of "
-        f"{extent[0]:g} x {extent[1]:g} m in separate parts for {', '.join(SPLITS)}; {advice}",
+        f"{_metres(extent)} in separate parts for {', '.join(SPLITS)}; {advice}",
     )

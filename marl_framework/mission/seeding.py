@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 SPLITS = ("training", "validation", "test")
+DEPLOYMENT = "deployment"
+"""Not a split of a data set: flies a whole measured map, whatever was trained on."""
 MAX_SEED = 2**20
 MAX_RANK = 2**10
 
@@ -16,10 +18,15 @@ def split_seed(seed: int, split: str, rank: int = 0) -> int:
     Raises:
         ValueError: `seed`, `split` or `rank` is out of range.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
+    check_split(split)
     if not 0 <= seed < MAX_SEED:
         raise ValueError(f"seed {seed} must lie in [0, {MAX_SEED})")
     if not 0 <= rank < MAX_RANK:
         raise ValueError(f"rank {rank} must lie in [0, {MAX_RANK})")
-    return (seed << 12) | (rank << 2) | SPLITS.index(split)
+    return (seed << 12) | (rank << 2) | (*SPLITS, DEPLOYMENT).index(split)
+
+
+def check_split(split: str) -> None:
+    """Raise a ValueError unless `split` is one of `SPLITS` or `DEPLOYMENT`."""
+    if split not in (*SPLITS, DEPLOYMENT):
+        raise ValueError(f"split {split!r} is none of {', '.join((*SPLITS, DEPLOYMENT))}")

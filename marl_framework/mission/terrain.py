@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marl_framework.config import Config
 from marl_framework.mission.cropping import RasterTerrain
-from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.seeding import check_split
 
 # Columns of `TerrainDraws.uniform`: which side, corner, axis or diagonal; complement or not;
 # shares of the axes covered.
@@ -63,16 +63,16 @@ class Terrain:
     Args:
         config: `sensor.simulation` names the kinds; one is drawn uniformly per environment.
         device: where draws and ground truths live.
-        split: training, validation or test; decides which part of a raster is flown over. The
-            synthetic kinds of different splits differ by the generator's seed alone.
+        split: training, validation or test; decides which part of a raster is flown over;
+            deployment: all of it. The synthetic kinds of different splits differ by the
+            generator's seed alone.
 
     Raises:
         ConfigError: the raster cannot be read or is too small.
     """
 
     def __init__(self, config: Config, device: torch.device | str, split: str) -> None:
-        if split not in SPLITS:
-            raise ValueError(f"split {split!r} is none of {', '.join(SPLITS)}")
+        check_split(split)
         simulation = config.sensor.simulation
         self.kinds = simulation.drawn_kinds
         self.device = torch.device(device)
@@ -91,6 +91,16 @@ class Terrain:
             cells = max(cells, self._raster.num_pixels)
         heavy = self._amplitude is not None or self._raster is not None
         self._chunk = max(1, (_HEAVY_CELLS if heavy else _LIGHT_CELLS) // cells)
+
+    def window_origins(self, draws: TerrainDraws) -> Tensor:
+        """Where raster windows lie, from the lower left corner of the split's part [m]: [E, 2].
+
+        Raises:
+            ValueError: nothing is drawn from a raster.
+        """
+        if self._raster is None or draws.window is None:
+            raise ValueError("only windows of a raster have an origin")
+        return self._raster.origins(draws.window)
 
     def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
         """Random numbers for `num` ground truths, only those that the configured kinds need."""

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +31,8 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
+TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
+"""What a training puts its files in."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class RunFolder:
         name: str | None,
         config: Config,
         device: torch.device | None = None,
+        folders: Sequence[str] = TRAINING_FOLDERS,
     ) -> RunFolder:
         """Claim a new folder and write `config.yaml` and `environment.json` into it.
 
@@ -60,6 +63,7 @@ class RunFolder:
             name: run name; None for one from the title and the time.
             config: resolved configuration.
             device: where the run computes, for `environment.json`.
+            folders: to be made in it.
 
         Raises:
             ConfigError: the name is not allowed or in use, or the folder cannot be written.
@@ -76,8 +80,8 @@ class RunFolder:
             raise
         run = cls(path, parents)
         try:
-            for folder in (run.checkpoints, run.tensorboard, run.figures):
-                folder.mkdir()
+            for folder in folders:
+                (path / folder).mkdir()
             dump_config(config, run.config_file)
             _write_json(run.environment_file, describe_environment(device))
         except BaseException as error:

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
 from marl_framework.config import Config
 from marl_framework.config_io import config_to_dict, dump_config
-from marl_framework.evaluate import _batch_size, main
+from marl_framework.evaluate import main
+from marl_framework.evaluation.comparison import batch_size
 from marl_framework.training.checkpoint import save_checkpoint
 from tests.small import small_config
 
@@ -40,8 +42,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the drawing where a test is about something else."""
-    monkeypatch.setattr("marl_framework.evaluation.figures.curves_figure", lambda *_: None)
-    monkeypatch.setattr("marl_framework.evaluation.figures.mission_figure", lambda *_: None)
+    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: [])
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -55,7 +56,10 @@ def test_an_evaluation_leaves_all_it_promises(
     out = tmp_path / "new" / "out"
     arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "3"]
     assert main([*arguments, "--out", str(out)]) == 0
-    names = ["results.json", "table.txt", "curves.png", "mission_learned.png", "mission_random.png"]
+    names = ["results.json", "table.txt", "curves.png", "mission_learned.gif"]
+    names += [
+        f"{kind}_{name}.png" for kind in ("mission", "film") for name in ("learned", "random")
+    ]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     printed = capsys.readouterr().out
     assert (out / "table.txt").read_text(encoding="utf-8") in printed
@@ -118,10 +122,86 @@ def test_random_flight_needs_no_checkpoint(tmp_path: Path) -> None:
     assert results(tmp_path / "out")["settings"]["checkpoint"] is None
 
 
+def test_all_classical_planners_and_the_oracle_fly(tmp_path: Path) -> None:
+    dump_config(TRAINED, tmp_path / "world.yaml")
+    names = ["coverage", "information_gain", "random", "oracle"]
+    arguments = ["--policies", ",".join(names), "--config", str(tmp_path / "world.yaml")]
+    arguments += ["--missions", "2", "--no-figures", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    found = results(tmp_path / "out")
+    assert list(found["policies"]) == names
+    assert len(found["differences"]) == 3
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "results.json",
+        "table.txt",
+    ]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_trained_team_flies_with_any_number_and_any_radio(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "2"]
+    arguments += ["--agents", "2,5", "--communication", "0,inf", "--set", "environment.seed=9"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    labels = [f"agents_{n}_range_{r}" for n in (2, 5) for r in ("0", "inf")]
+    found = results(tmp_path / "out")["combinations"]
+    assert [each["name"] for each in found] == labels
+    for each, agents in zip(found, (2, 2, 5, 5), strict=True):
+        used = each["settings"]["configuration"]["experiment"]
+        assert used["missions"]["n_agents"] == each["settings"]["agents"] == agents
+        assert used["uav"]["communication_range"] in (0.0, "inf")
+        assert len(each["policies"]["learned"]["f1"]) == 2
+        assert (tmp_path / "out" / each["name"]).is_dir()  # of its figures
+    # More UAVs map more.
+    entropy = [each["summary"]["random"]["roi_entropy"]["mean"] for each in found]
+    assert max(entropy[2:]) < min(entropy[:2])
+    assert all(label in capsys.readouterr().out for label in labels[:1])
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "my map: #1.npy", np.random.default_rng(0).random((90, 120)))
+    raster = f"raster:{tmp_path / 'my map: #1.npy'}"
+    arguments = ["--policies", "random", "--checkpoint", str(run), "--missions", "2"]
+    for terrain, kinds in (("mixed", ["mixed"]), ("band", ["band"]), (raster, ["raster"])):
+        out = tmp_path / kinds[0]
+        extra = ["--set", "sensor.simulation.raster.resolution=1.5"] if terrain == raster else []
+        assert main([*arguments, "--terrain", terrain, *extra, "--out", str(out)]) == 0
+        assert results(out)["settings"]["terrain"] == kinds
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_a_sampling_team_flies_another_way_than_a_greedy_one(run: Path, tmp_path: Path) -> None:
+    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "2"]
+    assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
+    assert main([*arguments, "--sample", "--out", str(tmp_path / "b")]) == 0
+    greedy, drawn = (results(tmp_path / name) for name in "ab")
+    assert (greedy["settings"]["greedy"], drawn["settings"]["greedy"]) == (True, False)
+    assert greedy["policies"]["learned"]["mll"] != drawn["policies"]["learned"]["mll"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policies", "learnt"], ["learnt", "learned, random"]),
+        (["--policies", "learnt"], ["learnt", "learned, information_gain, coverage, random"]),
+        (["--terrain", "hills"], ["--terrain hills", "split", "raster:PATH"]),
+        (["--terrain", "raster:"], ["--terrain raster:", "raster:PATH"]),
+        (["--terrain", "raster:nowhere.tif"], ["nowhere.tif"]),
+        (["--agents", "two"], ["--agents two", "2,4,8"]),
+        (["--agents", "2,2"], ["--agents 2,2", "once"]),
+        (["--agents", "17"], ["experiment.missions.n_agents"]),
+        (["--agents", "0"], ["experiment.missions.n_agents"]),
+        (["--communication", "far"], ["--communication far", "0,25,inf"]),
+        (["--communication", "-1"], ["--communication -1", "0,25,inf"]),
+        (["--communication", "nan"], ["--communication nan", "0,25,inf"]),
+        (
+            [
+                *("--policies", "coverage"),
+                *("--set", "experiment.baselines.lawnmower.altitude=6"),
+            ],
+            ["experiment.baselines.lawnmower.altitude", "5, 10, 15"],
+        ),
         (["--policies", ""], ["--policies", "random"]),
         (["--policies", "random,random"], ["once"]),
         (["--missions", "0"], ["--missions 0", "1 or more"]),
@@ -199,7 +279,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_flying(
 
 @pytest.mark.parametrize("missions", [1, 50, 77, 100, 1000])
 def test_batches_are_equal_and_bounded(missions: int) -> None:
-    batch = _batch_size(Config(), missions)
+    batch = batch_size(Config(), missions)
     batches = -(-missions // batch)
     assert 1 <= batch <= 100
     assert batches * batch - missions < batches

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from PIL import Image, ImageSequence
 
-from marl_framework.evaluation import figures, report
+from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
@@ -71,6 +72,25 @@ def test_figures_are_written_without_pyplot(tmp_path: Path) -> None:
         assert picture.shape[1] > 1500
         assert picture.std() > 10
     assert plt.get_fignums() == []
+
+
+def test_a_film_shows_every_round(tmp_path: Path) -> None:
+    record = fly(missions=1)
+    rounds = record.config.episode_length + 2
+    assert record.film.shape[:2] == (1, rounds)
+    assert torch.equal(record.film[0, -1], record.belief[0].half())
+    film.film_strip(record, 0, tmp_path / "film.png")
+    assert cv2.imread(str(tmp_path / "film.png")).std() > 10
+    film.mission_gif(record, 0, tmp_path / "mission.gif")
+    pictures = imread_all(tmp_path / "mission.gif")
+    assert len(pictures) == rounds - 1
+    assert len({picture.tobytes() for picture in pictures}) == rounds - 1
+    assert plt.get_fignums() == []
+
+
+def imread_all(path: Path) -> list[np.ndarray]:
+    with Image.open(path) as image:
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
 
 
 def test_a_mission_without_maps_cannot_be_drawn(tmp_path: Path) -> None:

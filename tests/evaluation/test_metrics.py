@@ -49,6 +49,8 @@ def test_metrics_equal_scikit_learn_and_scipy(seed: int) -> None:
     for name, function in metrics.MAP_METRICS.items():
         expected = [row[name] for row in rows]
         np.testing.assert_allclose(function(belief, truth).numpy(), expected, rtol=1e-9)
+        together = metrics.map_metrics(belief, truth)[name]
+        np.testing.assert_allclose(together.numpy(), expected, rtol=1e-9)
 
 
 def test_single_precision_is_close_to_double() -> None:
@@ -68,6 +70,7 @@ def test_a_truth_without_region_of_interest_gives_finite_numbers() -> None:
         assert torch.isfinite(value).all(), name
         if name in ("roi_entropy", "f1", "wrmse", "wmll"):
             assert torch.equal(value, torch.zeros(2)), name
+        torch.testing.assert_close(metrics.map_metrics(belief, truth)[name], value)
 
 
 def test_a_perfect_and_an_ignorant_map() -> None:
@@ -79,6 +82,14 @@ def test_a_perfect_and_an_ignorant_map() -> None:
     assert metrics.roi_entropy(perfect, truth).item() < 0.002
     assert metrics.f1(ignorant, truth).item() == 0
     assert metrics.roi_entropy(ignorant, truth).item() == pytest.approx(1)
+
+
+def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    belief, truth = random_maps(3, missions=5)
+    monkeypatch.setattr(metrics, "_CPU_CELLS", 2 * belief[0].numel())
+    for name, values in metrics.map_metrics(belief, truth).items():
+        assert values.shape == (5,)
+        torch.testing.assert_close(values, metrics.MAP_METRICS[name](belief, truth))
 
 
 def test_coverage_is_the_share_of_seen_cells() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,27 +52,68 @@ def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
 
 def test_one_mission_has_no_spread() -> None:
     assert report.statistics(torch.tensor([0.3])) == report.Statistics(
-        pytest.approx(0.3), None, None
+        pytest.approx(0.3), None, None, pytest.approx(0.3), None
     )
+    difference = report.paired_difference(torch.tensor([0.3]), torch.tensor([0.1]))
+    assert difference == report.Difference(pytest.approx(0.2), None, None, None)
     text = report.table_text({"random": fly_twice(1)["ours"]})
     assert "1 mission, after" in text
     assert "nan" not in text
 
 
+def test_interquartile_means_and_intervals_equal_scipy() -> None:
+    values = torch.rand(43, generator=torch.Generator().manual_seed(4)).double() ** 3
+    sample = values.numpy()
+    found = report.statistics(values)
+    assert found.iqm == pytest.approx(stats.trim_mean(sample, 0.25))
+
+    def bootstrap(statistic: Callable[..., Any]) -> tuple[float, float]:
+        done = stats.bootstrap(
+            (sample,),
+            statistic,
+            n_resamples=4000,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        )
+        return done.confidence_interval
+
+    of_iqm = bootstrap(lambda x, axis: stats.trim_mean(x, 0.25, axis=axis))
+    assert found.iqm_interval == pytest.approx(of_iqm, abs=0.006)
+    difference = report.paired_difference(values, torch.zeros_like(values))
+    assert difference.interval == pytest.approx(bootstrap(np.mean), abs=0.006)
+    assert report.statistics(values) == found  # resampling repeats
+
+
+def test_others_are_set_against_the_best_classical_planner() -> None:
+    ours, theirs = fly_twice(4).values()
+    for record, entropy in ((ours, 0.2), (theirs, 0.4)):
+        record.metrics["roi_entropy"][:, -1] = entropy
+    assert report.yardstick({"learned": ours, "random": theirs, "coverage": ours}) == "coverage"
+    assert report.yardstick({"oracle": ours, "random": theirs}) == "random"
+    assert report.yardstick({"learned": theirs, "oracle": ours}) == "learned"
+
+
 def test_the_table_shows_means_deviations_and_paired_differences() -> None:
     records = fly_twice()
     text = report.table_text(records)
-    row = next(line for line in text.splitlines() if "ROI entropy [bit]" in line)
+    lines = text.splitlines()
+    at = next(k for k, line in enumerate(lines) if "ROI entropy [bit]" in line)
     ours, theirs = (record.metrics["roi_entropy"][:, -1].double() for record in records.values())
-    difference = ours - theirs
-    error = difference.std() / math.sqrt(3)
-    assert row.split("[bit]")[1].split() == [
-        *(f"{ours.mean():.4f}", "±", f"{ours.std():.4f}"),
+    found = report.statistics(theirs)
+    difference = report.paired_difference(theirs, ours)
+    assert found.iqm_interval is not None
+    assert difference.interval is not None
+    assert lines[at + 1].split() == [
+        "theirs",
         *(f"{theirs.mean():.4f}", "±", f"{theirs.std():.4f}"),
-        *(f"{difference.mean():+.4f}", "±", f"{error:.4f}"),
+        *(f"{found.iqm:.4f}", f"[{found.iqm_interval[0]:.4f},", f"{found.iqm_interval[1]:.4f}]"),
+        f"{difference.mean:+.4f}",
+        *(f"[{difference.interval[0]:+.4f},", f"{difference.interval[1]:+.4f}]"),
     ]
-    assert "ours − theirs" in text
+    assert lines[at].split()[3:7] == ["ours", f"{ours.mean():.4f}", "±", f"{ours.std():.4f}"]
+    assert "− ours [95 %]" in text
     assert "readings at 10 m" in text
+    assert "planning a move [ms]" in text
 
 
 def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> None:
@@ -96,5 +139,5 @@ def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> No
         mean = found["summary"][name]["f1"]["mean"]
         assert mean == pytest.approx(record.metrics["f1"][:, -1].mean().item(), rel=1e-6)
     entropy = [found["summary"][name]["roi_entropy"]["mean"] for name in records]
-    difference = found["differences"]["ours - theirs"]["roi_entropy"]["mean"]
-    assert difference == pytest.approx(entropy[0] - entropy[1])
+    difference = found["differences"]["theirs - ours"]["roi_entropy"]["mean"]
+    assert difference == pytest.approx(entropy[1] - entropy[0])

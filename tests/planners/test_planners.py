@@ -12,7 +12,14 @@ from marl_framework.config import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import LearnedPlanner, Planner, RandomPlanner
+from marl_framework.planners import (
+    CoveragePlanner,
+    InformationGainPlanner,
+    LearnedPlanner,
+    OraclePlanner,
+    Planner,
+    RandomPlanner,
+)
 from tests.small import small_config
 
 
@@ -49,6 +56,18 @@ def planners(env: MissionEnvironment) -> list[Planner]:
         RandomPlanner(env.lattice),
         LearnedPlanner(scores, scores, env.lattice),
         LearnedPlanner(scores, scores, env.lattice, greedy=False),
+        *classical(env),
+    ]
+
+
+def classical(env: MissionEnvironment) -> list[Planner]:
+    """The planners that need neither training nor luck."""
+    prior = env.config.mapping.prior
+    return [
+        InformationGainPlanner(env.lattice, env.camera, prior),
+        InformationGainPlanner(env.lattice, env.camera, prior, communication=False),
+        CoveragePlanner(env.config, env.lattice),
+        OraclePlanner(env.config, env.lattice),
     ]
 
 
@@ -143,3 +162,50 @@ def test_the_trained_team_flies_by_its_actor() -> None:
     logits = wrapper.policy(builder.actor(state))
     assert torch.equal(actions, logits.masked_fill(~masks, -torch.inf).argmax(-1))
     assert not actions.requires_grad
+
+
+@pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
+def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
+    config = small_config(
+        pixels=(6, 6), dims=(25.0, 15.0), actions=num_actions, budget=5, uav={"failure_rate": 0.3}
+    )
+    together, state = start(config, 4)
+    alone = MissionEnvironment(config, 1, "cpu", "test")
+    states = [state[e : e + 1].clone() for e in range(4)]
+    planners = [classical(together), *(classical(alone) for _ in range(4))]
+    for number, planner in enumerate(planners[0]):
+        flown = state.clone()
+        parts = [part.clone() for part in states]
+        for _ in range(config.episode_length):
+            actions, masks = planner.act(flown, together.generator)
+            for e, part in enumerate(parts):
+                own, mask = planners[e + 1][number].act(part, together.generator)
+                assert torch.equal(own, actions[e : e + 1]), planner.name
+                assert torch.equal(mask, masks[e : e + 1])
+            draws = together.draw_step()
+            together.step(flown, actions, draws)
+            for e, part in enumerate(parts):
+                alone.step(part, actions[e : e + 1], draws[e : e + 1])
+
+
+def test_large_batches_are_planned_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, state = start(make_config(), 7)
+    whole = [planner.act(state, env.generator) for planner in classical(env)]
+    for planner, (actions, masks) in zip(classical(env), whole, strict=True):
+        if hasattr(planner, "_chunk"):
+            monkeypatch.setattr(planner, "_chunk", 3)
+        found = planner.act(state, env.generator)
+        assert torch.equal(found[0], actions)
+        assert torch.equal(found[1], masks)
+
+
+def test_planners_fly_on_every_device(device: torch.device) -> None:
+    config = make_config()
+    env = MissionEnvironment(config, 8, device, "test")
+    for planner in classical(env):
+        state = env.reset(env.draw_reset())
+        for _ in range(env.episode_length):
+            actions, masks = planner.act(state, env.generator)
+            assert actions.device.type == device.type
+            assert masks.gather(2, actions.unsqueeze(2)).all()
+            env.step(state, actions, env.draw_step())

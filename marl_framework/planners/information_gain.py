@@ -1,0 +1,126 @@
+"""Greedy information gain: the strongest planner that looks one move ahead and learns nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from marl_framework.mission.belief import bayes_update, entropy, interest_weight
+from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+
+# Window cells worked on at once: on the CPU what its caches hold, on a GPU what keeps it busy.
+_CPU_CELLS = 2**18
+_GPU_CELLS = 2**24
+
+
+def expected_gain(belief: Tensor, noise: Tensor, prior: float) -> Tensor:
+    """Return the weighted entropy that one more reading of a cell is expected to remove [bit].
+
+    E_z[w(p_z)·(H(p) − H(p_z))] over both readings z, each as probable as the belief p and the
+    sensor's noise make it; p_z is the belief after reading z (Westheider et al. 2023, section
+    III-C, before the reading is known).
+
+    Args:
+        belief: P(region of interest), any shape.
+        noise: probability of a wrong reading, broadcastable to `belief`.
+        prior: belief before any reading.
+    """
+    before = entropy(belief)
+    positive = noise + belief * (1 - 2 * noise)
+    total = torch.zeros_like(belief)
+    for sign, probability in ((1, positive), (-1, 1 - positive)):
+        after = bayes_update(belief, torch.full_like(belief, sign), noise, prior)
+        total += probability * interest_weight(after) * (before - entropy(after))
+    return total
+
+
+class InformationGainPlanner:
+    """Flies each UAV to where its next reading is expected to tell it most.
+
+    Every allowed action is scored by the expected gain of the whole footprint at its
+    destination, in the UAV's own belief. A UAV that hears one that chose before it counts less
+    for the cells the other will see: the share of an undecided cell's entropy that the other's
+    reading is expected to leave.
+
+    Args:
+        lattice: tells which actions are allowed, and where they lead.
+        camera: tells what is seen there, and how well.
+        prior: belief before any reading.
+        communication: False: nobody knows what the others are about to see.
+    """
+
+    name = "information_gain"
+
+    def __init__(
+        self, lattice: Lattice, camera: Camera, prior: float, communication: bool = True
+    ) -> None:
+        self._lattice = lattice
+        self._camera = camera
+        self._prior = prior
+        self._communication = communication
+        self._left = entropy(camera.noise)
+        kx, ky = camera.window
+        cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
+        self._chunk = max(1, cells // (kx * ky))
+
+    @torch.no_grad()
+    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        missions = len(state.positions)
+        parts = [
+            self._act(state[first : first + self._chunk])
+            for first in range(0, missions, self._chunk)
+        ]
+        actions, masks = zip(*parts, strict=True)
+        return torch.cat(actions), torch.cat(masks)
+
+    def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
+        size = torch.tensor(self._lattice.shape, device=state.positions.device)
+        # Destinations beyond the lattice are masked; clamped, they can be looked up all the same.
+        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(size - 1)
+        chosen: list[Tensor] = []
+
+        def choose(i: int, mask: Tensor) -> Tensor:
+            scores = self.scores(state, i, goals[:, i], chosen)
+            # Equal actions stay equal, whatever rounding makes of them: the first one is taken.
+            action = scores.round(decimals=2).masked_fill(~mask, -torch.inf).argmax(-1)
+            where = action.view(-1, 1, 1).expand(-1, 1, 3)
+            chosen.append(goals[:, i].gather(1, where).squeeze(1))
+            return action
+
+        return self._lattice.choose_in_order(state.positions, choose)
+
+    def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
+        """Return the expected gain of UAV i at each destination, summed over cells: [E, A].
+
+        Args:
+            state: the missions.
+            i: number of the UAV.
+            goals: destinations on the lattice, [E, A, 3].
+            chosen: next positions [E, 3] of the UAVs 0 … i − 1.
+        """
+        belief = state.beliefs[:, i].flatten(1)
+        scores = []
+        for goal in goals.unbind(1):
+            footprint = self._camera.footprint(goal)
+            cells = belief.gather(1, self._camera.window_index(footprint))
+            noise = self._camera.noise[goal[:, 2:]]
+            gain = expected_gain(cells, noise, self._prior).unflatten(1, self._camera.window)
+            if self._communication:
+                for j, other in enumerate(chosen):
+                    gain *= self._discount(footprint, other, state.heard[:, i, j])
+            rows, cols = self._camera.inside(footprint, footprint)
+            scores.append((_column(rows).mT @ gain @ _column(cols)).flatten())
+        return torch.stack(scores, dim=1)
+
+    def _discount(self, footprint: Footprint, other: Tensor, heard: Tensor) -> Tensor:
+        """Return factors [E, K_x, K_y] of window cells: below 1 where a heard UAV will look."""
+        rows, cols = self._camera.inside(footprint, self._camera.footprint(other))
+        taken = heard * (1 - self._left[other[:, 2]])
+        return 1 - (_column(rows) * taken.view(-1, 1, 1)) * _column(cols).mT
+
+
+def _column(inside: Tensor) -> Tensor:
+    return inside.to(torch.float32).unsqueeze(-1)

@@ -1,0 +1,126 @@
+"""Expected gains against plain loops over cells and readings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.planners import InformationGainPlanner
+from marl_framework.planners.information_gain import expected_gain
+from tests.small import random_actions, small_config
+
+
+def h(p: float) -> float:
+    p = min(max(p, 1e-4), 1 - 1e-4)
+    return -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+
+
+def cell_gain(p: float, noise: float, prior: float) -> float:
+    """The gain of one cell, by the definition."""
+    total = 0.0
+    for likelihood, probability in (
+        (1 - noise, p * (1 - noise) + (1 - p) * noise),
+        (noise, p * noise + (1 - p) * (1 - noise)),
+    ):
+        q = min(max(p, 1e-4), 1 - 1e-4)
+        for_roi = q * likelihood * (1 - prior)
+        against = (1 - q) * (1 - likelihood) * prior
+        after = for_roi / (for_roi + against)
+        weight = 1.0 if after > 0.501 else 0.5 if after >= 0.499 else 0.0
+        total += probability * weight * (h(p) - h(after))
+    return total
+
+
+@pytest.mark.parametrize("prior", [0.5, 0.3])
+def test_the_gain_of_a_cell_is_its_definition(prior: float) -> None:
+    beliefs = torch.tensor([0.0, 1e-5, 0.01, 0.2, 0.375, 0.47, 0.5, 0.6, 0.735, 0.99, 1.0])
+    for noise in (0.01, 0.265, 0.375, 0.499):
+        found = expected_gain(beliefs.double(), torch.tensor(noise).double(), prior)
+        expected = [cell_gain(p, noise, prior) for p in beliefs.tolist()]
+        torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_undecided_cell_promises_half_of_what_a_reading_tells() -> None:
+    gain = expected_gain(torch.tensor([0.5]), torch.tensor([0.01]), 0.5).item()
+    assert gain == pytest.approx((1 - h(0.01)) / 2, abs=1e-5)
+
+
+def some_missions() -> tuple[MissionEnvironment, MissionState]:
+    """Three UAVs over 24 × 17 cells, after some moves."""
+    config = small_config(
+        pixels=(7, 7), dims=(20.0, 15.0), prior=0.4, uav={"communication_range": 12.0}
+    )
+    env = MissionEnvironment(config, 3, "cpu", "test")
+    state = env.reset(env.draw_reset())
+    for _ in range(3):
+        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+    return env, state
+
+
+@pytest.mark.parametrize("communication", [True, False])
+def test_scores_equal_loops_over_cells(communication: bool) -> None:
+    env, state = some_missions()
+    assert state.heard.any(2).sum() > 0
+    planner = InformationGainPlanner(env.lattice, env.camera, 0.4, communication)
+    goals = env.lattice.destinations(state.positions)
+    goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
+    chosen = [goals[:, 0, 3], goals[:, 1, 5]]
+    found = planner.scores(state, 2, goals[:, 2], chosen)
+    noise = env.camera.noise.tolist()
+    for e in range(3):
+        others = [j for j in range(2) if communication and state.heard[e, 2, j]]
+        for a in range(6):
+            total = 0.0
+            for row, col in cells_in_view(env, goals[e, 2, a]):
+                gain = cell_gain(
+                    state.beliefs[e, 2, row, col].item(), noise[goals[e, 2, a, 2]], 0.4
+                )
+                for j in others:
+                    if (row, col) in cells_in_view(env, chosen[j][e]):
+                        gain *= h(noise[chosen[j][e, 2]])
+                total += gain
+            assert found[e, a].item() == pytest.approx(total, rel=1e-4, abs=1e-4)
+
+
+def cells_in_view(env: MissionEnvironment, position: torch.Tensor) -> set[tuple[int, int]]:
+    row0, row1, col0, col1, *_ = (f.item() for f in env.camera.footprint(position))
+    return {(int(r), int(c)) for r in range(row0, row1) for c in range(col0, col1)}
+
+
+def test_the_best_allowed_action_is_taken() -> None:
+    env, state = some_missions()
+    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
+    actions, masks = planner.act(state, env.generator)
+    goals = env.lattice.destinations(state.positions)
+    goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
+    after = env.lattice.move(state.positions, actions)
+    for i in range(3):
+        scores = planner.scores(state, i, goals[:, i], [after[:, j] for j in range(i)])
+        best = scores.masked_fill(~masks[:, i], -torch.inf).argmax(-1)
+        assert torch.equal(actions[:, i], best)
+
+
+def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
+    """Two UAVs beside one patch of doubt: the second one leaves it to the first."""
+    config = small_config(pixels=(8, 8), dims=(30.0, 30.0), agents=2, max_altitude=5.0, actions=4)
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    state = env.reset(env.draw_reset())
+    state.positions[0] = torch.tensor([[2, 3, 0], [3, 4, 0]])
+    state.beliefs.fill_(0.02)
+    row0, row1, col0, col1, *_ = (f.item() for f in env.camera.footprint(torch.tensor([3, 3, 0])))
+    state.beliefs[:, :, row0:row1, col0:col1] = 0.5  # below both: the first has +x, the second −y
+    state.beliefs[:, :, -9:, -9:] = 0.4
+    planner = InformationGainPlanner(env.lattice, env.camera, 0.5)
+    goals = env.lattice.destinations(state.positions)
+    chosen = [torch.tensor([[3, 3, 0]])]
+    state.heard.fill_(True)
+    heard = planner.scores(state, 1, goals[:, 1], chosen)
+    state.heard.fill_(False)
+    unheard = planner.scores(state, 1, goals[:, 1], chosen)
+    assert unheard.argmax().item() == 1
+    assert heard[0, 1] < 0.1 * unheard[0, 1]
+    assert planner.act(state, env.generator)[0][0, 0].item() == 3

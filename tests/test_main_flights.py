@@ -1,0 +1,226 @@
+"""The command line without training: classical planners, and a trained team over a real map."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+from marl_framework.config import RasterConfig
+from marl_framework.config_io import config_to_dict, load_config
+from marl_framework.evaluation import deployment
+from marl_framework.evaluation.deployment import UprightStreams
+from marl_framework.main import main
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.raster import read_raster
+from marl_framework.training.checkpoint import save_checkpoint
+from tests.small import small_config
+
+Run = Callable[..., int]
+DEPLOY = ("--set", "experiment.missions.mission_mode=deployment")
+
+
+@pytest.fixture
+def fly(tmp_path: Path) -> Run:
+    """Fly params_test.yaml into tmp_path/runs/NAME; returns the exit code."""
+
+    def run(name: str, *arguments: str) -> int:
+        runs = f"logging.directory={tmp_path / 'runs'}"
+        given = ["--config", "params_test.yaml", "--set", runs, "--run-name", name]
+        return main([*given, "--device", "cpu", *arguments])
+
+    return run
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> tuple[str, ...]:
+    """Arguments that fly a map whose values say where they are; a corner is not measured."""
+    x, y = np.meshgrid(np.arange(70), np.arange(60), indexing="ij")
+    values = (np.sin(x / 7) + np.cos(y / 9)).astype(np.float32)
+    values[:5, :5] = np.nan
+    np.save(tmp_path / "map.npy", values)
+    settings = ("kinds=[raster]", f"raster.path={tmp_path / 'map.npy'}", "raster.resolution=2.0")
+    return tuple(a for s in settings for a in ("--set", f"sensor.simulation.{s}"))
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> str:
+    """A checkpoint of params_test.yaml's networks, with 2 UAVs."""
+    config = load_config("params_test.yaml")
+    coma = COMAWrapper(config.networks, mission_sizes(config), torch.device("cpu"))
+    payload = {**coma.state_dict(), "config": config_to_dict(config)}
+    save_checkpoint(tmp_path / "team.pt", payload)
+    return str(tmp_path / "team.pt")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "planner"),
+    [
+        ("random", "random.n_episodes", "random"),
+        ("lawnmower", "lawnmower.trials", "coverage"),
+        ("information_gain", "information_gain.trials", "information_gain"),
+    ],
+)
+def test_a_mission_type_is_flown(
+    kind: str, key: str, planner: str, fly: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("--set", f"experiment.missions.type={kind}")
+    assert fly("t", *settings, "--set", f"experiment.baselines.{key}=3") == 0
+    run = tmp_path / "runs" / "t"
+    assert {path.name for path in run.iterdir()} == {
+        *("config.yaml", "environment.json", "summary.json", "results.json", "table.txt"),
+        *("curves.png", f"mission_{planner}.png", f"film_{planner}.png", f"mission_{planner}.gif"),
+    }
+    found = read_json(run / "results.json")
+    assert len(found["policies"][planner]["f1"]) == 3
+    assert found["settings"]["seed"] == load_config("params_test.yaml").environment.seed
+    summary = read_json(run / "summary.json")
+    assert summary["results"][planner]["f1"]["mean"] == found["summary"][planner]["f1"]["mean"]
+    assert "F1" in capsys.readouterr().out
+
+
+def test_a_flight_that_fails_leaves_its_name_free(
+    fly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marl_framework.evaluation.comparison.evaluate", interrupt)
+    assert fly("t", "--set", "experiment.missions.type=random") == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_deployment_hands_over_beliefs_and_waypoints(
+    fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
+) -> None:
+    more = ("--set", "experiment.missions.n_agents=3", "--missions", "2")
+    assert fly("t", *DEPLOY, *measured, "--checkpoint", team, *more) == 0
+    run = tmp_path / "runs" / "t"
+    config = load_config(run / "config.yaml")
+    summary = read_json(run / "summary.json")["results"]
+    assert [mission["folder"] for mission in summary["missions"]] == ["mission_000", "mission_001"]
+    for mission in summary["missions"]:
+        folder = run / mission["folder"]
+        assert {path.name for path in folder.iterdir()} == {
+            *("belief.npy", "belief.tiff", "waypoints.csv", "waypoints.geojson"),
+            *("mission.png", "film.png", "mission.gif"),
+        }
+        belief = np.load(folder / "belief.npy")
+        assert belief.shape == config.map_shape
+        assert belief.dtype == np.float32
+        assert belief.std() > 0.1
+        # Our own reader of maps finds the same array in the image.
+        raster = RasterConfig(path=str(folder / "belief.tiff"), resolution=1.0)
+        np.testing.assert_array_equal(read_raster(raster).values, belief)
+        lines = (folder / "waypoints.csv").read_text(encoding="utf-8").splitlines()
+        rows = list(csv.DictReader(lines))
+        assert len(rows) == 3 * (config.episode_length + 1)
+        tracks = read_json(folder / "waypoints.geojson")
+        assert "metres" in tracks["coordinate_frame"]
+        assert tracks["window_origin_m"] == mission["window_origin_m"]
+        points = [
+            [f["properties"]["uav"], k, *point]
+            for f in tracks["features"]
+            for k, point in enumerate(f["geometry"]["coordinates"], start=1)
+        ]
+        assert [[float(value) for value in row.values()] for row in rows] == points
+        flown = np.array(points)[:, 2:]
+        assert flown[:, :2].min() >= 0
+        assert flown[:, :2].max() <= 50
+        assert set(flown[:, 2]) <= set(config.altitudes)
+
+
+def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path: Path) -> None:
+    settings = [argument for argument in measured if argument != "--set"]
+    config = load_config("params_test.yaml", [*settings, "sensor.simulation.raster.threshold=0.2"])
+    env = MissionEnvironment(config, 5, "cpu", "deployment")
+    streams = UprightStreams(env, 3, "deployment")
+    truth = env.terrain.build(streams.draw_reset().terrain)
+    values = np.load(tmp_path / "map.npy")
+    for e, (x, y) in enumerate(streams.origins.tolist()):
+        window = values[round(x / 2) : round(x / 2) + 25, round(y / 2) : round(y / 2) + 25]
+        at = [[int((c + 0.5) * 25 / n) for c in range(n)] for n in config.map_shape]
+        nearest = window[np.ix_(*at)] > 0.2
+        assert (truth[e].numpy() == nearest).mean() > 0.95
+    assert streams.origins.unique(dim=0).shape[0] == 5
+
+
+def test_images_have_north_up(tmp_path: Path) -> None:
+    belief = torch.zeros(4, 6)
+    belief[3, 5] = 1  # far right, far up
+    deployment.write_belief(belief, tmp_path)
+    image = cv2.imread(str(tmp_path / "belief.tiff"), cv2.IMREAD_UNCHANGED)
+    assert image.shape == (6, 4)
+    assert image.dtype == np.float32
+    assert image[0, 3] == 1
+    assert image.sum() == 1
+
+
+def test_a_classical_planner_is_deployed_without_a_checkpoint(
+    fly: Run, measured: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert fly("t", *DEPLOY, *measured, "--set", "experiment.missions.type=lawnmower") == 0
+    assert read_json(tmp_path / "runs" / "t" / "summary.json")["results"]["planner"] == "coverage"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flies", "named"),
+    [
+        ([], True, "--checkpoint RUN_OR_FILE"),
+        (["--checkpoint", "nowhere.pt"], True, "nowhere.pt"),
+        (["--checkpoint", "{team}"], False, "sensor.simulation.kinds"),
+        (["--checkpoint", "{team}", "--missions", "0"], True, "--missions 0"),
+        (["--checkpoint", "{team}", "--profile", "1"], True, "--profile 1"),
+        (["--checkpoint", "{team}", "--set", "experiment.missions.type=random"], True, "COMA"),
+        (["--checkpoint", "{team}", "--set", "environment.x_dim=150"], True, "150 x 50 m"),
+        (["--checkpoint", "{team}", "--set", "experiment.constraints.num_actions=9"], True, "fit"),
+    ],
+)
+def test_a_bad_deployment_is_one_line_and_leaves_nothing(
+    arguments: list[str],
+    flies: bool,
+    named: str,
+    fly: Run,
+    measured: tuple[str, ...],
+    team: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [text.format(team=team) for text in arguments]
+    assert fly("t", *DEPLOY, *(measured if flies else ()), *given) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert named in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_deployment_is_checked_without_flying(
+    fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
+) -> None:
+    assert fly("t", *DEPLOY, *measured, "--checkpoint", team, "--check") == 0
+    assert fly("t", "--set", "experiment.missions.type=random", "--check") == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_deployment_draws_apart_from_every_split() -> None:
+    config = small_config()
+    starts = [
+        MissionEnvironment(config, 2, "cpu", split).draw_reset().start
+        for split in ("training", "validation", "test", "deployment")
+    ]
+    assert len({tuple(start.flatten().tolist()) for start in starts}) == 4
