@@ -10,13 +10,16 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.device import describe_device, resolve_device
+from marl_framework.training.resume import find_run, go_on
 from marl_framework.training.run_folder import RunFolder, check_run_name
-from marl_framework.training.trainer import Trainer
+from marl_framework.training.trainer import NumericalError, Trainer
 
+_EXIT_FAILED = 1
 _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -49,11 +52,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check", action="store_true", help="check the configuration, train nothing"
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where the run of this name stopped; start it where there is none",
+    )
+    parser.add_argument(
+        "--allow-changed",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="with --resume: this key may differ from what the run began with; may be repeated",
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Run the command line; return its exit code.
+
+    0 done, 1 the training failed, 2 bad input, 130 interrupted.
+    """
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -65,26 +83,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     config = _configuration(options)
     device = resolve_device(config.networks.device)
-    trainer = Trainer(config, device)
     if options.check:
+        Trainer(config, device)
         print("the configuration is valid")
         return 0
-    print(describe_device(device), flush=True)
-    run = RunFolder.create(config.logging.directory, options.run_name, config, device)
-    print(f"run folder: {run.path}", flush=True)
+    found = None
+    if options.resume:
+        found = find_run(
+            config.logging.directory, options.run_name, config, options.allow_changed, _warn
+        )
+    try:
+        if found is not None and found.finished:
+            print(f"finished already: {found.run.summary}")
+            return 0
+        trainer = Trainer(config, device)
+        if found is not None and found.payload is not None:
+            trainer.load_state_dict(found.payload, _warn)
+        print(describe_device(device), flush=True)
+        if found is None:
+            run = RunFolder.create(config.logging.directory, options.run_name, config, device)
+        else:
+            run = found.run
+            go_on(found, config, device)
+        print(f"run folder: {run.path}", flush=True)
+        try:
+            return _train(trainer, run, options.profile, fresh=found is None)
+        finally:
+            run.release()
+    finally:
+        if found is not None:
+            found.run.release()
+
+
+def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
+    """Train; say how it ended, on the screen, in the run folder and as exit code."""
+    known: dict[str, Any] = {}
     try:
         with _interruptible(trainer):
-            summary = trainer.train(run, options.profile)
-    except BaseException:
-        if trainer.coma.training_steps == 0:
+            summary = trainer.train(run, profile)
+    except KeyboardInterrupt:
+        state, code, text = "interrupted", _EXIT_INTERRUPTED, "interrupted at once"
+    except NumericalError as error:
+        state, code, text = "failed", _EXIT_FAILED, f"error: {error}"
+        fresh = False  # the state that explains it stays
+    except BaseException as error:
+        if fresh and trainer.coma.training_steps == 0:
             run.discard()  # nothing was learned yet; the name stays free
+        else:
+            run.write_status("failed", error=f"{type(error).__name__}: {error}"[:1000])
         raise
-    run.write_summary(**summary)
-    if trainer.interrupted:
-        print(f"interrupted; what was reached is in {run.path}")
-        return _EXIT_INTERRUPTED
-    print(f"done: {run.summary}")
-    return 0
+    else:
+        run.write_summary(**summary)
+        results = summary["results"]
+        known = {name: results[name] for name in ("training_steps", "episodes", "last", "best")}
+        known["training_step"] = known.pop("training_steps")
+        if results["finished"]:  # also where a signal came in the last step
+            run.write_status("finished", **known)
+            print(f"done: {run.summary}")
+            return 0
+        state, code, text = "interrupted", _EXIT_INTERRUPTED, "interrupted"
+    if fresh and trainer.coma.training_steps == 0:
+        run.discard()
+        print(f"{text}; nothing was learned yet", file=sys.stderr)
+        return code
+    run.write_status(state, **known)
+    print(f"{text}; what was reached is in {run.path}; go on with --resume", file=sys.stderr)
+    return code
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -116,6 +184,10 @@ def _configuration(options: argparse.Namespace) -> Config:
         print(f"warning: {warning.message}", file=sys.stderr)
     if options.run_name is not None:
         check_run_name(options.run_name)
+    if options.resume and options.run_name is None and not options.check:
+        raise ConfigError("--resume: name the run to go on with by --run-name")
+    if options.allow_changed and not options.resume:
+        raise ConfigError("--allow-changed: is for --resume only")
     if options.profile < 0:
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"

@@ -26,7 +26,8 @@ def test_a_new_run_holds_configuration_environment_and_places(tmp_path: Path) ->
     run = RunFolder.create(tmp_path / "runs", "first", CONFIG, torch.device("cpu"))
     assert run.path == tmp_path / "runs" / "first"
     assert run.name == "first"
-    assert sorted(os.listdir(run.path)) == [
+    assert sorted({*os.listdir(run.path)} - {"uncommitted.diff"}) == [
+        ".lock",
         "checkpoints",
         "config.yaml",
         "environment.json",
@@ -143,7 +144,7 @@ def test_a_start_that_fails_while_writing_leaves_nothing(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(run_folder, "_write_json", fail)
+    monkeypatch.setattr(run_folder, "write_json", fail)
     expected = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         RunFolder.create(tmp_path / "runs", "t", CONFIG)
