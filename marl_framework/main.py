@@ -12,9 +12,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
+
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.device import describe_device, resolve_device
+from marl_framework.training.memory import (
+    check_memory,
+    device_memory,
+    is_out_of_memory,
+    memory_advice,
+)
 from marl_framework.training.resume import find_run, go_on
 from marl_framework.training.run_folder import RunFolder, check_run_name
 from marl_framework.training.trainer import NumericalError, Trainer
@@ -78,11 +86,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        print(f"error: {reason}; go on with --resume once that is mended", file=sys.stderr)
+        return _EXIT_FAILED
 
 
 def _run(options: argparse.Namespace) -> int:
     config = _configuration(options)
     device = resolve_device(config.networks.device)
+    check_memory(config, device)
+    try:
+        return _run_on(device, config, options)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        free, _ = device_memory(device)
+        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        print(
+            f"error: out of memory on {device}: try --set {memory_advice(config, free + held)}; "
+            "earlier checkpoints are intact, go on with --resume --allow-changed KEY",
+            file=sys.stderr,
+        )
+        return _EXIT_FAILED
+
+
+def _run_on(device: torch.device, config: Config, options: argparse.Namespace) -> int:
     if options.check:
         Trainer(config, device)
         print("the configuration is valid")
