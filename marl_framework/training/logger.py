@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -110,6 +111,8 @@ class TrainingLogger:
         self._counts: dict[str, Tensor] = {}
         self._step = 0
         self._report = report
+        self._hook = threading.excepthook
+        threading.excepthook = self._on_thread_failure
         self._writer: SummaryWriter | None = None
         with self._guarded():
             self._writer = SummaryWriter(
@@ -175,6 +178,7 @@ class TrainingLogger:
             with self._guarded():
                 if self._writer is not None:
                     self._writer.close()
+            threading.excepthook = self._hook
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits for its interval; loadable with `weights_only=True`."""
@@ -191,6 +195,12 @@ class TrainingLogger:
         self._vectors = [(tuple(names), vector.to(device)) for names, vector in state["vectors"]]
         self._counts = {name: count.to(device) for name, count in state["counts"].items()}
         self._step = int(state["step"])
+
+    def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
+        """Leave a failing write of TensorBoard's thread to `_guarded`, which is told of it too."""
+        writer = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (writer and isinstance(failure.exc_value, OSError)):
+            self._hook(failure)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

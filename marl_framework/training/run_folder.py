@@ -148,7 +148,7 @@ class RunFolder:
             write_json(self.environment_file, describe_environment(device))
             difference = _uncommitted()
             if difference:
-                with atomic_file(self.path / "uncommitted.diff") as file:
+                with suppress(OSError), atomic_file(self.path / "uncommitted.diff") as file:
                     file.write(difference)
         if not self.config_file.exists():
             self.write_config(config)  # last: a folder with a configuration is complete

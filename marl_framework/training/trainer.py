@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,12 +137,14 @@ class Trainer:
                         saved = self._save(keeper, run, logger, timer) or saved
                 if log.figure_interval and step % log.figure_interval == 0:
                     with timer("figure"):
-                        logger.figure(step, "mission", self._draw_mission(run.figures))
+                        self._draw_mission(run, logger, progress.print)
                 profiled()
             if saved != self.coma.training_steps:
                 saved = self._save(keeper, run, logger, timer) or saved
             if saved != self.coma.training_steps:
-                raise OSError(f"the state after training step {self.coma.training_steps} is lost")
+                raise OSError(
+                    f"the state after training step {self.coma.training_steps} could not be saved"
+                )
             if self._evaluations_without_better >= (missions.patience or math.inf):
                 progress.print(
                     f"stopped after {self.coma.training_steps} training steps: "
@@ -156,8 +157,7 @@ class Trainer:
             self._check_numbers(written, run, progress.print)
             if not self._best:
                 link_file(run.checkpoints / LAST, run.checkpoints / BEST)
-            figure = self._draw_mission(run.figures)
-            logger.figure(self.coma.training_steps, "mission", figure)
+            self._draw_mission(run, logger, progress.print)
         return self._summary(timer)
 
     def _is_over(self) -> bool:
@@ -335,12 +335,17 @@ class Trainer:
             "or use networks.precision=float32"
         )
 
-    def _draw_mission(self, folder: Path) -> Path:
+    def _draw_mission(
+        self, run: RunFolder, logger: TrainingLogger, report: Callable[[str], None]
+    ) -> None:
         environment = MissionEnvironment(self.config, 1, self.device, "validation")
         record = evaluate(environment, self._planner, 1, self.config.environment.seed, "validation")
-        path = folder / "mission.png"
-        mission_figure(record, 0, path)
-        return path
+        path = run.figures / "mission.png"
+        try:
+            mission_figure(record, 0, path)
+            logger.figure(self.coma.training_steps, "mission", path)
+        except OSError as error:
+            report(f"warning: {path} could not be drawn: {error.strerror or error}")
 
     def _summary(self, timer: StageTimer) -> dict[str, Any]:
         synchronize(self.device)
