@@ -17,6 +17,7 @@ import torch
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.device import describe_device, resolve_device
+from marl_framework.training.files import check_run_name
 from marl_framework.training.memory import (
     check_memory,
     device_memory,
@@ -24,7 +25,7 @@ from marl_framework.training.memory import (
     memory_advice,
 )
 from marl_framework.training.resume import find_run, go_on
-from marl_framework.training.run_folder import RunFolder, check_run_name
+from marl_framework.training.run_folder import RunFolder
 from marl_framework.training.trainer import NumericalError, Trainer
 
 _EXIT_FAILED = 1

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks that die with their process."""
+"""Names, files that appear whole or not at all, and locks that die with their process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,20 @@ from marl_framework.config_io import ConfigError
 LOCK = ".lock"
 """Name of the file in a run folder that a training holds locked."""
 _TEMPORARY = ".tmp"
+_NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
+
+
+def check_run_name(name: str) -> None:
+    """Check that a run name is one plain word.
+
+    Raises:
+        ConfigError: it is not; says what a name may hold.
+    """
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ConfigError(
+            f"run name {name!r}: use up to 200 letters, digits, '.', '_', '-'; "
+            "not '.', '..' or a leading '-'"
+        )
 
 
 @contextmanager

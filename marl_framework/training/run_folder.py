@@ -28,13 +28,13 @@ from marl_framework.training.files import (
     LOCK,
     RunLock,
     atomic_file,
+    check_run_name,
     folder_guard,
     read_json,
     remove_temporary_files,
     write_json,
 )
 
-_NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
@@ -247,19 +247,6 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
         _remove_empty(self.made_parents)
-
-
-def check_run_name(name: str) -> None:
-    """Check that a run name is one plain word.
-
-    Raises:
-        ConfigError: it is not; says what a name may hold.
-    """
-    if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise ConfigError(
-            f"run name {name!r}: use up to 200 letters, digits, '.', '_', '-'; "
-            "not '.', '..' or a leading '-'"
-        )
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import torch
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, load_config
 from marl_framework.training import run_folder
-from marl_framework.training.run_folder import RunFolder, check_run_name, describe_environment
+from marl_framework.training.files import check_run_name
+from marl_framework.training.run_folder import RunFolder, describe_environment
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
 
