@@ -56,6 +56,15 @@ METRICS: dict[str, tuple[str, str]] = {
     "episodes": ("time/episodes", "missions flown for training so far"),
     "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
     "seconds_per_step": ("time/seconds_per_step", "wall time of a training step [s]"),
+    "gpu_memory": ("hardware/gpu_memory", "memory in use on the GPU, by all processes [GiB]"),
+    "gpu_utilization": ("hardware/gpu_utilization", "share of the time with a kernel running"),
+    "gpu_power": ("hardware/gpu_power", "power that the GPU draws [W]"),
+    "gpu_sm_activity": ("hardware/gpu_sm_activity", "share of the multiprocessors at work"),
+    "gpu_sm_occupancy": ("hardware/gpu_sm_occupancy", "share of their warps in use"),
+    "gpu_memory_bandwidth": ("hardware/gpu_memory_bandwidth", "share of the bandwidth in use"),
+    "host_cpu": ("hardware/host_cpu", "cores that this process keeps busy"),
+    "host_memory": ("hardware/host_memory", "memory of this process [GiB]"),
+    "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
 }
 """All metrics: name → (tag, meaning). Also `share_<stage>`, tag `time/share_<stage>`."""
 

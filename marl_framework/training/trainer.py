@@ -22,6 +22,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import LearnedPlanner
 from marl_framework.training.checkpoint import save_checkpoint
 from marl_framework.training.files import link_file
+from marl_framework.training.hardware import HardwareMonitor
 from marl_framework.training.keeper import BEST, LAST, CheckpointKeeper
 from marl_framework.training.logger import TrainingLogger
 from marl_framework.training.monitor import StageTimer, profile_steps
@@ -108,6 +109,7 @@ class Trainer:
                 report or progress.print,
             ) as logger,
             profile_steps(profile, run.path) as profiled,
+            HardwareMonitor(self.device, run.path) as hardware,
         ):
             if self._waiting:
                 logger.load_state_dict(self._waiting, self.device)
@@ -126,7 +128,7 @@ class Trainer:
                 self._last = written or self._last
                 self._check_numbers(written, run, progress.print)
                 if written or found:
-                    self._report(step, {**self._last, **found}, timer, logger, progress)
+                    self._report(step, {**self._last, **found}, timer, logger, progress, hardware)
                 else:
                     progress.update(step)
                 if better:
@@ -158,7 +160,7 @@ class Trainer:
             if not self._best:
                 link_file(run.checkpoints / LAST, run.checkpoints / BEST)
             self._draw_mission(run, logger, progress.print)
-        return self._summary(timer)
+        return self._summary(timer, hardware)
 
     def _is_over(self) -> bool:
         missions = self.config.experiment.missions
@@ -176,11 +178,16 @@ class Trainer:
         timer: StageTimer,
         logger: TrainingLogger,
         progress: ProgressView,
+        hardware: HardwareMonitor,
     ) -> None:
-        """Show how fast the last interval was and where its time went."""
+        """Show how fast the last interval was, where its time went and what the machine did."""
         speed, shares = timer.rates()["transitions"], timer.shares()
         logger.write(step, {f"share_{name}": share for name, share in shares.items()})
-        logger.write(step, {"transitions_per_second": speed})
+        figures = hardware.means()
+        logger.write(step, {"transitions_per_second": speed, **figures})
+        advice = hardware.advice(figures, shares)
+        if advice:
+            progress.print(advice)
         progress.update(
             step,
             episode_return=known.get("return"),
@@ -347,7 +354,7 @@ class Trainer:
         except OSError as error:
             report(f"warning: {path} could not be drawn: {error.strerror or error}")
 
-    def _summary(self, timer: StageTimer) -> dict[str, Any]:
+    def _summary(self, timer: StageTimer, hardware: HardwareMonitor) -> dict[str, Any]:
         synchronize(self.device)
         transitions = self.episodes * self.task.n_agents * self.task.episode_length
         seconds = self._seconds_before + timer.wall(total=True)
@@ -373,5 +380,6 @@ class Trainer:
                 "precision": str(self.coma.precision).removeprefix("torch."),
                 "torch": torch.__version__,
                 "threads": torch.get_num_threads(),
+                "hardware": hardware.summary(),
             },
         }

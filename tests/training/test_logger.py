@@ -57,6 +57,7 @@ def test_tags_are_namespaced_and_unique_and_explained() -> None:
         "policy",
         "validation",
         "time",
+        "hardware",
     }
     assert all(meaning for _, meaning in METRICS.values())
     assert metric_tag("kl") == "policy/kl"
