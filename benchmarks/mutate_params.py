@@ -17,9 +17,10 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -28,6 +29,7 @@ from marl_framework.configuration.errors import KEYS, SECTIONS
 from marl_framework.configuration.yaml_text import format_yaml
 from marl_framework.main import main as train
 from marl_framework.training import memory
+from marl_framework.training.trainer import Trainer
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, 3, 5, 7, 64, 100, 1000, 10**5, 10**9, 10**30, -1, -(10**12)),
@@ -117,7 +119,8 @@ def _main(*arguments: str) -> tuple[int, str]:
     """Run main; return its exit code and what it wrote to standard error."""
     errors = io.StringIO()
     with (
-        _little_memory(),
+        mock.patch.object(memory, "device_memory", lambda _: (MOST_MEMORY, MOST_MEMORY)),
+        mock.patch.object(Trainer, "_draw_mission"),  # takes ten times as long as a step
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(errors),
@@ -131,17 +134,6 @@ def _main(*arguments: str) -> tuple[int, str]:
             return -1, traceback.format_exc()
         finally:
             torch.use_deterministic_algorithms(False)
-
-
-@contextlib.contextmanager
-def _little_memory() -> Iterator[None]:
-    """Let the machine seem small: what is large here is much anywhere."""
-    real = memory.device_memory
-    memory.device_memory = lambda device: (MOST_MEMORY, MOST_MEMORY)
-    try:
-        yield
-    finally:
-        memory.device_memory = real
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ class House:
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = base / "runs"
         self._monkeypatch = monkeypatch
+        monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)  # takes longer than all else
 
     def train(self, name: str, *options: str, sets: tuple[str, ...] = ()) -> int:
         settings = (*SCHEDULE, f"logging.directory={self.runs}", *sets)
@@ -101,7 +102,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never interrupted."""
     base = tmp_path_factory.mktemp("whole")
-    assert House(base, pytest.MonkeyPatch()).train("whole") == 0
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert House(base, monkeypatch).train("whole") == 0
     return base / "runs" / "whole"
 
 
