@@ -119,7 +119,7 @@ def _main(*arguments: str) -> tuple[int, str]:
     """Run main; return its exit code and what it wrote to standard error."""
     errors = io.StringIO()
     with (
-        mock.patch.object(memory, "device_memory", lambda _: (MOST_MEMORY, MOST_MEMORY)),
+        mock.patch.object(memory, "device_memory", return_value=(MOST_MEMORY, MOST_MEMORY)),
         mock.patch.object(Trainer, "_draw_mission"),  # takes ten times as long as a step
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
