@@ -3,8 +3,10 @@
 #
 #   ./train_with_backup.sh run_name [options passed on to python -m marl_framework.main]
 #
+# With --resume nothing moves: the run of that name goes on, or starts where there is none.
 # Runs lie in runs/ of this repository, or where --set logging.directory=… says; the history
-# lies beside that folder, in training_history/run_name/<UTC time>/. CONFIG_FILE_PATH and
+# lies beside that folder, in training_history/run_name/<UTC time>/; python -m
+# marl_framework.history lists, compares and restores what is there. CONFIG_FILE_PATH and
 # relative paths mean what they mean to main: they are seen from the folder of the caller.
 # Output goes to the screen and to train.log in the run folder; the exit code is the training's.
 set -euo pipefail
@@ -36,14 +38,15 @@ find_python() { # prints the interpreter: .venv beside this script, else the act
   fail "no Python 3.11 with PyTorch in $root/.venv or the active environment; run 'make venv' there"
 }
 
-# Sets runs, check_only and options from the caller's options.
+# Sets runs, check_only, resume and options from the caller's options.
 read_options() {
   local previous='' argument setting
-  runs='' check_only=no options=("$@")
+  runs='' check_only=no resume=no options=("$@")
   for argument in "$@"; do
     case $argument in
       --run-name | --run-name=*) fail "the run name is the first argument; leave out --run-name" ;;
       -h | --help | --check) check_only=yes ;;
+      --resume) resume=yes ;;
     esac
     setting=$argument
     [[ $previous == --set ]] || setting=${argument#--set=}
@@ -58,27 +61,25 @@ read_options() {
   fi
 }
 
-move_earlier_run() {
-  [[ -e $runs/$name || -L $runs/$name ]] || return 0
-  local history target copy=1
-  history=$(dirname -- "$runs")/training_history/$name
-  target=$history/$started
-  while [[ -e $target || -L $target ]]; do
-    copy=$((copy + 1))
-    target=$history/$started-$copy
-  done
-  if ! { mkdir -p -- "$history" && mv -- "$runs/$name" "$target"; } 2>/dev/null; then
+move_earlier_run() { # refused, with one line, where the run is being trained
+  [[ $resume == no && (-e $runs/$name || -L $runs/$name) ]] || return 0
+  "$python" -P -m marl_framework.history "--runs=$runs" archive "$name" || {
     rm -- "$log"
-    fail "cannot move $runs/$name to $target"
-  fi
-  echo "The earlier run '$name' is now in $target"
+    exit 2
+  }
 }
 
 keep_log() { # at every end: the log goes where the results are
   exec 3>&-
   [[ -z $child ]] || kill -- "-$child" 2>/dev/null || true # workers that outlived the training
   wait "$tee" || true
-  mv -- "$log" "$runs/$name/train.log" 2>/dev/null || echo "The log is $log" >&2
+  if [[ $status == 2 ]]; then # refused: nothing was trained, and the folder may be another's
+    rm -f -- "$log"
+  elif [[ -d $runs/$name ]] && cat -- "$log" 2>/dev/null >>"$runs/$name/train.log"; then
+    rm -- "$log"
+  else
+    echo "The log is $log" >&2
+  fi
 }
 
 forward() { # main saves on INT and TERM; this script waits for it
@@ -100,12 +101,11 @@ main=("$python" -Pu -m marl_framework.main) # P: no modules from the caller's fo
 "${main[@]}" --check "${options[@]}"
 [[ $check_only == no ]] || exit 0
 
-started=$(date -u +%Y%m%dT%H%M%SZ)
 mkdir -p -- "$runs" 2>/dev/null || fail "cannot make the folder $runs"
 log=$(mktemp -- "$runs/.$name.log.XXXXXX" 2>/dev/null) || fail "cannot write in the folder $runs"
 move_earlier_run
 
-child='' signal=''
+child='' signal='' status=0
 trap 'forward INT' INT
 trap 'forward TERM' TERM HUP
 exec 3> >(trap '' INT TERM HUP PIPE && exec tee -- "$log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ class COMAWrapper:
         self.sizes = sizes
         self.precision = resolve_precision(networks.precision, self.device)
         self.training_steps = 0
+        self._skipped = torch.zeros((), device=self.device)
         self._networks = networks
         configure_backends(networks, self.device)
         actor, critic = networks.actor, networks.critic
@@ -120,6 +121,8 @@ class COMAWrapper:
         self.training_steps += 1
         self._update_target()
         stats = {key: torch.stack([r[key] for r in records]).mean() for key in records[0]}
+        stats["skipped_updates"] = torch.stack([r["skipped_updates"] for r in records]).sum()
+        self._skipped += stats["skipped_updates"]
         stats["kl"] = torch.stack([r["kl"] for r in records[-self._networks.batch_number :]]).mean()
         stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
         return stats
@@ -136,39 +139,90 @@ class COMAWrapper:
         )
 
     def _learn(self, batch: _Transitions, epsilon: float) -> dict[str, Tensor]:
-        """Update critic and actor on one batch; the advantage uses the critic before its update."""
-        with self._amp():
-            values = self.critic(batch.states).float()
-        value_loss = critic_loss(values, batch.actions, batch.targets)
-        value_norm = self._descend(
-            value_loss, self.critic, self.critic_optimizer, self._networks.critic.gradient_norm
-        )
-        with self._amp():
-            logits = self.actor(batch.states[:, : self.sizes.actor_channels])
-        probabilities = policy_probabilities(logits, batch.masks, epsilon)
-        values = values.detach()
-        advantages = counterfactual_advantage(values, probabilities.detach(), batch.actions)
-        weights = normalized(advantages) if self._networks.normalize_advantages else advantages
-        policy_loss = actor_loss(
-            probabilities,
-            batch.actions,
-            weights,
-            self._networks.entropy_coefficient,
-            batch.old_probabilities,
-            self._networks.clip_ratio,
-        )
-        policy_norm = self._descend(
-            policy_loss, self.actor, self.actor_optimizer, self._networks.actor.gradient_norm
-        )
+        """Update critic and actor on one batch; the advantage uses the critic before its update.
+
+        The networks take the batch in parts of `micro_batch` transitions and add their
+        gradients up, weighted so that the update is that of the whole batch.
+        """
+        parts = batch.split(self._networks.micro_batch)
+        values, value_loss, value_norm, bad_value = self._learn_critic(parts)
+        learned, policy_loss, policy_norm, bad_policy = self._learn_actor(parts, values, epsilon)
         self.scaler.update()
+        probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
         with torch.no_grad():
             return {
-                "critic_loss": value_loss.detach(),
-                "actor_loss": policy_loss.detach(),
+                "critic_loss": value_loss,
+                "actor_loss": policy_loss,
                 "critic_gradient_norm": value_norm,
                 "actor_gradient_norm": policy_norm,
-                **_diagnostics(batch, values, probabilities.detach(), advantages),
+                "skipped_updates": bad_value + bad_policy,
+                **_diagnostics(batch, torch.cat(values), probabilities, advantages),
             }
+
+    def _learn_critic(
+        self, parts: list[_Transitions]
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+        """Return the values of each part before the update, loss, norm and if it was skipped."""
+        values, losses = [], []
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        for part in parts:
+            with self._amp():
+                values.append(self.critic(part.states).float())
+            loss = critic_loss(values[-1], part.actions, part.targets)
+            losses.append(self._backward(loss, part, parts))
+            values[-1] = values[-1].detach()
+        loss = torch.stack(losses).sum()
+        norm, bad = self._descend(
+            loss, self.critic, self.critic_optimizer, self._networks.critic.gradient_norm
+        )
+        return values, loss, norm, bad
+
+    def _learn_actor(
+        self, parts: list[_Transitions], values: list[Tensor], epsilon: float
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
+        """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
+        networks, losses, learned = self._networks, [], []
+        weights: Sequence[Tensor] | None = None
+        if networks.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
+            with torch.no_grad():
+                pairs = zip(parts, values, strict=True)
+                advantages = torch.cat([self._judge(p, v, epsilon)[1] for p, v in pairs])
+            weights = normalized(advantages).split([len(part) for part in parts])
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        for index, (part, own) in enumerate(zip(parts, values, strict=True)):
+            probabilities, advantage = self._judge(part, own, epsilon)
+            weight = advantage
+            if networks.normalize_advantages:
+                weight = normalized(advantage) if weights is None else weights[index]
+            loss = actor_loss(
+                probabilities,
+                part.actions,
+                weight,
+                networks.entropy_coefficient,
+                part.old_probabilities,
+                networks.clip_ratio,
+            )
+            losses.append(self._backward(loss, part, parts))
+            learned.append((probabilities.detach(), advantage))
+        loss = torch.stack(losses).sum()
+        norm, bad = self._descend(
+            loss, self.actor, self.actor_optimizer, networks.actor.gradient_norm
+        )
+        return learned, loss, norm, bad
+
+    def _judge(self, part: _Transitions, values: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
+        with self._amp():
+            logits = self.actor(part.states[:, : self.sizes.actor_channels])
+        probabilities = policy_probabilities(logits, part.masks, epsilon)
+        return probabilities, counterfactual_advantage(values, probabilities.detach(), part.actions)
+
+    def _backward(self, loss: Tensor, part: _Transitions, parts: list[_Transitions]) -> Tensor:
+        """Add the gradient of a part's mean loss, as its share of the batch; return the share."""
+        if len(parts) > 1:
+            loss = loss * (len(part) / sum(len(p) for p in parts))
+        self.scaler.scale(loss).backward()
+        return loss.detach()
 
     def _descend(
         self,
@@ -176,14 +230,25 @@ class COMAWrapper:
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
         maximum_norm: float,
-    ) -> Tensor:
-        """Make one optimiser step; return the gradient norm before clipping."""
-        optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+    ) -> tuple[Tensor, Tensor]:
+        """Make one optimiser step, unless loss or gradient is not finite.
+
+        The device decides, the host never waits: fused optimisers leave everything as it was
+        where their `found_inf` is 1. Overflowing gradients of scaled float16 losses are no
+        reason to worry, the scaler skips them by itself and lowers its scale.
+
+        Returns:
+            The gradient norm before clipping, and 1 where the step was not made, else 0.
+        """
         self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
+        bad = ~loss.isfinite()
+        if not self.scaler.is_enabled():
+            bad = bad | ~norm.isfinite()
+            if optimizer.defaults["fused"]:
+                optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
-        return norm
+        return norm, bad.float()
 
     def _update_target(self) -> None:
         critic = self._networks.critic
@@ -207,7 +272,12 @@ class COMAWrapper:
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "training_step": self.training_steps,
+            "skipped_updates": self._skipped,
         }
+
+    def count_skipped(self) -> int:
+        """Return how many updates were not finite and not applied so far; waits for the device."""
+        return int(self._skipped)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned; other keys of `state` are left alone."""
@@ -217,10 +287,18 @@ class COMAWrapper:
             "target_critic",
             "actor_optimizer",
             "critic_optimizer",
-            "scaler",
         ):
             getattr(self, name).load_state_dict(state[name])
+        for optimizer, rate in (
+            (self.actor_optimizer, self._networks.actor.learning_rate),
+            (self.critic_optimizer, self._networks.critic.learning_rate),
+        ):
+            for group in optimizer.param_groups:
+                group["lr"] = rate  # the configuration's, which may have been changed
+        if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
+            self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])
+        self._skipped.copy_(state["skipped_updates"])
 
 
 @dataclass
@@ -238,6 +316,13 @@ class _Transitions:
 
     def __getitem__(self, index: Tensor) -> _Transitions:
         return _Transitions(**{name: field[index] for name, field in vars(self).items()})
+
+    def split(self, size: int) -> list[_Transitions]:
+        """Return parts of at most `size` transitions as views; the whole for 0."""
+        if size == 0 or size >= len(self):
+            return [self]
+        columns = zip(*(field.split(size) for field in vars(self).values()), strict=True)
+        return [_Transitions(*column) for column in columns]
 
 
 def _diagnostics(

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-
-import torch
+from collections.abc import Sequence
 
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
-from marl_framework.device import describe_device, resolve_device
-from marl_framework.evaluation import comparison, deployment
-from marl_framework.evaluation.teams import MISSION_TYPES, Checkpoint, find_checkpoint, world
-from marl_framework.training.run_folder import TRAINING_FOLDERS, RunFolder, check_run_name
-from marl_framework.training.trainer import Trainer
+from marl_framework.device import resolve_device
+from marl_framework.evaluation.session import deploy, fly_baseline
+from marl_framework.evaluation.teams import Checkpoint, find_checkpoint, world
+from marl_framework.training.files import check_run_name
+from marl_framework.training.session import EXIT_FAILED, EXIT_INTERRUPTED, train
 
 _EXIT_BAD_INPUT = 2
-_EXIT_INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,11 +52,26 @@ def _parser() -> argparse.ArgumentParser:
         "--missions", type=int, metavar="N", help="deployment: windows of the map (default: 1)"
     )
     parser.add_argument("--check", action="store_true", help="check the configuration, do nothing")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where the run of this name stopped; start it where there is none",
+    )
+    parser.add_argument(
+        "--allow-changed",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="with --resume: this key may differ from what the run began with; may be repeated",
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Run the command line; return its exit code.
+
+    0 done, 1 the training failed, 2 bad input, 130 interrupted.
+    """
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -73,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted at once", file=sys.stderr)
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        print(f"error: {reason}; go on with --resume once that is mended", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -81,125 +92,20 @@ def _run(options: argparse.Namespace) -> int:
     device = resolve_device(config.networks.device)
     missions = config.experiment.missions
     if missions.mission_mode == "deployment":
-        return _deploy(options, config, device, checkpoint)
-    if missions.type != "COMA":
-        return _fly_baseline(options, config, device)
-    return _train(options, config, device)
-
-
-def _train(options: argparse.Namespace, config: Config, device: torch.device) -> int:
-    trainer = Trainer(config, device)
-    if options.check:
-        return _valid()
-    run = _start(options, config, device, TRAINING_FOLDERS)
-    try:
-        with _interruptible(trainer):
-            summary = trainer.train(run, options.profile)
-    except BaseException:
-        if trainer.coma.training_steps == 0:
-            run.discard()  # nothing was learned yet; the name stays free
-        raise
-    run.write_summary(**summary)
-    if trainer.interrupted:
-        print(f"interrupted; what was reached is in {run.path}")
-        return _EXIT_INTERRUPTED
-    print(f"done: {run.summary}")
-    return 0
-
-
-def _fly_baseline(options: argparse.Namespace, config: Config, device: torch.device) -> int:
-    """Fly a planner that needs no training; its evaluation goes into the run folder."""
-    kind, baselines = config.experiment.missions.type, config.experiment.baselines
-    trials = {
-        "random": baselines.random.n_episodes,
-        "lawnmower": baselines.lawnmower.trials,
-        "information_gain": baselines.information_gain.trials,
-    }[kind]
-    flights = comparison.prepare(
-        config, device, [MISSION_TYPES[kind]], trials, config.environment.seed
-    )
-    if options.check:
-        return _valid()
-    run = _start(options, config, device)
-    with _discarded_after_errors(run):
-        start = time.perf_counter()
-        records = flights.fly()
-        seconds = time.perf_counter() - start
-        found = flights.results(records)
-        print(comparison.write(records, found, run.path), end="")
-        run.write_summary(
-            found["summary"], {"seconds": seconds, **found["timing"]}, found["machine"]
+        return deploy(
+            config, device, options.run_name, options.missions or 1, checkpoint, options.check
         )
-    print(f"done: {run.summary}")
-    return 0
-
-
-def _deploy(
-    options: argparse.Namespace,
-    config: Config,
-    device: torch.device,
-    checkpoint: Checkpoint | None,
-) -> int:
-    """Fly windows of a measured map; beliefs, waypoints and figures go into the run folder."""
-    flights = deployment.prepare(config, device, options.missions or 1, checkpoint)
-    if options.check:
-        return _valid()
-    run = _start(options, config, device)
-    with _discarded_after_errors(run):
-        start = time.perf_counter()
-        record = flights.fly()
-        seconds = time.perf_counter() - start
-        results = {
-            "planner": record.planner,
-            "checkpoint": None if checkpoint is None else checkpoint.path,
-            "coordinate_frame": deployment.FRAME,
-            "cell_size_m": config.cell_size,
-            "missions": flights.write(record, run.path),
-        }
-        run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
-    print(f"done: {run.summary}")
-    return 0
-
-
-def _valid() -> int:
-    print("the configuration is valid")
-    return 0
-
-
-def _start(
-    options: argparse.Namespace, config: Config, device: torch.device, folders: Sequence[str] = ()
-) -> RunFolder:
-    """Claim the run folder, and say where things happen."""
-    run = RunFolder.create(config.logging.directory, options.run_name, config, device, folders)
-    print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
-    return run
-
-
-@contextmanager
-def _discarded_after_errors(run: RunFolder) -> Iterator[None]:
-    """Keep the name of a run free whose flights did not end."""
-    try:
-        yield
-    except BaseException:
-        run.discard()
-        raise
-
-
-@contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the training after its current step; a second one at once."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        trainer.interrupt()
-
-    earlier = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+    if missions.type != "COMA":
+        return fly_baseline(config, device, options.run_name, options.check)
+    return train(
+        config,
+        device,
+        options.run_name,
+        check=options.check,
+        profile=options.profile,
+        resume=options.resume,
+        allow_changed=options.allow_changed,
+    )
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
@@ -231,6 +137,10 @@ def _check_options(options: argparse.Namespace, config: Config) -> None:
     """
     missions = config.experiment.missions
     deployed = missions.mission_mode == "deployment"
+    if options.resume and options.run_name is None and not options.check:
+        raise ConfigError("--resume: name the run to go on with by --run-name")
+    if options.allow_changed and not options.resume:
+        raise ConfigError("--allow-changed: is for --resume only")
     if options.profile < 0:
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"

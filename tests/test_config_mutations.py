@@ -97,7 +97,10 @@ def node_of(tree: dict[str, Any], path: str) -> Any:
 
 
 def mutated(changes: list[tuple[str, str, Any, str]]) -> dict[str, Any]:
-    tree = config_to_dict(Config())
+    return change(config_to_dict(Config()), changes)
+
+
+def change(tree: dict[str, Any], changes: list[tuple[str, str, Any, str]]) -> dict[str, Any]:
     for path, what, value, name in changes:
         node, leaf = node_of(tree, path), path.rpartition(".")[2]
         if what == "drop":

@@ -12,16 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from marl_framework.training.files import RunLock
+
 SCRIPT = Path(__file__).resolve().parents[1] / "train_with_backup.sh"
 WAIT = 20  # seconds until a hanging script fails its test
 
-# Stands in for `python -Pu -m marl_framework.main …`: notes each call, refuses a configuration
-# named "bad", makes the run folder, and ends with the code or at the signal it is told.
+# Stands in for `python -Pu -m marl_framework.main …` alone, not for the history: notes each
+# call, refuses a configuration named "bad", makes the run folder, and ends with the code or at
+# the signal it is told.
 STAND_IN = """
 import json, os, signal, sys, yaml
 arguments = sys.argv[1:]
 if "-c" in arguments:
     sys.exit(0)
+if arguments[:3] == ["-P", "-m", "marl_framework.history"]:
+    os.environ["PYTHONPATH"] = os.environ["REPOSITORY"]
+    os.execv(sys.executable, [sys.executable, *arguments])
 assert arguments[:3] == ["-Pu", "-m", "marl_framework.main"], arguments
 options = arguments[3:]
 note = {
@@ -39,7 +45,7 @@ settings = [o.removeprefix("--set=") for o in options if "logging.directory=" in
 folder = yaml.safe_load(settings[-1].split("=", 1)[1])  # main reads it as YAML
 run = os.path.join(folder, options[options.index("--run-name") + 1])
 if "--no-folder" not in options:
-    os.mkdir(run)
+    os.makedirs(run, exist_ok="--resume" in options)
     open(os.path.join(run, "result"), "w").write("new")
 print("spoken", flush=True)
 print("warned", file=sys.stderr, flush=True)
@@ -72,7 +78,11 @@ class House:
         self.install(self.root / ".venv" / "bin")
         self.runs = self.root / "runs"
         self.history = self.root / "training_history"
-        self.environment = {"PATH": os.environ["PATH"], "NOTES": str(self.notes)}
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "NOTES": str(self.notes),
+            "REPOSITORY": str(SCRIPT.parent),
+        }
 
     def install(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -177,17 +187,47 @@ def test_an_earlier_run_moves_to_the_history_each_time(house: House) -> None:
     assert (house.runs / "other" / "result").read_text() == "old"
 
 
-def test_two_moves_in_one_second_never_overwrite(house: House, tmp_path: Path) -> None:
-    frozen = tmp_path / "bin"
-    frozen.mkdir()
-    (frozen / "date").write_text("#!/bin/sh\necho 20260102T030405Z\n")
-    (frozen / "date").chmod(0o755)
-    house.earlier_run("t")
-    for _ in range(3):
-        house.train("t", PATH=f"{frozen}:{os.environ['PATH']}")
-    kept = {path.name: (path / "result").read_text() for path in (house.history / "t").iterdir()}
-    stamp = "20260102T030405Z"
-    assert kept == {stamp: "old", f"{stamp}-2": "new", f"{stamp}-3": "new"}
+def test_what_moves_keeps_what_is_known_of_it(house: House) -> None:
+    run = house.earlier_run("t")
+    (run / "status.json").write_text('{"state": "training", "training_step": 6}')
+    done = house.train("t")
+    (kept,) = (house.history / "t").iterdir()
+    assert f"The earlier run 't' is now in {kept}" in done.stdout
+    known = json.loads((kept / "metadata.json").read_text())
+    assert (known["name"], known["state"], known["training_step"]) == ("t", "killed", 6)
+
+
+def test_resuming_moves_nothing_and_continues_the_log(house: House) -> None:
+    run = house.earlier_run("t")
+    (run / "train.log").write_text("before\n")
+    for _ in range(2):
+        assert house.train("t", "--resume").returncode == 0
+    assert "--resume" in house.calls()[1]["options"]
+    assert (run / "train.log").read_text() == "before\n" + 2 * "spoken\nwarned\n"
+    assert not house.history.exists()
+    assert house.train("new", "--resume").returncode == 0
+    assert (house.runs / "new" / "train.log").exists()
+
+
+def test_a_run_that_is_being_trained_is_not_moved(house: House) -> None:
+    run = house.earlier_run("t")
+    lock = RunLock(run)
+    done = house.train("t")
+    lock.release()
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "under way" in done.stderr
+    assert sorted(path.name for path in house.root.iterdir()) == [".venv", "runs", SCRIPT.name]
+    assert [path.name for path in house.runs.iterdir()] == ["t"]
+    assert len(house.calls()) == 1
+
+
+def test_a_refused_training_leaves_the_log_of_another_alone(house: House) -> None:
+    run = house.earlier_run("t")
+    (run / "train.log").write_text("another's\n")
+    assert house.train("t", "--resume", CODE="2").returncode == 2
+    assert (run / "train.log").read_text() == "another's\n"
+    assert [path.name for path in house.runs.iterdir()] == ["t"]
 
 
 def test_a_refused_configuration_moves_nothing(house: House) -> None:
@@ -207,7 +247,7 @@ def test_a_mere_check_moves_nothing(house: House) -> None:
     assert not house.history.exists()
 
 
-@pytest.mark.parametrize("code", [1, 2, 77])
+@pytest.mark.parametrize("code", [1, 77])
 def test_exit_code_and_log_of_a_failed_training_are_kept(house: House, code: int) -> None:
     done = house.train("t", CODE=str(code))
     assert done.returncode == code

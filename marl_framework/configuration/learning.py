@@ -117,7 +117,10 @@ class NetworksConfig(Section):
     """COMA: networks, schedule, device and precision.
 
     batch_size [transitions: one agent, one step] and batch_number: the least a training step
-    collects; copy_rate [training steps] between hard copies into the target critic.
+    collects; copy_rate [training steps] between hard copies into the target critic; micro_batch
+    [transitions]: most that the networks take at once, 0 = a whole batch; max_skipped_updates:
+    updates with a loss or gradient that is not finite, which are never applied, until the
+    training stops.
     """
 
     type: Literal["CNN"] = "CNN"
@@ -130,6 +133,8 @@ class NetworksConfig(Section):
     data_passes: Count = 5
     batch_size: Count = 60
     batch_number: Count = 5
+    micro_batch: Interval = 0
+    max_skipped_updates: Interval = 0
     copy_rate: Count = 10
     gamma: Share = 0.99
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
@@ -141,9 +146,15 @@ class NetworksConfig(Section):
 
 
 class LoggingConfig(Section):
-    """Where runs go and how often things are written [training steps], 0 = never."""
+    """Where runs go and how often things are written [training steps], 0 = never.
+
+    checkpoint_minutes: also after so long [min], 0 = never.
+    """
 
     directory: Text = "runs"
     scalar_interval: Count = 1
     histogram_interval: Interval = 50
+    figure_interval: Interval = 0
     checkpoint_interval: Interval = 50
+    checkpoint_minutes: NonNegative = 10.0
+    checkpoints_kept: Count = 3

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+import io
 import pickle
+import struct
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from marl_framework.config_io import ConfigError
+from marl_framework.training.files import atomic_file
+
+__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
 """Version of the layout; a file of another one is refused."""
 
+# A checkpoint is a zip archive, and its comment holds the SHA-256 of all bytes before the digits:
+# one file, so that content and checksum cannot part, and every reader of such archives takes it.
+_MARK = b"sha256="
+_COMMENT = len(_MARK) + 64
+_END = b"PK\x05\x06"  # the record at an archive's end, whose last two bytes count the comment's
+_END_BYTES = 22
 _PLAIN = (type(None), bool, int, float, str, bytes)
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name only once it is complete and on disk.
-
-    It is written under a temporary name in the same folder, flushed and renamed; after an error
-    the temporary file is gone and an earlier file of that name is as it was.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
 
 
 def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
@@ -55,7 +44,9 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
     """
     _check_plain(payload, "payload")
     with atomic_file(Path(path)) as file:
-        torch.save({**payload, "format": FORMAT}, file)
+        buffer = io.BytesIO()
+        torch.save({**payload, "format": FORMAT}, buffer)
+        file.write(_signed(buffer.getbuffer()))
 
 
 def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -67,13 +58,20 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
             modules and optimisers live, and states of generators must be on the CPU.
 
     Raises:
-        ConfigError: the file is missing, damaged, no checkpoint, or of another format.
+        ConfigError: the file is missing, damaged (every bit is checked), no checkpoint, or of
+            another format.
     """
+    damaged = f"checkpoint {path}: it is damaged or no checkpoint; use an earlier one"
     try:
-        payload = torch.load(path, map_location=device, weights_only=True)
-    except OSError as error:
-        reason = error.strerror or "no readable file"
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no readable file"
         raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
+    signed = _is_signed(content)
+    if signed is False:
+        raise ConfigError(damaged)
+    try:
+        payload = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -82,9 +80,7 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
             "and such a file could run code"
         ) from error
     except Exception as error:  # what a damaged file makes the readers raise is without bounds
-        raise ConfigError(
-            f"checkpoint {path}: it is damaged or no checkpoint; use an earlier one"
-        ) from error
+        raise ConfigError(damaged) from error
     found = payload.get("format") if isinstance(payload, dict) else None
     if found is None:
         raise ConfigError(f"checkpoint {path}: it lacks the key format; it is no checkpoint")
@@ -92,7 +88,28 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         raise ConfigError(
             f"checkpoint {path}: its format is {found!r}, and this version reads {FORMAT}"
         )
+    if signed is None:
+        raise ConfigError(f"checkpoint {path}: it lacks its checksum, so it may be damaged")
     return dict(payload)
+
+
+def _signed(archive: memoryview) -> bytearray:
+    """Return a zip archive with the checksum as its comment."""
+    content = bytearray(archive)
+    if content[-_END_BYTES : -_END_BYTES + 4] != _END:
+        raise RuntimeError("torch.save wrote no plain zip archive")
+    content[-2:] = struct.pack("<H", _COMMENT)
+    content += _MARK
+    content += hashlib.sha256(content).hexdigest().encode()
+    return content
+
+
+def _is_signed(content: bytes) -> bool | None:
+    """Whether a file is as it was written; None where it has no checksum at all."""
+    if content[-_COMMENT : -_COMMENT + len(_MARK)] != _MARK:
+        return None
+    digest = hashlib.sha256(memoryview(content)[:-64]).hexdigest()
+    return content[-64:] == digest.encode()
 
 
 def _check_plain(value: Any, where: str) -> None:
@@ -111,13 +128,3 @@ def _check_plain(value: Any, where: str) -> None:
             f"{where} is a {type(value).__name__}; "
             "a checkpoint holds tensors, numbers and texts in dicts, lists and tuples"
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -48,9 +49,22 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "validation_f1": ("validation/f1", "F1 score of the region of interest after the same"),
     "validation_return": ("validation/return", "return of the same"),
+    "skipped_updates": (
+        "loss/skipped_updates",
+        "updates of a training step whose loss or gradient was not finite; not applied",
+    ),
     "episodes": ("time/episodes", "missions flown for training so far"),
     "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
     "seconds_per_step": ("time/seconds_per_step", "wall time of a training step [s]"),
+    "gpu_memory": ("hardware/gpu_memory", "memory in use on the GPU, by all processes [GiB]"),
+    "gpu_utilization": ("hardware/gpu_utilization", "share of the time with a kernel running"),
+    "gpu_power": ("hardware/gpu_power", "power that the GPU draws [W]"),
+    "gpu_sm_activity": ("hardware/gpu_sm_activity", "share of the multiprocessors at work"),
+    "gpu_sm_occupancy": ("hardware/gpu_sm_occupancy", "share of their warps in use"),
+    "gpu_memory_bandwidth": ("hardware/gpu_memory_bandwidth", "share of the bandwidth in use"),
+    "host_cpu": ("hardware/host_cpu", "cores that this process keeps busy"),
+    "host_memory": ("hardware/host_memory", "memory of this process [GiB]"),
+    "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
 }
 """All metrics: name → (tag, meaning). Also `share_<stage>`, tag `time/share_<stage>`."""
 
@@ -84,6 +98,9 @@ class TrainingLogger:
         histogram_interval: the same for counts, each as a sum; 0 = never.
         bin_values: what a bin of a count stands for where it is not its index, such as
             `{"altitudes": config.altitudes}`; rising.
+        resumed_at: training step of the checkpoint that the training goes on from; what an
+            earlier process wrote of later steps is then not shown.
+        report: shows a line to the user, where the log cannot be written.
     """
 
     def __init__(
@@ -92,6 +109,8 @@ class TrainingLogger:
         scalar_interval: int = 1,
         histogram_interval: int = 50,
         bin_values: Mapping[str, Sequence[float]] | None = None,
+        resumed_at: int | None = None,
+        report: Callable[[str], None] = print,
     ) -> None:
         self.scalar_interval = scalar_interval
         self.histogram_interval = histogram_interval
@@ -100,7 +119,16 @@ class TrainingLogger:
         self._numbers: list[Mapping[str, float]] = []
         self._counts: dict[str, Tensor] = {}
         self._step = 0
-        self._writer = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS)
+        self._report = report
+        self._hook = threading.excepthook
+        threading.excepthook = self._on_thread_failure
+        self._writer: SummaryWriter | None = None
+        with self._guarded():
+            self._writer = SummaryWriter(
+                str(folder),
+                flush_secs=_FLUSH_SECONDS,
+                purge_step=None if resumed_at is None else resumed_at + 1,
+            )
 
     def log(
         self,
@@ -127,8 +155,11 @@ class TrainingLogger:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
-        for name, value in values.items():
-            self._writer.add_scalar(metric_tag(name), float(value), step)
+        with self._guarded():
+            for name, value in values.items():
+                tag = metric_tag(name)
+                if self._writer is not None:
+                    self._writer.add_scalar(tag, float(value), step)
 
     def figure(self, step: int, name: str, path: Path | str) -> None:
         """Show a picture file under `figures/<name>`."""
@@ -136,18 +167,61 @@ class TrainingLogger:
         if pixels.dtype != np.uint8:
             pixels = (pixels * 255).round().astype(np.uint8)
         layout = "HW" if pixels.ndim == 2 else "HWC"
-        self._writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
+        with self._guarded():
+            if self._writer is not None:
+                self._writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
 
     def flush(self) -> dict[str, float]:
         """Write what waits for its interval; return the scalars as `log` does."""
         return self._write_due(True, bool(self.histogram_interval))
+
+    def forget(self) -> None:
+        """Drop what waits for its interval: a resumed training writes the interval whole."""
+        self._numbers, self._vectors, self._counts = [], [], {}
 
     def close(self) -> None:
         """Write what waits for its interval and close the file."""
         try:
             self.flush()
         finally:
-            self._writer.close()
+            with self._guarded():
+                if self._writer is not None:
+                    self._writer.close()
+            threading.excepthook = self._hook
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what waits for its interval; loadable with `weights_only=True`."""
+        return {
+            "numbers": [dict(row) for row in self._numbers],
+            "vectors": [(list(names), vector) for names, vector in self._vectors],
+            "counts": dict(self._counts),
+            "step": self._step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device | str) -> None:
+        """Go on with what `state_dict` returned; tensors move to the device."""
+        self._numbers = [dict(row) for row in state["numbers"]]
+        self._vectors = [(tuple(names), vector.to(device)) for names, vector in state["vectors"]]
+        self._counts = {name: count.to(device) for name, count in state["counts"].items()}
+        self._step = int(state["step"])
+
+    def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
+        """Leave a failing write of TensorBoard's thread to `_guarded`, which is told of it too."""
+        writer = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (writer and isinstance(failure.exc_value, OSError)):
+            self._hook(failure)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Give the log up, with a warning, where it cannot be written: training is worth more."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._report(
+                f"warning: TensorBoard's log cannot be written: {error.strerror or error}; "
+                "training goes on without it"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -158,11 +232,9 @@ class TrainingLogger:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.close()
-            return
-        with suppress(Exception):  # the device may be what failed; its error is the one to see
-            self.close()
+        if error is not None:  # the device may be what failed, so nothing is read from it
+            self.forget()
+        self.close()
 
     def _collect(self, metrics: Mapping[str, Tensor | float]) -> None:
         numbers: dict[str, float] = {}
@@ -219,17 +291,20 @@ class TrainingLogger:
         between = [(low + high) / 2 for low, high in pairwise(values)]
         first = values[0] - (between[0] - values[0] if between else 0.5)
         last = values[-1] + (values[-1] - between[-1] if between else 0.5)
-        self._writer.add_histogram_raw(
-            metric_tag(name),
-            min=first,
-            max=last,
-            num=total,
-            sum=sum(n * v for n, v in zip(counts, values, strict=True)),
-            sum_squares=sum(n * v * v for n, v in zip(counts, values, strict=True)),
-            bucket_limits=[*between, last],
-            bucket_counts=counts,
-            global_step=self._step,
-        )
+        with self._guarded():
+            if self._writer is None:
+                return
+            self._writer.add_histogram_raw(
+                metric_tag(name),
+                min=first,
+                max=last,
+                num=total,
+                sum=sum(n * v for n, v in zip(counts, values, strict=True)),
+                sum_squares=sum(n * v * v for n, v in zip(counts, values, strict=True)),
+                bucket_limits=[*between, last],
+                bucket_counts=counts,
+                global_step=self._step,
+            )
 
 
 def _read(tensors: list[Tensor]) -> list[float]:

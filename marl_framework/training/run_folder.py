@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import platform
 import re
@@ -23,16 +21,38 @@ from typing import Any
 import torch
 
 from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, dump_config
+from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.configuration.yaml_text import format_yaml
 from marl_framework.device import describe_device
-from marl_framework.training.checkpoint import atomic_file
+from marl_framework.training.files import (
+    LOCK,
+    RunLock,
+    atomic_file,
+    check_run_name,
+    folder_guard,
+    read_json,
+    remove_temporary_files,
+    write_json,
+)
 
-_NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """What a training puts its files in."""
+_LARGEST_DIFF = 2**24
+_OURS = frozenset(
+    {
+        LOCK,
+        *TRAINING_FOLDERS,
+        "config.yaml",
+        "environment.json",
+        "uncommitted.diff",
+        "status.json",
+        "summary.json",
+        "train.log",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +62,12 @@ class RunFolder:
     Attributes:
         path: the folder.
         made_parents: folders above it that had to be made for it, innermost first.
+        lock: keeps other trainings out until `release` or the end of the process.
     """
 
     path: Path
     made_parents: tuple[Path, ...] = ()
+    lock: RunLock | None = None
 
     @classmethod
     def create(
@@ -74,22 +96,95 @@ class RunFolder:
         parent = Path(directory)
         parents = _make_parents(parent)
         try:
-            path = _claim(parent, name, config.experiment.title)
+            with folder_guard(parent):
+                path = _claim(parent, name, config.experiment.title)
+                run = cls(path, parents, _lock_new(path))
         except BaseException:
             _remove_empty(parents)
             raise
-        run = cls(path, parents)
         try:
-            for folder in folders:
-                (path / folder).mkdir()
-            dump_config(config, run.config_file)
-            _write_json(run.environment_file, describe_environment(device))
+            run._fill(config, device, folders)
         except BaseException as error:
             run.discard()
             if isinstance(error, OSError):
                 raise _not_writable(path, error) from error
             raise
         return run
+
+    @classmethod
+    def take(cls, directory: Path | str, name: str) -> RunFolder | None:
+        """Claim the folder of an earlier start, to go on with it; None where there is none.
+
+        Raises:
+            ConfigError: the name is not allowed, another training has the folder, or it is no
+                run. Nothing was changed.
+        """
+        check_run_name(name)
+        path = Path(directory) / name
+        with folder_guard(Path(directory)):
+            if not path.is_dir():
+                return None
+            ours = os.path.lexists(path / "config.yaml")
+            if not ours and {entry for entry in os.listdir(path) if entry[0] != "."} - _OURS:
+                raise ConfigError(f"run name {name}: {path} is no run; choose another name")
+            return cls(path, (), RunLock(path))
+
+    def prepare(self, config: Config, device: torch.device | None = None) -> None:
+        """Make a taken folder whole: a start may have been killed at any moment.
+
+        Args:
+            config: written where the folder has none.
+            device: as of `create`.
+        """
+        try:
+            for folder in (self.path, self.checkpoints, self.figures):
+                remove_temporary_files(folder)
+            self._fill(config, device, TRAINING_FOLDERS)
+        except OSError as error:
+            raise _not_writable(self.path, error) from error
+
+    def _fill(self, config: Config, device: torch.device | None, folders: Sequence[str]) -> None:
+        for folder in folders:
+            (self.path / folder).mkdir(exist_ok=True)
+        if not self.environment_file.exists():
+            write_json(self.environment_file, describe_environment(device))
+            difference = _uncommitted()
+            if difference:
+                with suppress(OSError), atomic_file(self.path / "uncommitted.diff") as file:
+                    file.write(difference)
+        if not self.config_file.exists():
+            self.write_config(config)  # last: a folder with a configuration is complete
+
+    def write_config(self, config: Config) -> None:
+        """Write `config.yaml`, whole or not at all."""
+        with atomic_file(self.config_file) as file:
+            file.write(format_yaml(config_to_dict(config)).encode())
+
+    def note_resumption(self, training_step: int, changed: Mapping[str, Any]) -> None:
+        """Add to `environment.json` that the training goes on here, and how.
+
+        Args:
+            training_step: of the checkpoint.
+            changed: keys of the configuration that differ from then on, with their new values.
+        """
+        noted = read_json(self.environment_file)
+        now = describe_environment()
+        kept = {name: now[name] for name in ("command", "commit", "uncommitted_changes")}
+        entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
+        noted["resumed"] = [*noted.get("resumed", []), entry]
+        with suppress(OSError):  # a full disk is no reason not to go on
+            write_json(self.environment_file, noted)
+
+    def write_status(self, state: str, **known: Any) -> None:
+        """Write `status.json`: how far the training is; for the history, no reason to fail."""
+        updated = datetime.now(UTC).isoformat(timespec="seconds")
+        with suppress(OSError):
+            write_json(self.status_file, {"state": state, "updated": updated, **known})
+
+    def release(self) -> None:
+        """Let other trainings have the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     @property
     def name(self) -> str:
@@ -105,6 +200,11 @@ class RunFolder:
     def environment_file(self) -> Path:
         """Versions, commit, machine and command line of the start."""
         return self.path / "environment.json"
+
+    @property
+    def status_file(self) -> Path:
+        """How far the training is, see `write_status`."""
+        return self.path / "status.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -142,35 +242,23 @@ class RunFolder:
         Values are numbers, texts, lists, dicts, tensors and arrays. A number that is not finite
         becomes null: strict JSON has no word for it.
         """
-        _write_json(self.summary, {"results": results, "timing": timing, "machine": machine})
+        write_json(self.summary, {"results": results, "timing": timing, "machine": machine})
 
     def discard(self) -> None:
         """Remove the folder again, and the ones made for it; for a start that fails."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
         _remove_empty(self.made_parents)
-
-
-def check_run_name(name: str) -> None:
-    """Check that a run name is one plain word.
-
-    Raises:
-        ConfigError: it is not; says what a name may hold.
-    """
-    if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise ConfigError(
-            f"run name {name!r}: use up to 200 letters, digits, '.', '_', '-'; "
-            "not '.', '..' or a leading '-'"
-        )
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
     """Return what is needed to repeat a run: versions, commit, machine, command, time."""
-    commit = _git("rev-parse", "HEAD") if _is_own_checkout() else None
+    commit = (_git("rev-parse", "HEAD") or "").strip() if _is_own_checkout() else None
     changes = _git("status", "--porcelain") if commit else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(sys.orig_argv),
-        "commit": commit,
+        "commit": commit or None,
         "uncommitted_changes": None if changes is None else bool(changes),
         "device": None if device is None else describe_device(device),
         "platform": platform.platform(),
@@ -210,9 +298,21 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
             raise _not_writable(parent / candidate, error) from error
         return parent / candidate
     raise ConfigError(
-        f"run name {name}: {parent / str(name)} exists; choose another name, or use "
-        f"./train_with_backup.sh {name}, which keeps the earlier run in training_history/"
+        f"run name {name}: {parent / str(name)} exists; choose another name, go on with it by "
+        f"--resume, or use ./train_with_backup.sh {name}, which keeps the earlier run in "
+        "training_history/"
     )
+
+
+def _lock_new(path: Path) -> RunLock:
+    try:
+        return RunLock(path)
+    except BaseException as error:
+        with suppress(OSError):
+            path.rmdir()
+        if isinstance(error, OSError):
+            raise _not_writable(path, error) from error
+        raise
 
 
 def _candidates(title: str) -> Iterator[str]:
@@ -237,29 +337,6 @@ def _remove_empty(folders: tuple[Path, ...]) -> None:
             folder.rmdir()
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(_plain(content), indent=2, allow_nan=False, ensure_ascii=False)
-    with atomic_file(path) as file:
-        file.write(text.encode() + b"\n")
-
-
-def _plain(value: Any) -> Any:
-    """Turn a value into what strict JSON can hold."""
-    if hasattr(value, "tolist"):  # tensors, arrays and numpy's numbers
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} has no place in a JSON file")
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -267,10 +344,18 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _uncommitted() -> bytes:
+    """What differs from the commit, as `git apply` reads it; empty without git or repository."""
+    if not _is_own_checkout():
+        return b""
+    text = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
+    return text.encode(errors="surrogateescape")[:_LARGEST_DIFF]
+
+
 def _is_own_checkout() -> bool:
     """Whether git's repository is this one, not one that an installation happens to lie in."""
     top = _git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top).resolve() == _CHECKOUT
+    return top is not None and Path(top.strip()).resolve() == _CHECKOUT
 
 
 def _git(*arguments: str) -> str | None:
@@ -280,9 +365,10 @@ def _git(*arguments: str) -> str | None:
             ["git", "-C", str(_CHECKOUT), *arguments],
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=_GIT_SECONDS,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

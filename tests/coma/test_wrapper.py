@@ -124,7 +124,7 @@ def test_all_transitions_are_used_once_per_pass_in_equal_batches(monkeypatch):
     def record(batch, epsilon):
         sizes.append(len(batch))
         seen.append(batch.targets)
-        return {"kl": torch.tensor(0.0)}
+        return {"kl": torch.tensor(0.0), "skipped_updates": torch.tensor(0.0)}
 
     monkeypatch.setattr(coma, "_learn", record)
     targets = coma.targets(rollout)

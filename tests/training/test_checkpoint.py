@@ -203,6 +203,22 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
         refusal(path)
 
 
+def test_any_flipped_bit_is_found(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "last.pt", payload())
+    whole = (tmp_path / "last.pt").read_bytes()
+    path = tmp_path / "flipped.pt"
+    for place in [*range(0, len(whole) - 100, 97), *range(len(whole) - 100, len(whole))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        refusal(path)
+
+
+def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
+    torch.save({**payload(), "format": 1}, tmp_path / "a.pt")
+    assert "lacks its checksum" in refusal(tmp_path / "a.pt")
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a checkpoint", b"PK\x03\x04" + bytes(200), bytes(1000), b"\x80\x02}."]
 )
@@ -240,6 +256,7 @@ def test_a_full_memory_is_not_taken_for_a_damaged_file(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
+    save_checkpoint(tmp_path / "a.pt", {"training_step": 1})
     monkeypatch.setattr(torch, "load", full)
     with pytest.raises(torch.OutOfMemoryError):
         load_checkpoint(tmp_path / "a.pt")

@@ -57,6 +57,7 @@ def test_tags_are_namespaced_and_unique_and_explained() -> None:
         "policy",
         "validation",
         "time",
+        "hardware",
     }
     assert all(meaning for _, meaning in METRICS.values())
     assert metric_tag("kl") == "policy/kl"
@@ -230,14 +231,16 @@ def test_a_figure_is_shown_with_its_pixels(tmp_path: Path, shape: tuple[int, ...
 
 def log_and_fail(folder: Path, value: Tensor) -> None:
     with TrainingLogger(folder, scalar_interval=10) as logger:
+        logger.write(1, {"validation_f1": 0.5})
         logger.log(1, {"return": value})
         raise RuntimeError("device lost")
 
 
-def test_an_exception_passes_and_what_was_logged_stays(tmp_path: Path) -> None:
+def test_an_exception_passes_and_what_was_written_stays(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="device lost"):
         log_and_fail(tmp_path, torch.tensor(1.0))
-    assert scalars(tmp_path, "return/episode") == [(1, 1.0)]
+    assert scalars(tmp_path, "validation/f1") == [(1, 0.5)]
+    assert scalars(tmp_path, "return/episode") == []  # a resumed training writes it whole
 
 
 def test_an_exception_is_not_hidden_by_one_while_closing(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, load_config
 from marl_framework.training import run_folder
-from marl_framework.training.run_folder import RunFolder, check_run_name, describe_environment
+from marl_framework.training.files import check_run_name
+from marl_framework.training.run_folder import RunFolder, describe_environment
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
 
@@ -26,7 +27,8 @@ def test_a_new_run_holds_configuration_environment_and_places(tmp_path: Path) ->
     run = RunFolder.create(tmp_path / "runs", "first", CONFIG, torch.device("cpu"))
     assert run.path == tmp_path / "runs" / "first"
     assert run.name == "first"
-    assert sorted(os.listdir(run.path)) == [
+    assert sorted({*os.listdir(run.path)} - {"uncommitted.diff"}) == [
+        ".lock",
         "checkpoints",
         "config.yaml",
         "environment.json",
@@ -143,7 +145,7 @@ def test_a_start_that_fails_while_writing_leaves_nothing(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(run_folder, "_write_json", fail)
+    monkeypatch.setattr(run_folder, "write_json", fail)
     expected = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         RunFolder.create(tmp_path / "runs", "t", CONFIG)

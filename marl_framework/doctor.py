@@ -1,0 +1,283 @@
+"""Can a training start here, and how fast? `python -m marl_framework.doctor --config FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # at run time they are what is examined
+    import torch
+
+    from marl_framework.config import Config
+
+_GIB = 2**30
+_INSTALL = "run make venv, which installs the tested versions"
+_LEAST = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
+_FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
+_SECONDS = 0.2  # of each speed measurement
+_MOST_DIFFERENCE = 0.1  # of mixed precision from float32, as a share of the largest output
+
+
+@dataclass
+class Check:
+    """One finding."""
+
+    name: str
+    ok: bool
+    found: str
+    mend: str = ""
+    """What to do where it is not ok."""
+
+
+def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
+    """Return all findings for a params file; nothing is left behind.
+
+    Args:
+        config_name: see `config_io.resolve_config_path`.
+        overrides: `section.key=value` each.
+    """
+    checks = [_guarded("versions", _versions, _INSTALL)]
+    if not checks[0].ok:
+        return checks
+    checks.append(_guarded("CPU", _cpu, ""))
+    checks.append(_guarded("GPUs", _gpus, "reinstall NVIDIA's driver or PyTorch"))
+    checks.append(_guarded("TensorBoard", _tensorboard, _INSTALL))
+    from marl_framework.config_io import ConfigError, load_config, resolve_config_path
+    from marl_framework.device import resolve_device
+
+    try:
+        config = load_config(resolve_config_path(config_name), overrides)
+        device = resolve_device(config.networks.device)
+    except ConfigError as error:
+        return [*checks, Check("configuration", False, str(error), "correct the key it names")]
+    checks.append(Check("configuration", True, f"{config_name}, on {device}"))
+    smaller = "lower networks.*.conv_channels, or use networks.device=cpu"
+    for name, check, mend in (
+        ("matrix product", _matmul, "update driver and PyTorch, or use networks.device=cpu"),
+        ("convolution", _convolution, "update driver and PyTorch, or use networks.device=cpu"),
+        ("networks", _networks, smaller),
+        ("mixed precision", _mixed_precision, "use networks.precision=float32"),
+        ("memory", _memory, ""),
+        ("disk", _disk, "free space, or choose another logging.directory"),
+    ):
+        checks.append(_guarded(name, partial(check, config, device), mend))
+    return checks
+
+
+def _guarded(name: str, check: Callable[[], Check], mend: str) -> Check:
+    """Run a check; whatever it raises is its finding."""
+    try:
+        return check()
+    except Exception as error:
+        line = " ".join(str(error).split())[:300]
+        return Check(name, False, f"{type(error).__name__}: {line}", mend)
+
+
+def _versions() -> Check:
+    found = {"python": platform.python_version()}
+    bad = [] if sys.version_info >= (3, 11) else ["python 3.11"]
+    for package, least in _LEAST.items():
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+        numbers = [int(part) for part in found[package].split(".")[:2] if part.isdigit()]
+        if tuple(numbers) < least:
+            bad.append(f"{package} {'.'.join(map(str, least))}")
+    text = ", ".join(f"{name} {number}" for name, number in found.items())
+    mend = f"needs at least {', '.join(bad)}; {_INSTALL}" if bad else ""
+    return Check("versions", not bad, text, mend)
+
+
+def _cpu() -> Check:
+    import torch
+
+    from marl_framework.device import describe_device
+
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    present = [name for name in _FEATURES if capabilities.get(name)]
+    features = ", ".join(present) or "no vector instructions that PyTorch knows of"
+    name = describe_device(torch.device("cpu")).removeprefix("Using CPU: ")
+    return Check("CPU", True, f"{name}; {features}; {torch.get_num_threads()} threads")
+
+
+def _gpus() -> Check:
+    import torch
+
+    lines = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
+        lines.append(
+            f"cuda:{index} {properties.name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free, "
+            f"compute capability {properties.major}.{properties.minor}"
+        )
+    built = torch.version.cuda or torch.version.hip
+    none = "none; the CPU computes" if built else "none; this PyTorch is built for CPUs"
+    return Check("GPUs", True, "; ".join(lines) or none)
+
+
+def _tensorboard() -> Check:
+    import torch.utils.tensorboard
+
+    return Check("TensorBoard", True, f"{version('tensorboard')}, {torch.__version__} writes it")
+
+
+def _rate(work: Callable[[], Any], device: torch.device) -> float:
+    """Return how often a second some work is done."""
+    from marl_framework.device import synchronize
+
+    work()
+    synchronize(device)
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < _SECONDS:
+        work()
+        synchronize(device)
+        count += 1
+    return count / (time.perf_counter() - begin)
+
+
+def _precision(config: Config, device: torch.device) -> torch.dtype:
+    from marl_framework.device import resolve_precision
+
+    return resolve_precision(config.networks.precision, device)
+
+
+def _matmul(config: Config, device: torch.device) -> Check:
+    import torch
+
+    n = 4096 if device.type == "cuda" else 512
+    dtype = _precision(config, device)
+    matrix = torch.randn(n, n, device=device, dtype=dtype)
+    rate = _rate(lambda: matrix @ matrix, device) * 2 * n**3
+    return Check("matrix product", True, f"{rate / 1e9:,.0f} GFLOP/s, {n} x {n}, {dtype}")
+
+
+def _convolution(config: Config, device: torch.device) -> Check:
+    import torch
+
+    dtype = _precision(config, device)
+    batch, c = (1024, 256) if device.type == "cuda" else (32, 32)
+    maps = torch.randn(batch, c, 11, 11, device=device, dtype=dtype)
+    kernel = torch.randn(c, c, 4, 4, device=device, dtype=dtype)
+    work = 2 * batch * c * c * 16 * 8 * 8
+    rate = _rate(lambda: torch.nn.functional.conv2d(maps, kernel), device) * work
+    return Check("convolution", True, f"{rate / 1e9:,.0f} GFLOP/s, 4 x 4 over {c} maps, {dtype}")
+
+
+def _small(config: Config) -> Config:
+    """Return the same networks and lattice for one mission and one batch."""
+    from marl_framework.config_io import config_from_dict, config_to_dict
+
+    tree = config_to_dict(config)
+    tree["environment"]["num_envs"] = 1
+    tree["evaluation"]["missions"] = 1
+    tree["networks"] |= {"batch_size": 1, "batch_number": 1, "data_passes": 1}
+    return config_from_dict(tree)
+
+
+def _networks(config: Config, device: torch.device) -> Check:
+    from marl_framework.coma.rollout import RolloutCollector
+    from marl_framework.coma_wrapper import COMAWrapper
+    from marl_framework.mission.environment import MissionEnvironment
+    from marl_framework.training.task import MissionTask
+
+    small = _small(config)
+    task = MissionTask(MissionEnvironment(small, 1, device, "training"))
+    coma = COMAWrapper(small.networks, task.sizes, device)
+    rollout = RolloutCollector(task, len(task.metric_names)).collect(coma.policy, 0.1)
+    begin = time.perf_counter()
+    stats = coma.update(rollout, 0.1, task.generator)
+    losses = {name: float(stats[name]) for name in ("critic_loss", "actor_loss")}
+    seconds = time.perf_counter() - begin
+    ok = all(math.isfinite(value) for value in losses.values()) and not coma.count_skipped()
+    numbers = sum(p.numel() for net in (coma.actor, coma.critic) for p in net.parameters())
+    found = f"one mission flown and learned from, {numbers:,} weights, {seconds:.2f} s"
+    return Check("networks", ok, found, "use networks.precision=float32")
+
+
+def _mixed_precision(config: Config, device: torch.device) -> Check:
+    import torch
+
+    from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+
+    with torch.random.fork_rng(devices=[]):
+        coma = COMAWrapper(config.networks, mission_sizes(config), device)
+    x, y = coma.sizes.shape
+    maps = torch.rand(1, 4, coma.sizes.actor_channels, x, y, device=device)
+    mixed = coma.policy(maps)
+    exact = coma.actor(maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
+    largest = max(float(exact.abs().max()), 1e-12)
+    difference = float((mixed - exact).abs().max()) / largest
+    ok = math.isfinite(difference) and difference < _MOST_DIFFERENCE
+    found = f"{coma.precision} differs from float32 by {difference:.1e} of the largest output"
+    return Check("mixed precision", ok, found, "use networks.precision=float32")
+
+
+def _memory(config: Config, device: torch.device) -> Check:
+    from marl_framework.training.memory import device_memory, memory_advice, memory_estimate
+
+    parts = memory_estimate(config)
+    needed, (free, _) = sum(parts.values()), device_memory(device)
+    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+    found = f"about {needed / _GIB:.2f} GiB ({listed}), {free / _GIB:.2f} GiB free on {device}"
+    return Check("memory", needed < free, found, f"use --set {memory_advice(config, free)}")
+
+
+def _disk(config: Config, device: torch.device) -> Check:
+    from marl_framework.training.memory import memory_estimate
+
+    runs = Path(config.logging.directory).absolute()
+    there = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    # Newest few, the best, and the one being written; weights are counted with their gradients.
+    needed = (config.logging.checkpoints_kept + 2) * memory_estimate(config)["weights"]
+    free = shutil.disk_usage(there).free
+    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    found = f"{free / _GIB:.1f} GiB free in {there}, checkpoints take {needed / _GIB:.2f} GiB"
+    if not writable:
+        found = f"{there} cannot be written"
+    return Check("disk", writable and free > needed, found, "choose another logging.directory")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return 0 where a training can start, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m marl_framework.doctor", description=__doc__)
+    parser.add_argument("--config", metavar="FILE", help="params file (default: as of main)")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a key of the params file; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args(arguments)
+    name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
+    checks = examine(name, options.overrides)
+    ready = all(check.ok for check in checks)
+    if options.json:
+        print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
+        return 0 if ready else 1
+    for check in checks:
+        print(f"{'✓' if check.ok else '✗'} {check.name}: {check.found}")
+        if not check.ok and check.mend:
+            print(f"  mend: {check.mend}")
+    print("a training can start" if ready else "a training cannot start yet")
+    return 0 if ready else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

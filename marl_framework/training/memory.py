@@ -1,0 +1,168 @@
+"""How much memory a configuration takes, and what to lower where that is too much."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from marl_framework.coma.networks import ActorNetwork, CriticNetwork
+from marl_framework.coma_wrapper import mission_sizes
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError
+
+GIB = 2**30
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_FLOAT = 4
+_SCRATCH = 32  # bytes a cell in view: its index, its belief before and after, its random bits
+_SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
+_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
+
+
+def memory_estimate(config: Config) -> dict[str, int]:
+    """Return bytes by what takes them.
+
+    `missions` flown at once, the camera's `tables`, the `transitions` of a training step,
+    `activations` of one batch, `weights` with gradients and moments, missions of a `validation`.
+    Shapes alone decide; kernels' workspaces and the allocator's gaps come on top.
+    """
+    sizes = mission_sizes(config)
+    networks = config.networks
+    with torch.device("meta"):
+        actor = ActorNetwork(sizes, networks.actor.conv_channels, networks.actor.hidden_dim)
+        critic = CriticNetwork(sizes, networks.critic.conv_channels, networks.critic.fc1_dim)
+    a, c = (sum(p.numel() for p in network.parameters()) for network in (actor, critic))
+    transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
+    collected = _collected(config)
+    rounds = 2 if collected > _a_rollout(config) else 1  # several rollouts are joined by a copy
+    batch = -(-collected // networks.batch_number)
+    part = min(networks.micro_batch or batch, batch)
+    widest = max(networks.actor.conv_channels, networks.critic.conv_channels)
+    x, y = sizes.shape
+    cells = sum(max(x - k, 1) * max(y - k, 1) for k in (4, 7, 10))
+    return {
+        "missions": config.environment.num_envs * _mission(config),
+        "tables": _camera_tables(config),
+        "transitions": collected * transition * rounds,
+        # The values before and after each ReLU, and their gradients on the way back.
+        "activations": batch * transition + part * (transition + 3 * cells * widest * _FLOAT),
+        "weights": (4 * a + 5 * c) * _FLOAT,  # with gradients and Adam's two moments; the target
+        "validation": config.evaluation.missions * _mission(config)
+        if config.evaluation.interval
+        else 0,
+    }
+
+
+def device_memory(device: torch.device) -> tuple[int, int]:
+    """Return (free, total) bytes of a device; of the CPU within the limits of a container."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return int(free), int(total)
+    known: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in _MEMINFO.read_text(encoding="ascii").splitlines():
+            name, _, rest = line.partition(":")
+            known[name] = int(rest.split()[0]) * 1024
+    total = known.get("MemTotal", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):
+        total = min(total, int(_CGROUP.read_text(encoding="ascii")))
+    return min(known.get("MemAvailable", total), total), total
+
+
+def check_memory(config: Config, device: torch.device) -> None:
+    """Refuse what can never fit.
+
+    Raises:
+        ConfigError: the tensors that are needed for sure are larger than the device's memory.
+    """
+    parts = memory_estimate(config)
+    needed = sum(parts[name] for name in ("missions", "tables", "transitions", "weights"))
+    needed = max(needed, parts["validation"])
+    _, total = device_memory(device)
+    if needed > total:
+        raise ConfigError(
+            f"{memory_advice(config, total)}: this training needs at least "
+            f"{needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
+        )
+
+
+def memory_advice(config: Config, free: int) -> str:
+    """Return what to lower, most useful first, with values that should fit: `key=value or …`.
+
+    Args:
+        config: what does not fit.
+        free: bytes that are there for all of it.
+    """
+    parts = memory_estimate(config)
+    share = min(_SHARE * free / sum(parts.values()), 0.5)
+    collected, networks = _collected(config), config.networks
+    batch = min(networks.micro_batch or collected, -(-collected // networks.batch_number))
+    by_rollout = collected <= _a_rollout(config)
+    keys = {
+        "missions": ("environment.num_envs", config.environment.num_envs),
+        "transitions": ("environment.num_envs", config.environment.num_envs)
+        if by_rollout
+        else ("networks.batch_size", networks.batch_size),
+        "activations": ("networks.micro_batch", batch),
+        "weights": ("networks.critic.conv_channels", networks.critic.conv_channels),
+        "validation": ("evaluation.missions", config.evaluation.missions),
+    }
+    spacing = config.experiment.constraints.spacing
+    if config.environment.num_envs == 1:  # then a single mission is too large
+        keys["missions"] = ("sensor.pixel.number_x and number_y", config.sensor.pixel.number_x)
+    largest = sorted(parts, key=lambda name: parts[name], reverse=True)[:2]
+    advice = dict.fromkeys(
+        f"experiment.constraints.spacing={2 * spacing:g}"
+        if name == "tables"
+        else f"{keys[name][0]}={_power_of_two(keys[name][1] * share)}"
+        for name in largest
+        if parts[name] * 10 > parts[largest[0]]
+    )
+    return " or ".join(advice)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on whatever device."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
+
+
+def _camera_tables(config: Config) -> int:
+    """Bytes of the camera's weights, [P, Z, P, K] twice for each axis."""
+    *shape, levels = config.lattice_shape
+    pixel = config.sensor.pixel
+    high = config.altitudes[-1] / config.altitudes[0]
+    sides = [
+        min(round(pixels * high), cells)
+        for pixels, cells in zip((pixel.number_x, pixel.number_y), config.map_shape, strict=True)
+    ]
+    return sum(2 * _FLOAT * p * p * levels * k for p, k in zip(shape, sides, strict=True))
+
+
+def _mission(config: Config) -> int:
+    """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
+    rows, cols = config.map_shape
+    n = config.experiment.missions.n_agents
+    high = config.altitudes[-1] / config.altitudes[0]
+    pixel = config.sensor.pixel
+    seen = min(round(pixel.number_x * high), rows) * min(round(pixel.number_y * high), cols)
+    return rows * cols * (1 + _FLOAT * (n + 1)) + n * seen * _SCRATCH
+
+
+def _a_rollout(config: Config) -> int:
+    n = config.experiment.missions.n_agents
+    return config.environment.num_envs * n * config.episode_length
+
+
+def _collected(config: Config) -> int:
+    """Transitions of a training step."""
+    wanted = config.networks.batch_size * config.networks.batch_number
+    return -(-wanted // _a_rollout(config)) * _a_rollout(config)
+
+
+def _power_of_two(value: float) -> int:
+    return 1 << max(int(value).bit_length() - 1, 0)

@@ -1,0 +1,160 @@
+"""Going on with a run: which state, and whether it is still the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.config_io import (
+    ConfigError,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+)
+from marl_framework.configuration.errors import KEYS, SECTIONS, show, unknown_key
+from marl_framework.training.files import read_json
+from marl_framework.training.keeper import newest_checkpoint
+from marl_framework.training.run_folder import RunFolder
+
+_ELSEWHERE = "logging.directory"  # where the run was found; it may have been moved since
+
+
+@dataclass
+class Resumption:
+    """A run to go on with."""
+
+    run: RunFolder
+    payload: dict[str, Any] | None
+    """Its newest checkpoint; None where it was killed before the first one."""
+    changed: dict[str, Any] = field(default_factory=dict)
+    """Keys whose values differ from the checkpoint's, with the new values."""
+    finished: bool = False
+    """There is nothing left to do."""
+
+
+def find_run(
+    directory: Path | str,
+    name: str,
+    config: Config,
+    allowed: Sequence[str] = (),
+    report: Callable[[str], None] = print,
+) -> Resumption | None:
+    """Claim the run of a name and find its state; None where there is no such run.
+
+    Args:
+        directory: `logging.directory`.
+        name: of the run.
+        config: what the training is to go on with.
+        allowed: keys that may differ from the checkpoint's configuration.
+        report: shows a warning about damaged checkpoints.
+
+    Raises:
+        ConfigError: the run is being trained, its checkpoints are unreadable, or other keys
+            differ; names them.
+    """
+    for key in allowed:
+        if key not in KEYS and key not in SECTIONS:
+            raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
+    run = RunFolder.take(directory, name)
+    if run is None:
+        return None
+    try:
+        payload = newest_checkpoint(run.checkpoints, report)
+        changed = changed_keys(_saved_configuration(run, payload, config), config)
+        refuse_changes(run.path, changed, allowed)
+        finished = read_json(run.summary).get("results", {}).get("finished") is True
+        new = _flat(config_to_dict(config))
+        return Resumption(
+            run, payload, {key: new[key] for key in changed}, finished and not changed
+        )
+    except BaseException:
+        run.release()
+        raise
+
+
+def go_on(found: Resumption, config: Config, device: torch.device) -> None:
+    """Make the folder ready for the training to go on, and note how it does."""
+    run = found.run
+    run.prepare(config, device)
+    if found.changed:
+        run.write_config(config)
+    step = 0 if found.payload is None else int(found.payload["training_step"])
+    run.note_resumption(step, found.changed)
+
+
+def changed_keys(earlier: Config, now: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted names of keys that differ, with both values."""
+    before, after = (_flat(config_to_dict(config)) for config in (earlier, now))
+    return {
+        key: (before.get(key), after.get(key))
+        for key in KEYS
+        if key != _ELSEWHERE and before.get(key) != after.get(key)
+    }
+
+
+def refuse_changes(
+    where: Path, changed: Mapping[str, tuple[Any, Any]], allowed: Sequence[str]
+) -> None:
+    """Refuse changes that were not allowed.
+
+    Raises:
+        ConfigError: names the keys with both values.
+    """
+    free = tuple(f"{name}." for name in allowed)
+    refused = {key: values for key, values in changed.items() if not f"{key}.".startswith(free)}
+    if refused:
+        listed = ", ".join(f"{key} {show(a)} -> {show(b)}" for key, (a, b) in refused.items())
+        allow = " ".join(f"--allow-changed {key}" for key in refused)
+        raise ConfigError(
+            f"{where}: the configuration differs from that of the run: {listed}; restore these "
+            f"keys, or accept them with --resume {allow}"
+        )
+
+
+def check_fit(network: str, ours: Mapping[str, Any], saved: object) -> None:
+    """Compare the shapes of a network's tensors with saved ones.
+
+    Raises:
+        ConfigError: they differ; says where.
+    """
+    if not isinstance(saved, Mapping):
+        raise ConfigError(f"checkpoint: it lacks the key {network}; it is of another version")
+    shapes = [{str(n): _shape(v) for n, v in state.items()} for state in (ours, saved)]
+    for name in shapes[0] | shapes[1]:
+        here, there = (found.get(name, "absent") for found in shapes)
+        if here != there:
+            raise ConfigError(
+                f"checkpoint: its {network} does not fit the configuration: {name} is {there} "
+                f"there, {here} here; lattice, num_actions, observation and networks.{network} "
+                "cannot change in a run; start a new one"
+            )
+
+
+def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Config) -> Config:
+    if payload is not None:
+        saved = payload.get("config")
+        if not isinstance(saved, Mapping):
+            raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
+        return config_from_dict(saved, f"configuration in {run.checkpoints}")
+    # Killed before the first checkpoint, or before the configuration was written.
+    return load_config(run.config_file) if run.config_file.exists() else now
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        flat |= _flat(value, f"{path}.") if path in SECTIONS else {path: value}
+    return flat
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return "x".join(str(length) for length in value.shape) or "a number"

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework import doctor
+from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.doctor import main
+
+NAMES = [
+    "versions",
+    "CPU",
+    "GPUs",
+    "TensorBoard",
+    "configuration",
+    "matrix product",
+    "convolution",
+    "networks",
+    "mixed precision",
+    "memory",
+    "disk",
+]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_SECONDS", 0.0)
+
+
+@pytest.fixture
+def examine(capsys: pytest.CaptureFixture[str]):
+    """Run the doctor on params_test.yaml; returns exit code and findings by name."""
+
+    def run(*settings: str) -> tuple[int, dict[str, dict[str, Any]]]:
+        sets = [part for text in settings for part in ("--set", text)]
+        code = main(["--config", "params_test.yaml", "--json", *sets])
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["ready"] is (code == 0)
+        return code, {check["name"]: check for check in printed["checks"]}
+
+    return run
+
+
+def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--config", "params_test.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *(f"✓ {name}" for name in NAMES),
+        "a training can start",
+    ]
+    assert "GFLOP/s" in lines[5]
+    assert torch.__version__.split("+")[0] in lines[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_findings_as_json(examine) -> None:
+    code, found = examine()
+    assert code == 0
+    assert list(found) == NAMES
+    assert "GiB free" in found["memory"]["found"]
+
+
+def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "marl_framework.training.memory.device_memory", lambda device: (2**20, 2**20)
+    )
+    code, found = examine("environment.num_envs=4096")
+    assert code == 1
+    assert not found["memory"]["ok"]
+    assert found["memory"]["mend"].startswith("use --set environment.num_envs=")
+    assert all(check["ok"] for name, check in found.items() if name != "memory")
+
+
+@pytest.mark.parametrize("problem", ["full", "file"])
+def test_a_disk_that_is_full_or_no_folder_is_told(
+    examine, tmp_path: Path, monkeypatch, problem: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    if problem == "full":
+        full = type("Usage", (), {"free": 10})
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: full)
+    place = tmp_path / ("file" if problem == "file" else "runs")
+    code, found = examine(f"logging.directory={place}")
+    assert code == 1
+    assert not found["disk"]["ok"]
+    assert "logging.directory" in found["disk"]["mend"]
+
+
+def test_a_bad_configuration_is_told_by_key(examine) -> None:
+    code, found = examine("networks.gama=1")
+    assert code == 1
+    assert list(found) == NAMES[:5]
+    assert "networks.gamma" in found["configuration"]["found"]
+
+
+def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "_LEAST", {"torch": (99, 1), "no-such-package": (1,)})
+    code, found = examine()
+    assert code == 1
+    assert list(found) == ["versions"]
+    assert "torch 99.1, no-such-package 1" in found["versions"]["mend"]
+    assert "make venv" in found["versions"]["mend"]
+
+
+def test_networks_that_fail_are_a_finding(examine, monkeypatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("cuDNN error:\nCUDNN_STATUS_NOT_INITIALIZED")
+
+    monkeypatch.setattr(COMAWrapper, "update", fail)
+    code, found = examine()
+    assert code == 1
+    assert found["networks"]["found"] == "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
+    assert found["networks"]["mend"]
+
+
+def test_a_precision_that_is_off_is_a_finding(examine, monkeypatch) -> None:
+    policy = COMAWrapper.policy
+    monkeypatch.setattr(COMAWrapper, "policy", lambda coma, maps: policy(coma, maps) * 2)
+    code, found = examine()
+    assert code == 1
+    assert not found["mixed precision"]["ok"]
+    assert found["mixed precision"]["mend"] == "use networks.precision=float32"

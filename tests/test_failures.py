@@ -1,0 +1,101 @@
+"""Trainings that meet bad numbers and full disks: one line, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.main import main
+from marl_framework.training.logger import TrainingLogger
+
+ROOT = Path(__file__).parents[1]
+
+
+def arguments(tmp_path: Path, *settings: str) -> list[str]:
+    sets = (f"logging.directory={tmp_path / 'runs'}", *settings)
+    return ["--config", "params_test.yaml", "--run-name", "t"] + [
+        part for text in sets for part in ("--set", text)
+    ]
+
+
+@pytest.fixture
+def _bad_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = COMAWrapper.update
+
+    def update(coma: COMAWrapper, rollout, epsilon, generator=None):
+        if coma.training_steps == 2:
+            rollout.rewards.fill_(float("nan"))
+        return real(coma, rollout, epsilon, generator)
+
+    monkeypatch.setattr(COMAWrapper, "update", update)
+
+
+@pytest.mark.usefixtures("_bad_third_step")
+def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, capsys) -> None:
+    assert main(arguments(tmp_path)) == 1
+    error = capsys.readouterr().err.splitlines()
+    run = tmp_path / "runs" / "t"
+    assert len(error) == 1
+    assert error[0].startswith("error: 4 updates up to training step 3 had a loss or gradient")
+    assert "networks.max_skipped_updates allows 0" in error[0]
+    assert str(run / "not_finite.pt") in error[0]
+    dump = torch.load(run / "not_finite.pt", weights_only=True)
+    assert all(value.isfinite().all() for value in dump["critic"].values())
+    assert dump["metrics"]["critic_loss"] != dump["metrics"]["critic_loss"]  # NaN
+    assert torch.load(run / "checkpoints" / "last.pt", weights_only=True)["training_step"] == 2
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.usefixtures("_bad_third_step")
+def test_some_bad_updates_may_be_skipped(tmp_path: Path, capsys) -> None:
+    assert main(arguments(tmp_path, "networks.max_skipped_updates=4")) == 0
+    assert "warning: 4 updates up to training step 3" in capsys.readouterr().out
+    results = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())["results"]
+    assert results["training_steps"] == 4
+    assert results["last"]["critic_loss"] > 0
+
+
+@pytest.mark.parametrize(("kilobytes", "code"), [(4, 1), (158, 0)])
+def test_a_limit_on_files_is_warned_of_and_the_run_goes_on(
+    tmp_path: Path, kilobytes: int, code: int
+) -> None:
+    """4 kB hold no checkpoint and no log; 158 kB hold checkpoints but no figure."""
+    options = arguments(tmp_path, "logging.checkpoint_interval=1")
+    command = (sys.executable, "-m", "marl_framework.main")
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", *command, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert "step 4/4" in done.stdout
+    assert done.returncode == code
+    warned = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    assert 1 <= len(warned) <= 3
+    assert all("File too large" in line for line in warned)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == code
+    assert not list(tmp_path.rglob("*.tmp"))
+    if code:
+        assert main([*options, "--resume"]) == 0
+    else:
+        assert (tmp_path / "runs" / "t" / "summary.json").exists()
+
+
+def test_a_log_that_cannot_be_made_is_warned_of_once(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    lines: list[str] = []
+    with TrainingLogger(tmp_path / "file", report=lines.append) as logger:
+        for step in (1, 2):
+            counts = {"actions": torch.ones(3)}
+            assert logger.log(step, {"return": torch.tensor(1.0)}, counts) == {"return": 1.0}
+    assert len(lines) == 1
+    assert "goes on without it" in lines[0]
+    assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,206 @@
+"""The history's commands, on runs made by hand: nothing is lost, only what was named is deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from marl_framework import history
+from marl_framework.config_io import dump_config, load_config
+from marl_framework.history import main
+from marl_framework.training.files import RunLock
+
+
+class House:
+    def __init__(self, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.runs = base / "runs"
+        self.history = base / "training_history"
+        self._capsys = capsys
+
+    def run(self, name: str, *overrides: str, **status: object) -> Path:
+        path = self.runs / name
+        path.mkdir(parents=True)
+        dump_config(load_config("params_test", overrides), path / "config.yaml")
+        environment = {
+            "started": "2026-01-02T03:04:05+00:00",
+            "commit": "abc",
+            "versions": {"x": 1},
+        }
+        (path / "environment.json").write_text(json.dumps(environment))
+        (path / "uncommitted.diff").write_text("+ 1")
+        (path / "status.json").write_text(json.dumps({"state": "training", **status}))
+        return path
+
+    def __call__(self, *arguments: str) -> list[str]:
+        assert main(["--runs", str(self.runs), *arguments]) == 0
+        return self._capsys.readouterr().out.splitlines()
+
+    def error(self, *arguments: str) -> str:
+        assert main(["--runs", str(self.runs), *arguments]) == 2
+        out, err = self._capsys.readouterr()
+        assert (out, err.count("\n"), err[:7]) == ("", 1, "error: ")
+        return err
+
+    def archived(self, name: str, times: int) -> list[str]:
+        for number in range(times):
+            self.run(name, training_step=number)
+            self("archive", name)
+        return sorted(os.listdir(self.history / name), key=history._age)
+
+
+@pytest.fixture
+def house(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> House:
+    return House(tmp_path, capsys)
+
+
+@pytest.fixture
+def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All happens within one second."""
+
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 2, 3, 4, 5, tzinfo=tz)
+
+    monkeypatch.setattr(history, "datetime", Frozen)
+
+
+def test_what_moves_to_the_history_takes_its_metadata_along(house: House) -> None:
+    best = {"validation_entropy": 0.25}
+    house.run("t", training_step=7, last={"return": 1.5}, best=best)
+    (line,) = house("archive", "t")
+    (kept,) = (house.history / "t").iterdir()
+    assert line == f"The earlier run 't' is now in {kept}"
+    known = json.loads((kept / "metadata.json").read_text())
+    assert known["state"] == "killed"
+    assert (known["training_step"], known["last"], known["best"]) == (7, {"return": 1.5}, best)
+    assert (known["commit"], known["versions"]) == ("abc", {"x": 1})
+    assert (known["configuration"], known["uncommitted_diff"]) == (
+        "config.yaml",
+        "uncommitted.diff",
+    )
+    assert known["started"] < known["ended"]
+    assert os.listdir(house.runs) == []
+    assert house("archive", "t") == []  # nothing there is no mistake
+
+
+@pytest.mark.usefixtures("_one_moment")
+def test_moves_in_one_second_never_overwrite_and_stay_in_order(house: House) -> None:
+    stamps = house.archived("t", 11)
+    assert stamps[0] == "20260102T030405Z"
+    assert stamps[9:] == ["20260102T030405Z-10", "20260102T030405Z-11"]
+    listed = [line.split(":")[0] for line in house("list", "t")]
+    assert listed == [f"t/{stamp}" for stamp in stamps]
+    steps = [
+        json.loads((house.history / "t" / stamp / "status.json").read_text())["training_step"]
+        for stamp in stamps
+    ]
+    assert steps == list(range(11))
+
+
+def test_list_and_show_tell_how_runs_ended(house: House) -> None:
+    assert house("list") == []
+    (stamp,) = house.archived("t", 1)
+    house.run("t", training_step=3, best={"validation_entropy": 0.5})
+    house.run("u")
+    lines = house("list")  # the names that have a history
+    assert lines[0].startswith(f"t/{stamp}: killed, 0 training steps")
+    assert lines[1].startswith("t: killed, 3 training steps, best validation entropy 0.5000")
+    assert len(lines) == 2
+    assert len(house("list", "u")) == 1
+    assert f"folder: {house.runs / 't'}" in house("show", "t")
+    assert f"folder: {house.history / 't' / stamp}" in house("show", f"t/{stamp}")
+
+
+def test_compare_shows_what_differs(house: House) -> None:
+    house.run("a", last={"return": 1.0}, training_step=4)
+    house.run("b", "networks.gamma=0.5", last={"return": 2.0}, training_step=4)
+    assert house("compare", "a", "b") == ["networks.gamma: 0.99 -> 0.5", "last return: 1 -> 2"]
+    assert house("compare", "a", "a") == ["no difference"]
+
+
+def test_restore_swaps_and_loses_nothing(house: House) -> None:
+    first, second = house.archived("t", 2)
+    house.run("t", training_step=2)
+    house("restore", f"t/{first}")
+    assert json.loads((house.runs / "t" / "status.json").read_text())["training_step"] == 0
+    kept = sorted(os.listdir(house.history / "t"), key=history._age)
+    assert second in kept
+    assert first not in kept or len(kept) == 2
+    steps = {
+        json.loads((house.history / "t" / stamp / "status.json").read_text())["training_step"]
+        for stamp in kept
+    }
+    assert steps == {1, 2}
+
+
+def test_a_run_that_is_being_trained_stays(house: House) -> None:
+    (stamp,) = house.archived("t", 1)
+    run = house.run("t")
+    lock = RunLock(run)
+    assert "under way" in house.error("archive", "t")
+    assert "under way" in house.error("restore", f"t/{stamp}")
+    assert os.listdir(house.history / "t") == [stamp]
+    assert not (run / "metadata.json").exists()
+    lock.release()
+    house("archive", "t")
+
+
+def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp_path) -> None:
+    stamps = house.archived("t", 4)
+    others = house.archived("u", 2)
+    (tmp_path / "elsewhere").mkdir()
+    (house.history / "t" / "notes").mkdir()
+    (house.history / "t" / "20200101T000000Z").symlink_to(tmp_path / "elsewhere")
+    deleted = house("clean", "t", "--keep", "2")
+    assert deleted == [f"deleted {house.history / 't' / stamp}" for stamp in stamps[:2]]
+    left = {*stamps[2:], "notes", "20200101T000000Z"}
+    assert set(os.listdir(house.history / "t")) == left
+    assert sorted(os.listdir(house.history / "u"), key=history._age) == others
+    assert (tmp_path / "elsewhere").exists()
+    assert house("clean", "t", "--keep", "9") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["show", "none"], "no run of this name"),
+        (["show", "t/20200101T000000Z"], "no such earlier run"),
+        (["restore", "t"], "t/TIME"),
+        (["restore", "t/../../x"], "no such earlier run"),
+        (["archive", "../t"], "run name"),
+        (["archive", "a b"], "run name"),
+        (["clean", "..", "--keep", "0"], "run name"),
+        (["clean", "t", "--keep", "-1"], "--keep -1"),
+        (["list", "a/b"], "run name"),
+        (["compare", "t", "none"], "no run of this name"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    house: House, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    house.run("t")
+    before = sorted(tmp_path.rglob("*"))
+    assert named in house.error(*arguments)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_between_file_systems_the_copy_appears_whole(house: House, monkeypatch) -> None:
+    rename = os.rename
+
+    def across(source, target):
+        if Path(source).parent == house.runs:
+            raise OSError(18, "Invalid cross-device link")
+        assert (Path(source) / "config.yaml").exists()
+        rename(source, target)
+
+    monkeypatch.setattr(history.os, "rename", across)
+    house.run("t")
+    house("archive", "t")
+    (kept,) = (house.history / "t").iterdir()
+    assert (kept / "metadata.json").exists()
+    assert os.listdir(house.runs) == []

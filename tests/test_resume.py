@@ -1,0 +1,340 @@
+"""Runs that stop anywhere and go on: the same weights, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from marl_framework.config_io import ConfigError
+from marl_framework.main import main
+from marl_framework.training.files import RunLock
+from marl_framework.training.trainer import Trainer
+from tests.training.test_checkpoint import Evil
+
+# Intervals that no stop falls in with, so that half-filled ones must survive too.
+SCHEDULE = (
+    "experiment.missions.n_episodes=8",
+    "logging.scalar_interval=3",
+    "logging.histogram_interval=5",
+    "logging.checkpoint_interval=2",
+    "evaluation.interval=3",
+    "evaluation.missions=2",
+)
+WEIGHTS = ("actor", "critic", "target_critic")
+
+
+class Crash(BaseException):
+    """Stands in for the end of the machine."""
+
+
+class House:
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs = base / "runs"
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)  # takes longer than all else
+
+    def train(self, name: str, *options: str, sets: tuple[str, ...] = ()) -> int:
+        settings = (*SCHEDULE, f"logging.directory={self.runs}", *sets)
+        arguments = [part for text in settings for part in ("--set", text)]
+        return main(["--config", "params_test.yaml", *arguments, "--run-name", name, *options])
+
+    def stop_in(self, step: int, how: Callable[[], None]) -> None:
+        """Let something happen in the middle of a training step, once."""
+        real = Trainer._training_step
+
+        def training_step(trainer: Trainer, timer):
+            if trainer.coma.training_steps == step - 1:
+                self._monkeypatch.setattr(Trainer, "_training_step", real)
+                how()
+            return real(trainer, timer)
+
+        self._monkeypatch.setattr(Trainer, "_training_step", training_step)
+
+    def crash(self, name: str, step: int, *options: str, sets: tuple[str, ...] = ()) -> None:
+        def end() -> None:
+            raise Crash
+
+        self.stop_in(step, end)
+        with pytest.raises(Crash):
+            self.train(name, *options, sets=sets)
+
+    def checkpoint(self, name: str, file: str = "last.pt"):
+        return torch.load(self.runs / name / "checkpoints" / file, weights_only=True)
+
+    def results(self, name: str):
+        return json.loads((self.runs / name / "summary.json").read_text())["results"]
+
+    def checkpoints(self, name: str) -> list[str]:
+        return sorted(os.listdir(self.runs / name / "checkpoints"))
+
+    def scalars(self, name: str):
+        log = EventAccumulator(str(self.runs / name / "tensorboard"), {"scalars": 0})
+        log.Reload()
+        kept = [tag for tag in log.Tags()["scalars"] if not tag.startswith(("time/", "hardware/"))]
+        return {tag: [(e.step, e.value) for e in log.Scalars(tag)] for tag in kept}
+
+    def assert_same(self, first: str, second: str) -> None:
+        assert self.results(first) == self.results(second)
+        for file in ("last.pt", "best.pt"):
+            a, b = self.checkpoint(first, file), self.checkpoint(second, file)
+            for name in WEIGHTS:
+                assert all(torch.equal(a[name][key], b[name][key]) for key in a[name])
+            assert torch.equal(a["generators"]["missions"], b["generators"]["missions"])
+            assert str(a["actor_optimizer"]["state"]) == str(b["actor_optimizer"]["state"])
+            for name in ("training_step", "episodes", "best", "evaluations_without_better"):
+                assert a[name] == b[name]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never interrupted."""
+    base = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert House(base, monkeypatch).train("whole") == 0
+    return base / "runs" / "whole"
+
+
+def beside(house: House, whole: Path) -> None:
+    shutil.copytree(whole, house.runs / "whole")
+
+
+def test_stops_and_crashes_change_nothing(house: House, whole: Path, capsys) -> None:
+    beside(house, whole)
+    house.crash("t", 1)  # leaves nothing: the name stays free
+    assert not (house.runs / "t").exists()
+    house.stop_in(4, lambda: signal.raise_signal(signal.SIGTERM))
+    assert house.train("t", "--resume") == 130  # starts it where there is none
+    assert house.checkpoint("t")["training_step"] == 4
+    house.crash("t", 6, "--resume")
+    assert house.checkpoint("t")["training_step"] == 4
+    house.stop_in(8, lambda: signal.raise_signal(signal.SIGINT))
+    assert house.train("t", "--resume") == 0
+    house.assert_same("t", "whole")
+    assert house.scalars("t") == house.scalars("whole")
+    noted = json.loads((house.runs / "t" / "environment.json").read_text())
+    assert [entry["training_step"] for entry in noted["resumed"]] == [4, 4]
+
+
+def test_a_finished_run_is_left_as_it_is(house: House, whole: Path, capsys) -> None:
+    beside(house, whole)
+    before = {p: p.read_bytes() for p in house.runs.rglob("*") if p.is_file()}
+    assert house.train("whole", "--resume") == 0
+    assert "finished already" in capsys.readouterr().out
+    after = {p: p.read_bytes() for p in house.runs.rglob("*") if p.is_file()}
+    del before[house.runs / "whole" / ".lock"], after[house.runs / "whole" / ".lock"]
+    assert before == after
+
+
+def test_a_run_killed_before_its_summary_gets_it(house: House, whole: Path) -> None:
+    beside(house, whole)
+    shutil.copytree(whole, house.runs / "t")
+    (house.runs / "t" / "summary.json").unlink()
+    assert house.train("t", "--resume") == 0
+    house.assert_same("t", "whole")
+
+
+@pytest.mark.parametrize("reached", ["nothing", "no configuration", "no checkpoint"])
+def test_a_start_killed_early_is_taken_up(house: House, whole: Path, reached: str) -> None:
+    beside(house, whole)
+    shutil.copytree(whole, house.runs / "t")
+    shutil.rmtree(house.runs / "t" / "checkpoints")
+    for file in ("summary.json", "status.json"):
+        (house.runs / "t" / file).unlink()
+    if reached != "no checkpoint":
+        (house.runs / "t" / "config.yaml").unlink()
+        (house.runs / "t" / ".config.yaml.17.tmp").write_text("half")
+    if reached == "nothing":
+        shutil.rmtree(house.runs / "t")
+        (house.runs / "t").mkdir()
+    assert house.train("t", "--resume") == 0
+    house.assert_same("t", "whole")
+    assert house.scalars("t") == house.scalars("whole")
+    assert not list((house.runs / "t").glob("*.tmp"))
+
+
+def test_a_folder_that_is_no_run_is_not_touched(house: House, capsys) -> None:
+    (house.runs / "t").mkdir(parents=True)
+    (house.runs / "t" / "thesis.txt").write_text("precious")
+    assert house.train("t", "--resume") == 2
+    assert "is no run" in capsys.readouterr().err
+    assert os.listdir(house.runs / "t") == ["thesis.txt"]
+
+
+def spoil(path: Path, how: str, trap: Path) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "flipped":
+        content[len(content) // 2] ^= 4
+    elif how == "truncated":
+        del content[-1000:]
+    if how == "evil":
+        torch.save({"format": 1, "training_step": 99, "x": Evil(trap)}, path)
+    else:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "evil"])
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(
+    house: House, whole: Path, tmp_path: Path, capsys, how: str
+) -> None:
+    beside(house, whole)
+    house.crash("t", 7)
+    assert house.checkpoints("t")[-2:] == ["step-00000004.pt", "step-00000006.pt"]
+    spoil(house.runs / "t" / "checkpoints" / "step-00000006.pt", how, tmp_path / "trap")
+    capsys.readouterr()
+    assert house.train("t", "--resume") == 0
+    warned = capsys.readouterr().err.splitlines()
+    assert len(warned) == 2
+    assert "step-00000006.pt" in warned[0]
+    assert warned[1].endswith("step-00000004.pt, training step 4")
+    assert not (tmp_path / "trap").exists()
+    house.assert_same("t", "whole")
+    assert "step-00000006.pt.damaged" in house.checkpoints("t")
+
+
+def test_only_damaged_checkpoints_are_an_error_and_stay(house: House, tmp_path, capsys) -> None:
+    house.crash("t", 3)
+    for path in (house.runs / "t" / "checkpoints").iterdir():
+        spoil(path, "truncated", tmp_path)
+    before = {p: p.read_bytes() for p in (house.runs / "t" / "checkpoints").iterdir()}
+    capsys.readouterr()
+    assert house.train("t", "--resume") == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert "none of its checkpoints can be read" in errors[0]
+    assert {p: p.read_bytes() for p in (house.runs / "t" / "checkpoints").iterdir()} == before
+
+
+def test_the_last_few_checkpoints_and_the_best_are_kept(house: House) -> None:
+    sets = ("logging.checkpoint_interval=1", "logging.checkpoints_kept=2")
+    assert house.train("t", sets=sets) == 0
+    names = ["best.pt", "last.pt", "step-00000007.pt", "step-00000008.pt"]
+    assert house.checkpoints("t") == names
+    folder = house.runs / "t" / "checkpoints"
+    assert os.path.samefile(folder / "last.pt", folder / "step-00000008.pt")
+    best = house.checkpoint("t", "best.pt")
+    assert best["training_step"] == house.results("t")["best"]["training_step"]
+
+
+def test_a_changed_configuration_is_refused_by_key_unless_allowed(house: House, capsys) -> None:
+    house.crash("t", 5)
+    capsys.readouterr()
+    changed = ("networks.gamma=0.5", "networks.actor.learning_rate=0.25")
+    assert house.train("t", "--resume", "--allow-changed", "networks.gamma", sets=changed) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "networks.actor.learning_rate 0.001 -> 0.25" in error
+    assert "networks.gamma" not in error
+    allow = ("--allow-changed", "networks.actor.learning_rate", "--allow-changed", "networks.gamma")
+    assert house.train("t", "--resume", *allow, sets=changed) == 0
+    state = house.checkpoint("t")
+    assert state["actor_optimizer"]["param_groups"][0]["lr"] == 0.25
+    assert state["config"]["networks"]["gamma"] == 0.5
+    assert "gamma: 0.5" in (house.runs / "t" / "config.yaml").read_text()
+    noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
+    assert noted["changed"] == {"networks.gamma": 0.5, "networks.actor.learning_rate": 0.25}
+
+
+def test_a_finished_run_goes_on_for_longer(house: House, whole: Path) -> None:
+    beside(house, whole)
+    longer = ("experiment.missions.n_episodes=10",)
+    assert house.train("t", sets=longer) == 0
+    allow = ("--allow-changed", "experiment.missions.n_episodes")
+    assert house.train("whole", "--resume", *allow, sets=longer) == 0
+    # The final step of the shorter run was validated as its last; the weights do not notice.
+    assert house.results("whole")["weights_sha256"] == house.results("t")["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("experiment.constraints.spacing=10", "experiment.constraints.spacing"),
+        ("observation.budget=false", "observation.budget"),
+    ],
+)
+def test_another_lattice_or_channel_set_is_a_clear_error(
+    house: House, capsys, setting: str, key: str
+) -> None:
+    house.crash("t", 5)
+    before = house.checkpoints("t")
+    capsys.readouterr()
+    assert house.train("t", "--resume", sets=(setting,)) == 2
+    assert key in capsys.readouterr().err
+    assert house.train("t", "--resume", "--allow-changed", key, sets=(setting,)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "its actor does not fit the configuration" in error
+    assert house.checkpoints("t") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--resume", "--allow-changed", "networks.gama"], "networks.gamma"),
+        (["--allow-changed", "networks.gamma"], "--resume"),
+    ],
+)
+def test_bad_options_are_one_line(house: House, capsys, options: list[str], named: str) -> None:
+    assert house.train("t", *options) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert named in error
+    assert not house.runs.exists() or os.listdir(house.runs) == []
+
+
+def test_resuming_needs_a_name(capsys) -> None:
+    assert main(["--config", "params_test.yaml", "--resume"]) == 2
+    assert "--run-name" in capsys.readouterr().err
+
+
+def test_patience_goes_on_where_it_was(house: House, monkeypatch) -> None:
+    flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
+    monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
+    sets = ("experiment.missions.patience=4", "evaluation.interval=1")
+    house.crash("t", 4, sets=sets)
+    assert house.train("t", "--resume", sets=sets) == 0
+    assert house.results("t")["training_steps"] == 5  # the first is the best, four are not
+    assert house.results("t")["finished"]
+    assert house.train("t", "--resume", sets=sets) == 0
+
+
+def test_a_second_training_of_a_name_is_refused(house: House, capsys) -> None:
+    house.crash("t", 5)
+    lock = RunLock(house.runs / "t")
+    before = {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")}
+    for options in (("--resume",), ()):
+        capsys.readouterr()
+        assert house.train("t", *options) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(ConfigError, match=f"under way .process {os.getpid()} on "):
+        RunLock(house.runs / "t")
+    assert {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")} == before
+    lock.release()
+    assert house.train("t", "--resume") == 0
+
+
+def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, whole, capsys):
+    beside(house, whole)
+
+    def twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    house.stop_in(6, twice)
+    assert house.train("t") == 130
+    assert house.checkpoint("t")["training_step"] == 4
+    assert "interrupted at once" in capsys.readouterr().err
+    assert house.train("t", "--resume") == 0
+    house.assert_same("t", "whole")

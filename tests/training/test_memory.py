@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, load_config
+from marl_framework.main import main
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.training import memory
+from marl_framework.training.memory import (
+    check_memory,
+    device_memory,
+    is_out_of_memory,
+    memory_advice,
+    memory_estimate,
+)
+from marl_framework.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def config_with(*overrides: str) -> Config:
+    return load_config("params_test", overrides)
+
+
+def test_weights_and_missions_are_what_the_tensors_take() -> None:
+    config = config_with("environment.num_envs=5")
+    parts = memory_estimate(config)
+    trainer = Trainer(config, CPU)
+    networks = (trainer.coma.actor, trainer.coma.critic)
+    a, c = (sum(p.numel() for p in network.parameters()) for network in networks)
+    assert parts["weights"] == 4 * (4 * a + 5 * c)
+    env = MissionEnvironment(config, 5, CPU)
+    state = env.reset(env.draw_reset())
+    tensors = [v for v in vars(state).values() if isinstance(v, torch.Tensor)]
+    held = sum(v.numel() * v.element_size() for v in tensors)
+    assert 0.5 * held < parts["missions"] < 4 * held  # with scratch for what UAVs see
+    assert parts["transitions"] == 5 * 2 * 4 * env_channels(config) * 11 * 11 * 4
+
+
+def env_channels(config: Config) -> int:
+    return len(config.observation.critic_channels)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("environment.num_envs=1048576", "environment.num_envs="),
+        ("evaluation.missions=1000000000", "evaluation.missions="),
+        ("networks.batch_size=1000000000", "networks.batch_size="),
+        ("networks.critic.conv_channels=65536", "networks.critic.conv_channels="),
+    ],
+)
+def test_what_can_never_fit_is_refused_by_key(override: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_memory(config_with(override, "sensor.pixel.number_x=80"), CPU)
+    assert str(caught.value).startswith(named)
+
+
+def test_the_advice_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_with("environment.num_envs=65536")
+    free = 2**28
+    assert sum(memory_estimate(config).values()) > free
+    for _ in range(3):  # each time the next largest part
+        change = memory_advice(config, free).partition(" or ")[0]
+        assert re.fullmatch(r"[a-z_.]+=\d+", change)
+        config = config_with("environment.num_envs=65536", change)
+    assert sum(memory_estimate(config).values()) < free
+
+
+def test_the_cpus_memory_respects_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  4000000 kB\nMemAvailable:  3000000 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "max")
+    assert device_memory(CPU) == (3000000 * 1024, 4000000 * 1024)
+    for limit, expected in (("max", 4000000 * 1024), ("1048576", 1048576)):
+        (tmp_path / "max").write_text(f"{limit}\n")
+        assert device_memory(CPU)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_errors(
+    error: BaseException, expected: bool
+) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, capsys) -> None:
+    arguments = ["--config", "params_test.yaml", "--set", f"logging.directory={tmp_path}"]
+    arguments += ["--run-name", "t"]
+    real = Trainer._training_step
+
+    def full(trainer: Trainer, timer):
+        if trainer.coma.training_steps == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+        return real(trainer, timer)
+
+    monkeypatch.setattr(Trainer, "_training_step", full)
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.match(r"error: out of memory on (cpu|cuda:0): try --set [a-z_.]+=\d+", error)
+    monkeypatch.undo()
+    assert main([*arguments, "--resume"]) == 0  # from the checkpoint of training step 2
