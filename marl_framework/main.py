@@ -87,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
+    except KeyboardInterrupt:  # before or after the training
+        print("interrupted", file=sys.stderr)
+        return _EXIT_INTERRUPTED
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
         print(f"error: {reason}; go on with --resume once that is mended", file=sys.stderr)

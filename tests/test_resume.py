@@ -336,5 +336,7 @@ def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, wh
     assert house.train("t") == 130
     assert house.checkpoint("t")["training_step"] == 4
     assert "interrupted at once" in capsys.readouterr().err
+    status = json.loads((house.runs / "t" / "status.json").read_text())
+    assert (status["state"], status["training_step"]) == ("interrupted", 4)
     assert house.train("t", "--resume") == 0
     house.assert_same("t", "whole")
