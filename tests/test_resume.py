@@ -25,7 +25,7 @@ SCHEDULE = (
     "logging.scalar_interval=3",
     "logging.histogram_interval=5",
     "logging.checkpoint_interval=2",
-    "evaluation.interval=3",
+    "evaluation.interval=5",
     "evaluation.missions=2",
 )
 WEIGHTS = ("actor", "critic", "target_critic")
