@@ -24,6 +24,7 @@ from marl_framework.training.files import (
     RunLock,
     check_run_name,
     folder_guard,
+    is_locked,
     read_json,
     write_json,
 )
@@ -199,7 +200,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     elif options.command == "show":
         path = history.find(options.run)
         yield f"folder: {path}"
-        for name, value in describe_run(path).items():
+        for name, value in _known(path).items():
             yield f"{name}: {value}"
     elif options.command == "compare":
         rows = compare(history.find(options.run), history.find(options.other))
@@ -219,8 +220,13 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
             yield f"deleted {path}"
 
 
-def _brief(label: str, path: Path) -> str:
+def _known(path: Path) -> dict[str, Any]:
     known = describe_run(path)
+    return {**known, "state": "in training"} if is_locked(path) else known
+
+
+def _brief(label: str, path: Path) -> str:
+    known = _known(path)
     entropy = known["best"].get("validation_entropy")
     best = "" if entropy is None else f", best validation entropy {entropy:.4f}"
     steps = known["training_step"]

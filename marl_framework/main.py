@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted at once", file=sys.stderr)
+    except KeyboardInterrupt:  # before or after the training
+        print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)

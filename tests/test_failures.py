@@ -16,6 +16,7 @@ from marl_framework.main import main
 from marl_framework.training.logger import TrainingLogger
 
 ROOT = Path(__file__).parents[1]
+SMALL = tuple(f"networks.{name}.conv_channels=2" for name in ("actor", "critic"))
 
 
 def arguments(tmp_path: Path, *settings: str) -> list[str]:
@@ -62,12 +63,12 @@ def test_some_bad_updates_may_be_skipped(tmp_path: Path, capsys) -> None:
     assert results["last"]["critic_loss"] > 0
 
 
-@pytest.mark.parametrize(("kilobytes", "code"), [(4, 1), (158, 0)])
+@pytest.mark.parametrize(("kilobytes", "code"), [(4, 1), (100, 0)])
 def test_a_limit_on_files_is_warned_of_and_the_run_goes_on(
     tmp_path: Path, kilobytes: int, code: int
 ) -> None:
-    """4 kB hold no checkpoint and no log; 158 kB hold checkpoints but no figure."""
-    options = arguments(tmp_path, "logging.checkpoint_interval=1")
+    """4 kB hold no checkpoint and no log; 100 kB hold checkpoints but no figure."""
+    options = arguments(tmp_path, "logging.checkpoint_interval=1", *SMALL)
     command = (sys.executable, "-m", "marl_framework.main")
     done = subprocess.run(
         ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", *command, *options],

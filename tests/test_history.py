@@ -146,7 +146,9 @@ def test_a_run_that_is_being_trained_stays(house: House) -> None:
     assert "under way" in house.error("restore", f"t/{stamp}")
     assert os.listdir(house.history / "t") == [stamp]
     assert not (run / "metadata.json").exists()
+    assert house("list", "t")[-1].startswith("t: in training, ")
     lock.release()
+    assert house("list", "t")[-1].startswith("t: killed, ")
     house("archive", "t")
 
 

@@ -125,6 +125,23 @@ def test_an_interrupted_training_ends_its_step_and_keeps_its_state(
     assert torch.load(path, weights_only=True)["training_step"] == 2
 
 
+def test_a_signal_before_the_training_is_one_line(train, tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marl_framework.main.resolve_device", interrupt)
+    assert train("t") == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_figures_come_at_their_interval(train, tmp_path):
+    assert train("t", "--set", "logging.figure_interval=3") == 0
+    events = EventAccumulator(str(tmp_path / "runs" / "t" / "tensorboard"), {"images": 0})
+    events.Reload()
+    assert [image.step for image in events.Images("figures/mission")] == [3, 4]
+
+
 def test_the_params_file_comes_from_the_environment_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "params" / "params_test.yaml").read_text()

@@ -25,7 +25,7 @@ SCHEDULE = (
     "logging.scalar_interval=3",
     "logging.histogram_interval=5",
     "logging.checkpoint_interval=2",
-    "evaluation.interval=3",
+    "evaluation.interval=5",
     "evaluation.missions=2",
 )
 WEIGHTS = ("actor", "critic", "target_critic")
@@ -336,5 +336,7 @@ def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, wh
     assert house.train("t") == 130
     assert house.checkpoint("t")["training_step"] == 4
     assert "interrupted at once" in capsys.readouterr().err
+    status = json.loads((house.runs / "t" / "status.json").read_text())
+    assert (status["state"], status["training_step"]) == ("interrupted", 4)
     assert house.train("t", "--resume") == 0
     house.assert_same("t", "whole")

@@ -133,6 +133,23 @@ class RunLock:
         self._close()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a run folder, this one included; changes nothing."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextmanager
 def folder_guard(folder: Path) -> Iterator[None]:
     """Be the only process that makes or moves run folders here; held for moments."""

@@ -176,10 +176,11 @@ class RunFolder:
             write_json(self.environment_file, noted)
 
     def write_status(self, state: str, **known: Any) -> None:
-        """Write `status.json`: how far the training is; for the history, no reason to fail."""
+        """Update `status.json`: how far the training is; for the history, no reason to fail."""
         updated = datetime.now(UTC).isoformat(timespec="seconds")
+        status = {**read_json(self.status_file), "state": state, "updated": updated, **known}
         with suppress(OSError):
-            write_json(self.status_file, {"state": state, "updated": updated, **known})
+            write_json(self.status_file, status)
 
     def release(self) -> None:
         """Let other trainings have the folder."""
