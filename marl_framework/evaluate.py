@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from marl_framework.config import TERRAIN_KINDS, Config
 from marl_framework.config_io import ConfigError
@@ -157,7 +158,7 @@ def _compare_all(
 
 def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:
     """Return mean ROI entropy and F1 of every policy in every combination."""
-    drawn = Table(box=SIMPLE_HEAD, title="ROI entropy [bit] / F1, means after the last move")
+    drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
     drawn.add_column("")
     for name in combinations[0]["summary"]:
         drawn.add_column(name, justify="right")

@@ -156,6 +156,7 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
         at = [[int((c + 0.5) * 25 / n) for c in range(n)] for n in config.map_shape]
         nearest = window[np.ix_(*at)] > 0.2
         assert (truth[e].numpy() == nearest).mean() > 0.95
+        assert [x % 2, y % 2] == [0, 0]  # whole pixels
     assert streams.origins.unique(dim=0).shape[0] == 5
 
 

@@ -44,7 +44,7 @@ class RasterTerrain:
 
     def origins(self, window: Tensor) -> Tensor:
         """Lower left corners of windows [E] on the split's part of the map [m], [E, 2]."""
-        return self._corners[window] * self._pixel
+        return self._corners[window].double() * self._pixel
 
     def windows(self, window: Tensor, symmetry: Tensor) -> Tensor:
         """Values of the windows on the mission's map, [E, R, C] float32.
