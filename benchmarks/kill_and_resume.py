@@ -24,7 +24,7 @@ from marl_framework.training.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ("logging.checkpoint_interval=1", "logging.checkpoints_kept=2")
-_MOST_STARTS = 200
+_MOST_KILLS = 200
 _READY = "run folder:"
 _MAY_DIFFER = {"uncommitted.diff"}  # depends on when somebody edits the checkout
 
@@ -94,13 +94,14 @@ def results(run: Path) -> Any:
     return json.loads((run / "summary.json").read_text(encoding="utf-8"))["results"]
 
 
-def kill_and_resume(runs: Path, count: int, seed: int) -> list[str]:
+def kill_and_resume(runs: Path, count: int, seed: int, most_kills: int = _MOST_KILLS) -> list[str]:
     """Kill and resume trainings; return what went wrong.
 
     Args:
         runs: empty folder for the runs.
         count: number of trainings.
         seed: of the moments.
+        most_kills: of one training; then it is left in peace.
     """
     moments = random.Random(seed)
     _, seconds = train(runs, "whole", None)
@@ -108,11 +109,11 @@ def kill_and_resume(runs: Path, count: int, seed: int) -> list[str]:
     kills = 0
     for number in range(count):
         name, done = f"killed-{number}", False
-        for start in range(_MOST_STARTS):
+        for start in range(most_kills + 1):
             # One in five dies anywhere in its start, the others while they train.
             early = moments.random() < 0.2
             delay = -moments.uniform(0.01, 4) if early else moments.uniform(0, 1.2 * seconds)
-            done, _ = train(runs, name, delay if start < _MOST_STARTS - 1 else None)
+            done, _ = train(runs, name, delay if start < most_kills else None)
             if done:
                 break
             kills += 1
