@@ -1,0 +1,314 @@
+"""What all benchmarks share: timing, the machine, memory bandwidth, tables, JSON.
+
+A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (what was asked
+for), `machine` (what it ran on), and its own lists of rows. It is strict JSON: what is not a
+finite number is null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
+from marl_framework.device import describe_device, synchronize
+from marl_framework.training.checkpoint import atomic_file
+from marl_framework.training.run_folder import describe_environment
+
+SCHEMA = 1
+RESULTS = Path(__file__).resolve().parent / "results"
+CPU = torch.device("cpu")
+BAD_INPUT = 2
+"""Exit code of a command line that cannot be followed."""
+
+_COPIED_BYTES = 2**28  # far larger than any cache
+_MOST_REPEATS = 10_000
+
+
+# Timing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something takes [s]: the median over repeats, and their quartiles."""
+
+    median: float
+    lower: float
+    upper: float
+    repeats: int
+
+    def per(self, items: int) -> Timing:
+        """Return the same for one of `items` things that were done at once."""
+        return Timing(self.median / items, self.lower / items, self.upper / items, self.repeats)
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Return (lower quartile, median, upper quartile), linear between order statistics."""
+    if not samples:
+        raise ValueError("no samples, no quartiles")
+    ordered = sorted(samples)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+    return at(0.25), at(0.5), at(0.75)
+
+
+def measure(
+    work: Callable[[], object],
+    seconds: float,
+    device: torch.device = CPU,
+    *,
+    warm_up: int = 1,
+    least: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timing:
+    """Time `work()` again and again until `seconds` are used up, at least `least` times.
+
+    Args:
+        work: what is timed; the device has finished it when the clock is read.
+        seconds: time budget, warm-up not counted.
+        device: where the work is done.
+        warm_up: calls before the first one that counts.
+        least: repeats even when the budget is used up.
+        clock: returns seconds.
+    """
+    for _ in range(warm_up):
+        work()
+    synchronize(device)
+    samples: list[float] = []
+    used = 0.0
+    while (used < seconds or len(samples) < least) and len(samples) < _MOST_REPEATS:
+        start = clock()
+        work()
+        synchronize(device)
+        samples.append(clock() - start)
+        used += samples[-1]
+    lower, median, upper = quartiles(samples)
+    return Timing(median, lower, upper, len(samples))
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let PyTorch, and the compiled loops that follow it, use so many threads of the CPU."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES, repeats: int = 7) -> float:
+    """Return bytes read plus written a second by a large copy: the best of some tries."""
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        target.copy_(source)
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return 2 * size / min(times)
+
+
+# The machine ------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the memory [bytes] that the device has to give; of a CPU, most of what it has."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(0.7 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Return what figures depend on: hardware, bandwidth, versions, commit, command."""
+    environment = describe_environment(device)
+    devices = {str(d): d for d in (CPU, device)}
+    return {
+        **environment,
+        # The interpreter's own path says nothing that the versions do not.
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "cpu": describe_device(CPU),
+        "load_average": round(os.getloadavg()[0], 2),
+        "torch_threads": torch.get_num_threads(),
+        "memory_bandwidth": {name: memory_bandwidth(d) for name, d in devices.items()},
+        "versions": {**environment["versions"], "opencv": version("opencv-python-headless")},
+    }
+
+
+def warn_if_busy(machine: Mapping[str, Any]) -> None:
+    """Print a warning where other programs were running at the start."""
+    load, cores = machine["load_average"], usable_cores()
+    if load > 0.5 * cores:
+        print(
+            f"warning: the machine is busy (load {load:g} on {cores} cores); parallel work waits "
+            "for its slowest thread and looks slower than it is",
+            file=sys.stderr,
+        )
+
+
+def device_slug(device: torch.device) -> str:
+    """Return a word for file names, such as `nvidia-h200` or `amd-epyc-2-cores`."""
+    text = describe_device(device).partition(": ")[2]
+    if device.type == "cuda":
+        text = text.rpartition(",")[0]  # without its memory
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+# Command lines ----------------------------------------------------------------------------
+
+
+class Parser(argparse.ArgumentParser):
+    """Has the arguments of every benchmark; bad ones end with one line and exit code 2."""
+
+    def __init__(self, suite: str, description: str | None) -> None:
+        super().__init__(prog=f"python -m benchmarks.{suite}", description=description)
+        self.add_argument(
+            "--config",
+            default="params.yaml",
+            metavar="FILE",
+            help="params file: a path, or a name in params/ (default: params.yaml)",
+        )
+        self.add_argument(
+            "--set",
+            dest="overrides",
+            action="append",
+            default=[],
+            metavar="SECTION.KEY=VALUE",
+            help="override a key of the params file; may be repeated",
+        )
+        self.add_argument(
+            "--out",
+            type=Path,
+            metavar="FILE.json",
+            help=f"where the JSON goes (default: benchmarks/results/{suite}--<device>.json)",
+        )
+        self.add_argument(
+            "--seconds-per-row", type=float, default=3.0, metavar="S", help="time budget (3)"
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line."""
+        self.exit(BAD_INPUT, f"error: {message}\n")
+
+
+def read_config(options: argparse.Namespace) -> Config:
+    """Return the configuration of a command line, its warnings as one line each.
+
+    Raises:
+        ConfigError: the params file, an override or the time budget is wrong.
+    """
+    if not 0 < options.seconds_per_row < math.inf:
+        raise ConfigError(
+            f"--seconds-per-row {options.seconds_per_row:g}: give a number of seconds above 0"
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        config = load_config(resolve_config_path(options.config), options.overrides)
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    return config
+
+
+def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
+    """Return where the JSON goes, its folder made.
+
+    Raises:
+        ConfigError: the name does not end in .json, or nothing can be written there.
+    """
+    path = RESULTS / f"{suite}--{device_slug(device)}.json" if out is None else out
+    if path.suffix != ".json":
+        raise ConfigError(f"--out {path}: the name must end in .json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {path}: {error.strerror or error}") from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"--out {path}: cannot be written; name a file where you may write")
+    return path
+
+
+# Results ----------------------------------------------------------------------------------
+
+
+def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
+    """Write a benchmark's results as strict JSON, whole or not at all."""
+    text = json.dumps(
+        _strict({"schema": SCHEMA, "suite": suite, **content}),
+        indent=1,
+        allow_nan=False,
+        ensure_ascii=False,
+    )
+    with atomic_file(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as plain text; the first column is left-aligned, the others right."""
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets are no markup
+    buffer = StringIO()
+    Console(file=buffer, width=300, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a duration with three digits and a unit; a dash where there is none."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
+    """Return a number in a format, a dash where there is none."""
+    return "–" if value is None else f"{value:{form}}{unit}"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
