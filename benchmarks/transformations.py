@@ -17,6 +17,8 @@ replayed from a CUDA graph.
 
 from __future__ import annotations
 
+import marl_framework  # noqa: F401  # isort: skip  # says how threads wait, before torch loads
+
 import sys
 import time
 from collections.abc import Sequence
