@@ -119,17 +119,19 @@ def test_soft_target_moves_by_tau():
 
 def test_all_transitions_are_used_once_per_pass_in_equal_batches(monkeypatch):
     coma, rollout = make(batch_number=5, data_passes=3), rollout_on(num_envs=4)  # 16 transitions
-    sizes, seen = [], []
+    sizes, seen, described = [], [], []
 
-    def record(batch, epsilon):
+    def record(batch, epsilon, describe):
         sizes.append(len(batch))
         seen.append(batch.targets)
-        return {"kl": torch.tensor(0.0), "skipped_updates": torch.tensor(0.0)}
+        described.append(describe)
+        return {"skipped_updates": torch.tensor(0.0)}
 
     monkeypatch.setattr(coma, "_learn", record)
     targets = coma.targets(rollout)
     coma.update(rollout, 0.1)
     assert sizes == [4, 3, 3, 3, 3] * 3
+    assert described == [False] * 10 + [True] * 5  # only the last pass is described
     for k in range(3):
         one_pass = torch.cat(seen[5 * k : 5 * k + 5]).sort().values
         torch.testing.assert_close(one_pass, targets.flatten().sort().values)
