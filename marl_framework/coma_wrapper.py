@@ -222,7 +222,9 @@ class COMAWrapper:
         with self._amp():
             logits = self.actor(part.states[:, : self.sizes.actor_channels])
         probabilities = policy_probabilities(logits, part.masks, epsilon)
-        return probabilities, counterfactual_advantage(values, probabilities.detach(), part.actions)
+        returns = part.targets if self._networks.advantage == "return" else None
+        baseline = probabilities.detach()
+        return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
     def _backward(self, loss: Tensor, part: _Transitions, parts: list[_Transitions]) -> Tensor:
         """Add the gradient of a part's mean loss, as its share of the batch; return the share."""

@@ -89,6 +89,7 @@ def test_the_published_file_loads_and_names_what_it_drops_in_one_warning() -> No
     dropped = text.partition("any more: ")[2].split(", ")
     assert sorted(dropped) == sorted(DROPPED)
     ours = set_key(config_to_dict(Config()), "experiment.title", "published")
+    set_key(ours, "environment.num_envs", 2)
     set_key(ours, "networks.actor.hidden_dim", 128)
     set_key(ours, "networks.critic.fc1_dim", 64)
     assert config_to_dict(config) == ours
