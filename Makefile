@@ -49,5 +49,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -c constraints.txt -e '.[dev]'
+	$(RUN) -m pip install -c constraints.txt -e '.[dev,onnx,docs]'
 	@touch $@

@@ -67,8 +67,7 @@ def _learned(hangar: Hangar) -> Planner:
     if hangar.checkpoint is None:
         raise ConfigError("--policies learned: give the trained team with --checkpoint")
     env = hangar.environment
-    wrapper = COMAWrapper(hangar.config.networks, mission_sizes(hangar.config), env.device)
-    _load_actor(wrapper.actor, hangar.checkpoint)
+    wrapper = trained_team(hangar.config, hangar.checkpoint, env.device)
     builder = ObservationBuilder(hangar.config, env.lattice, env.camera)
     return LearnedPlanner(wrapper, builder, env.lattice, hangar.greedy)
 
@@ -138,12 +137,19 @@ def world(file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | N
     return config_from_dict(flown, str(path), overrides)
 
 
-def _load_actor(actor: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the trained actor.
+def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> COMAWrapper:
+    """Return networks whose actor is the trained one; critics are new.
 
     Raises:
         ConfigError: the checkpoint's actor does not fit the configuration; says where.
     """
+    wrapper = COMAWrapper(config.networks, mission_sizes(config), device)
+    _load_actor(wrapper.actor, checkpoint)
+    return wrapper
+
+
+def _load_actor(actor: torch.nn.Module, checkpoint: Checkpoint) -> None:
+    """Load the trained actor, see `trained_team`."""
     saved = checkpoint.payload.get("actor")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
