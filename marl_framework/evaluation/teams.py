@@ -19,6 +19,7 @@ from marl_framework.config_io import (
     load_config,
     resolve_config_path,
 )
+from marl_framework.configuration.dotted import load_part
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import (
@@ -31,13 +32,12 @@ from marl_framework.planners import (
 )
 from marl_framework.training.checkpoint import load_checkpoint
 
-MISSION_TYPES = {
+_MISSION_TYPES = {
     "COMA": "learned",
     "random": "random",
     "lawnmower": "coverage",
     "information_gain": "information_gain",
 }
-"""Which planner flies each `experiment.missions.type`."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,32 @@ PLANNERS: dict[str, Callable[[Hangar], Planner]] = {
     "oracle": lambda hangar: OraclePlanner(hangar.config, hangar.environment.lattice),
 }
 """How to make each planner that `--policies` knows."""
+
+
+def planner_of(mission_type: str) -> str:
+    """Return the name of the planner that flies an `experiment.missions.type`."""
+    return _MISSION_TYPES.get(mission_type, mission_type)
+
+
+def make_planner(name: str, hangar: Hangar) -> Planner:
+    """Return a planner.
+
+    Args:
+        name: of `PLANNERS`, or the dotted path of a user's own; that is called with the
+            environment.
+        hangar: what planners are made of.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    if name in PLANNERS:
+        return PLANNERS[name](hangar)
+    planner: Planner = load_part(name, "planner", "environment")(hangar.environment)
+    if not (
+        isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
+    ):
+        raise ConfigError(f"planner: {name}: a planner has name and act(state, generator)")
+    return planner
 
 
 def find_checkpoint(name: str) -> Checkpoint:
