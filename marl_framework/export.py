@@ -149,7 +149,7 @@ class Portable:
 def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
     """Return inputs as missions have them: random flights over synthetic terrain.
 
-    One entry a move; of :class:`PortableActor` the first axis holds all UAVs of all missions.
+    One entry a move; of `PortableActor` the first axis holds all UAVs of all missions.
     """
     tree = config_to_dict(config)
     tree["sensor"]["simulation"]["kinds"] = ["split"]  # a map of its own may not be here

@@ -57,7 +57,7 @@ class PortableTeam(nn.Module):
     """The actor with its observations and masks inside: from maps to actions.
 
     The UAVs choose in order, each the most probable of the actions that are left to it, as
-    :class:`~marl_framework.planners.learned.LearnedPlanner` does.
+    `LearnedPlanner` does.
 
     Args:
         actor: maps [B, C_a, X, Y] to logits [B, A].
