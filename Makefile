@@ -10,7 +10,7 @@ SCRIPTS := train_with_backup.sh .ci/run
 BENCHMARKS := $(filter transformations rollout training,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint type bench clean
+.PHONY: help venv demo test lint type bench docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
@@ -37,8 +37,11 @@ type: $(STAMP) ## mypy
 bench: $(STAMP) ## every benchmark; each prints a table and writes JSON
 	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
 
+docs: $(STAMP) ## pages and API reference in site/; a warning is an error
+	$(RUN) -m mkdocs build --strict
+
 clean: ## remove .venv and caches; runs and their history stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build site *.egg-info
 	find marl_framework benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is written last: an interrupted installation is taken up again by the next make.
@@ -49,5 +52,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -c constraints.txt -e '.[dev]'
+	$(RUN) -m pip install -c constraints.txt -e '.[dev,onnx,docs]'
 	@touch $@

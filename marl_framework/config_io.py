@@ -87,7 +87,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override and check a params file.
 
     Args:
-        path: see :func:`resolve_config_path`.
+        path: see `resolve_config_path`.
         overrides: `section.key=value` each, value in YAML; a later one wins.
 
     Raises:
@@ -107,7 +107,7 @@ def config_from_dict(
     """Override and check plain data, such as that of a checkpoint; `source` names it in messages.
 
     Raises:
-        ConfigError: as of :func:`load_config`.
+        ConfigError: as of `load_config`.
     """
     return _build(d, source, overrides)
 

@@ -42,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         "--policies",
         required=True,
         metavar="NAME,…",
-        help=f"planners to compare, of {', '.join(PLANNERS)} (the oracle sees the truth); "
+        help=f"planners to compare, of {', '.join(PLANNERS)} (the oracle sees the truth), or your "
+        "own by dotted path; "
         "differences are to the best of information_gain, coverage and random",
     )
     add(
@@ -59,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--terrain",
         metavar="KIND",
-        help=f"{', '.join(_TERRAINS)}, or raster:PATH (default: the configuration's)",
+        help=f"{', '.join(_TERRAINS)}, or raster:PATH, or your own by dotted path "
+        "(default: the configuration's)",
     )
     add("--agents", metavar="N,…", help="team sizes; every one flies with every range")
     add("--communication", metavar="M,…", help="radio ranges [m], inf = everybody hears all")
@@ -241,17 +243,20 @@ def _terrain(name: str | None) -> list[str]:
     if name.startswith(_RASTER) and name != _RASTER:
         path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
-    if name not in _TERRAINS:
-        raise ConfigError(f"--terrain {name}: use {', '.join(_TERRAINS)}, or raster:PATH")
+    if name not in _TERRAINS and "." not in name:
+        raise ConfigError(
+            f"--terrain {name}: use {', '.join(_TERRAINS)}, raster:PATH, or your own by dotted path"
+        )
     return [f"sensor.simulation.kinds=[{name}]"]
 
 
 def _policy_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in PLANNERS:
+        if name not in PLANNERS and "." not in name:
             raise ConfigError(
-                f"--policies {text}: there is no planner {name!r}; known are {', '.join(PLANNERS)}"
+                f"--policies {text}: there is no planner {name!r}; known are "
+                f"{', '.join(PLANNERS)}, and your own by dotted path such as my_module.MyPlanner"
             )
     if len(set(names)) < len(names):
         raise ConfigError(f"--policies {text}: name each planner once")

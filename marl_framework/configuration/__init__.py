@@ -1,1 +1,1 @@
-"""Parts of the typed configuration; use :mod:`marl_framework.config` and `config_io`."""
+"""Parts of the typed configuration; use `marl_framework.config` and `config_io`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from marl_framework.configuration.types import (
     Count,
@@ -154,13 +154,23 @@ class NetworksConfig(Section):
     critic: CriticConfig = CriticConfig()
 
 
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("must name each writer once")
+    return names
+
+
 class LoggingConfig(Section):
     """Where runs go and how often things are written [training steps], 0 = never.
 
+    writers: of the metrics; wandb (Weights & Biases) needs the extra of that name.
     checkpoint_minutes: also after so long [min], 0 = never.
     """
 
     directory: Text = "runs"
+    writers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_each_once)] = (
+        "tensorboard",
+    )
     scalar_interval: Count = 1
     histogram_interval: Interval = 50
     figure_interval: Interval = 0

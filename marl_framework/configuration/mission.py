@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 from marl_framework.configuration.types import (
     Angle,
     Count,
+    DottedPath,
     Interval,
     Metres,
+    MissionType,
     Noise,
     Positive,
     Probability,
@@ -92,8 +94,8 @@ class RasterConfig(Section):
 class SimulationConfig(Section):
     """Which ground truths are drawn.
 
-    kinds: drawn with equal odds; cluster_radius [1]: k^(-cluster_radius) is the power
-    spectrum of a random field.
+    kinds: drawn with equal odds, terrains of your own by dotted path; cluster_radius [1]:
+    k^(-cluster_radius) is the power spectrum of a random field.
     """
 
     kinds: Annotated[tuple[TerrainKind, ...], Field(min_length=1, max_length=100)] = ("split",)
@@ -185,11 +187,12 @@ class UAVConfig(Section):
 class MissionsConfig(Section):
     """What is flown, by how many UAVs, and how exploration fades.
 
+    type: COMA trains; the others, and a planner of your own by dotted path, are flown.
     n_episodes [training steps]; patience [evaluations without a better one], 0 = off;
     eps_anneal_phase [missions]: exploration falls linearly from eps_max to eps_min.
     """
 
-    type: Literal["COMA", "random", "lawnmower", "information_gain"] = "COMA"
+    type: MissionType = "COMA"
     mission_mode: Literal["training", "deployment"] = "training"
     n_episodes: Count = 1500
     patience: Interval = 100
@@ -208,8 +211,12 @@ class MissionsConfig(Section):
 
 
 class RewardConfig(Section):
-    """Affine scales of the reward (relative) and of the reported absolute return."""
+    """Affine scales of the reward (relative) and of the reported absolute return.
 
+    function: dotted path of a reward of your own, instead of the relative one.
+    """
+
+    function: DottedPath | None = None
     relative_scale: Scale = 22.0
     relative_offset: Scale = -0.5
     absolute_scale: Scale = 10.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
@@ -29,6 +30,29 @@ def _device_name(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
         raise ValueError("must be auto, cpu, cuda or cuda:N")
     return text
+
+
+def _dotted_path(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*\.)+[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("must be a dotted path such as my_module.name")
+    return text
+
+
+def _one_of_or_own(*names: str) -> Callable[[str], str]:
+    """Return a check that a text is one of some names, or the dotted path of a user's own."""
+
+    def check(text: str) -> str:
+        if text in names:
+            return text
+        try:
+            return _dotted_path(text)
+        except ValueError:
+            known = ", ".join(map(repr, names))
+            raise ValueError(
+                f"must be one of {known}, or a dotted path such as my_module.Mine"
+            ) from None
+
+    return check
 
 
 def _value_or_percentile(threshold: float | str) -> float | str:
@@ -63,6 +87,25 @@ Device = Annotated[str, AfterValidator(_device_name)]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
 ]
-TerrainKind = Literal[
-    "split", "corner", "band", "two_corners", "four_corners", "random_field", "raster", "mixed"
+DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
+TerrainKind = Annotated[
+    str,
+    Field(max_length=1000),
+    AfterValidator(
+        _one_of_or_own(
+            "split",
+            "corner",
+            "band",
+            "two_corners",
+            "four_corners",
+            "random_field",
+            "raster",
+            "mixed",
+        )
+    ),
+]
+MissionType = Annotated[
+    str,
+    Field(max_length=1000),
+    AfterValidator(_one_of_or_own("COMA", "random", "lawnmower", "information_gain")),
 ]

@@ -115,5 +115,5 @@ def _line(error: yaml.YAMLError) -> str:
 
 
 def format_yaml(data: Any) -> str:
-    """YAML text of plain data that :func:`parse_yaml` reads back to equal data."""
+    """YAML text of plain data that `parse_yaml` reads back to equal data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

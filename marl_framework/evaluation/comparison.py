@@ -14,7 +14,7 @@ from marl_framework.config import Config
 from marl_framework.config_io import config_to_dict
 from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
-from marl_framework.evaluation.teams import PLANNERS, Checkpoint, Hangar
+from marl_framework.evaluation.teams import Checkpoint, Hangar, make_planner
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.training.run_folder import describe_environment
@@ -63,7 +63,7 @@ def prepare(
     Args:
         config: the missions.
         device: where they are flown.
-        names: of `PLANNERS`.
+        names: see `teams.make_planner`.
         missions: how many each planner flies.
         seed: of the missions.
         checkpoint: the trained team, where `names` has it.
@@ -89,7 +89,7 @@ def prepare(
         "communication_range": config.experiment.uav.communication_range,
         "configuration": config_to_dict(config),
     }
-    planners = {name: PLANNERS[name](hangar) for name in names}
+    planners = {name: make_planner(name, hangar) for name in names}
     return Comparison(environment, planners, missions, seed, settings)
 
 

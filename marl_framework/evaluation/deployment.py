@@ -19,7 +19,7 @@ from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.missions import MissionStreams
-from marl_framework.evaluation.teams import MISSION_TYPES, PLANNERS, Checkpoint, Hangar
+from marl_framework.evaluation.teams import Checkpoint, Hangar, make_planner, planner_of
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.planners import Planner
@@ -110,7 +110,7 @@ def prepare(
             f"sensor.simulation.kinds: deployment flies a measured map, not {kinds}; "
             "set it to [raster], and raster.path to the file"
         )
-    name = MISSION_TYPES[config.experiment.missions.type]
+    name = planner_of(config.experiment.missions.type)
     if name == "learned" and checkpoint is None:
         raise ConfigError(
             "experiment.missions.mission_mode: deployment needs the trained team; give it with "
@@ -118,7 +118,7 @@ def prepare(
         )
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
-    planner = PLANNERS[name](Hangar(environment, checkpoint))
+    planner = make_planner(name, Hangar(environment, checkpoint))
     return Deployment(environment, planner, missions)
 
 

@@ -4,8 +4,8 @@ Every function takes `belief` [E, R, C] (floating point, probability that a cell
 interest) and `truth` [E, R, C] (bool, True = region of interest, ROI) and returns [E] in the
 belief's type, on its device, without reading anything back to the host.
 
-A truth may hold no ROI cell. Means over its ROI cells (:func:`roi_entropy`, :func:`wrmse`,
-:func:`wmll`) are then 0, and so is :func:`f1`.
+A truth may hold no ROI cell. Means over its ROI cells (`roi_entropy`, `wrmse`,
+`wmll`) are then 0, and so is `f1`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _mission_seed(seed: int, split: str, number: int) -> int:
 
 
 def _stack(parts: Sequence[Draws]) -> Draws:
-    """Join dataclasses of tensors, of None, and of such dataclasses along the first axis."""
+    """Join dataclasses of tensors, None, tuples and such dataclasses along the first axis."""
     joined: dict[str, Any] = {}
     for name, value in vars(parts[0]).items():
         values = [getattr(part, name) for part in parts]
@@ -87,6 +87,8 @@ def _stack(parts: Sequence[Draws]) -> Draws:
             joined[name] = None
         elif isinstance(value, Tensor):
             joined[name] = torch.cat(values)
+        elif isinstance(value, tuple):
+            joined[name] = tuple(torch.cat(column) for column in zip(*values, strict=True))
         else:
             joined[name] = _stack(values)
     return type(parts[0])(**joined)

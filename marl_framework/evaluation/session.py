@@ -11,7 +11,7 @@ import torch
 from marl_framework.config import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment
-from marl_framework.evaluation.teams import MISSION_TYPES, Checkpoint
+from marl_framework.evaluation.teams import Checkpoint, planner_of
 from marl_framework.training.run_folder import RunFolder
 
 
@@ -24,9 +24,9 @@ def fly_baseline(
         "random": baselines.random.n_episodes,
         "lawnmower": baselines.lawnmower.trials,
         "information_gain": baselines.information_gain.trials,
-    }[kind]
+    }.get(kind, config.evaluation.missions)
     flights = comparison.prepare(
-        config, device, [MISSION_TYPES[kind]], trials, config.environment.seed
+        config, device, [planner_of(kind)], trials, config.environment.seed
     )
     if check:
         return _valid()

@@ -19,6 +19,7 @@ from marl_framework.config_io import (
     load_config,
     resolve_config_path,
 )
+from marl_framework.configuration.dotted import load_part
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import (
@@ -31,13 +32,12 @@ from marl_framework.planners import (
 )
 from marl_framework.training.checkpoint import load_checkpoint
 
-MISSION_TYPES = {
+_MISSION_TYPES = {
     "COMA": "learned",
     "random": "random",
     "lawnmower": "coverage",
     "information_gain": "information_gain",
 }
-"""Which planner flies each `experiment.missions.type`."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ def _learned(hangar: Hangar) -> Planner:
     if hangar.checkpoint is None:
         raise ConfigError("--policies learned: give the trained team with --checkpoint")
     env = hangar.environment
-    wrapper = COMAWrapper(hangar.config.networks, mission_sizes(hangar.config), env.device)
-    _load_actor(wrapper.actor, hangar.checkpoint)
+    wrapper = trained_team(hangar.config, hangar.checkpoint, env.device)
     builder = ObservationBuilder(hangar.config, env.lattice, env.camera)
     return LearnedPlanner(wrapper, builder, env.lattice, hangar.greedy)
 
@@ -87,6 +86,32 @@ PLANNERS: dict[str, Callable[[Hangar], Planner]] = {
     "oracle": lambda hangar: OraclePlanner(hangar.config, hangar.environment.lattice),
 }
 """How to make each planner that `--policies` knows."""
+
+
+def planner_of(mission_type: str) -> str:
+    """Return the name of the planner that flies an `experiment.missions.type`."""
+    return _MISSION_TYPES.get(mission_type, mission_type)
+
+
+def make_planner(name: str, hangar: Hangar) -> Planner:
+    """Return a planner.
+
+    Args:
+        name: of `PLANNERS`, or the dotted path of a user's own; that is called with the
+            environment.
+        hangar: what planners are made of.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    if name in PLANNERS:
+        return PLANNERS[name](hangar)
+    planner: Planner = load_part(name, "planner", "environment")(hangar.environment)
+    if not (
+        isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
+    ):
+        raise ConfigError(f"planner: {name}: a planner has name and act(state, generator)")
+    return planner
 
 
 def find_checkpoint(name: str) -> Checkpoint:
@@ -138,12 +163,19 @@ def world(file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | N
     return config_from_dict(flown, str(path), overrides)
 
 
-def _load_actor(actor: torch.nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the trained actor.
+def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> COMAWrapper:
+    """Return networks whose actor is the trained one; critics are new.
 
     Raises:
         ConfigError: the checkpoint's actor does not fit the configuration; says where.
     """
+    wrapper = COMAWrapper(config.networks, mission_sizes(config), device)
+    _load_actor(wrapper.actor, checkpoint)
+    return wrapper
+
+
+def _load_actor(actor: torch.nn.Module, checkpoint: Checkpoint) -> None:
+    """Load the trained actor, see `trained_team`."""
     saved = checkpoint.payload.get("actor")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")

@@ -15,7 +15,7 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.communication import hear
 from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.reward import Utility
+from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrain import Terrain, TerrainDraws
@@ -104,7 +104,7 @@ class MissionEnvironment:
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
-        self._reward = config.experiment.reward
+        self._reward = make_reward(config.experiment.reward)
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._ranges = torch.tensor(
             (self._uav.communication_range,) if self._uav.fix_range else self._uav.sampled_ranges,
@@ -211,7 +211,7 @@ class MissionEnvironment:
         self._fusion.fuse_heard(state, self._all)
         terminated = state.t >= self.episode_length
         return StepResult(
-            reward=self._reward.relative_scale * utility.relative + self._reward.relative_offset,
+            reward=self._reward(state, actions, utility),
             absolute=utility.absolute,
             relative=utility.relative,
             terminated=terminated,

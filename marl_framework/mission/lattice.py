@@ -141,4 +141,4 @@ def _exclude(mask: Tensor, conflict: Tensor) -> Tensor:
     """Mask conflicting actions; where none would remain, keep the allowed one of highest index."""
     remaining = mask & ~conflict
     highest = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
-    return torch.where(remaining.any(-1, keepdim=True), remaining, highest)
+    return remaining | (highest & ~remaining.any(-1, keepdim=True))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from marl_framework.config import RewardConfig
+from marl_framework.config_io import ConfigError
+from marl_framework.configuration.dotted import load_part
 from marl_framework.mission.belief import entropy, interest_weight
+from marl_framework.mission.state import MissionState
 
 
 class Utility(NamedTuple):
@@ -15,6 +20,40 @@ class Utility(NamedTuple):
 
     absolute: Tensor
     relative: Tensor
+
+
+Reward = Callable[[MissionState, Tensor, Utility], Tensor]
+"""Shared reward of the team, [E] float32.
+
+Called after every step with the missions as they stand now, the actions flown, [E, N], and the
+information gained. On the device: it must not read tensors back to the host.
+"""
+
+
+def make_reward(config: RewardConfig) -> Reward:
+    """Return the reward that `experiment.reward` describes.
+
+    Raises:
+        ConfigError: the user's own function cannot be loaded.
+    """
+    if config.function is None:
+        scale, offset = config.relative_scale, config.relative_offset
+        return lambda state, actions, utility: scale * utility.relative + offset
+    key, path = "experiment.reward.function", config.function
+    function = load_part(path, key, "state", "actions", "utility")
+
+    def reward(state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
+        found = function(state, actions, utility)
+        wanted = utility.relative.shape
+        if not isinstance(found, Tensor) or found.shape != wanted:
+            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ConfigError(
+                f"{key}: {path} must return a tensor of one reward a mission, {list(wanted)}, "
+                f"got {got}"
+            )
+        return found.float()
+
+    return reward
 
 
 def changes(before: Tensor, after: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

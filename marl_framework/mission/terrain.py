@@ -15,6 +15,7 @@ from torch import Tensor
 
 from marl_framework.config import Config
 from marl_framework.mission.cropping import RasterTerrain
+from marl_framework.mission.own_terrain import OwnTerrain, load_own
 from marl_framework.mission.seeding import check_split
 
 # Columns of `TerrainDraws.uniform`: which side, corner, axis or diagonal; complement or not;
@@ -45,16 +46,17 @@ class TerrainDraws:
     """[E] int64, which window of the split's part of the `raster`."""
     symmetry: Tensor | None
     """[E] int64, how that window is flipped and turned (see `cropping.orient`)."""
+    own: tuple[Tensor, ...] = ()
+    """[E, …] each, what the user's own terrains drew."""
 
     def __getitem__(self, environments: slice) -> TerrainDraws:
         """The draws of some of the environments."""
-        return TerrainDraws(
-            self.kind[environments],
-            *(
-                None if draw is None else draw[environments]
-                for draw in (self.uniform, self.noise, self.window, self.symmetry)
-            ),
+        uniform, noise, window, symmetry = (
+            None if draw is None else draw[environments]
+            for draw in (self.uniform, self.noise, self.window, self.symmetry)
         )
+        own = tuple(draw[environments] for draw in self.own)
+        return TerrainDraws(self.kind[environments], uniform, noise, window, symmetry, own)
 
 
 class Terrain:
@@ -68,7 +70,7 @@ class Terrain:
             generator's seed alone.
 
     Raises:
-        ConfigError: the raster cannot be read or is too small.
+        ConfigError: the raster cannot be read or is too small, or there is no such terrain.
     """
 
     def __init__(self, config: Config, device: torch.device | str, split: str) -> None:
@@ -86,10 +88,13 @@ class Terrain:
             self._amplitude = amplitude.to(self.device)
         if "raster" in self.kinds:
             self._raster = RasterTerrain(config, self.device, split)
+        self._own: dict[str, OwnTerrain] = {
+            kind: load_own(kind, config, self.device, split) for kind in self.kinds if "." in kind
+        }
         cells = self.shape[0] * self.shape[1]
         if self._raster is not None:
             cells = max(cells, self._raster.num_pixels)
-        heavy = self._amplitude is not None or self._raster is not None
+        heavy = bool(self._amplitude is not None or self._raster is not None or self._own)
         self._chunk = max(1, (_HEAVY_CELLS if heavy else _LIGHT_CELLS) // cells)
 
     def window_origins(self, draws: TerrainDraws) -> Tensor:
@@ -123,7 +128,8 @@ class Terrain:
         if self._raster is not None:
             window = integers(self._raster.num_windows)
             symmetry = integers(self._raster.num_symmetries)
-        return TerrainDraws(kind, uniform, noise, window, symmetry)
+        own = tuple(terrain.draw(num, generator) for terrain in self._own.values())
+        return TerrainDraws(kind, uniform, noise, window, symmetry, own)
 
     def build(self, draws: TerrainDraws) -> Tensor:
         """Ground truths [E, R, C] bool, True = region of interest. A pure function of `draws`."""
@@ -148,6 +154,8 @@ class Terrain:
         if draws.window is not None and draws.symmetry is not None and self._raster is not None:
             windows = self._raster.build(draws.window, draws.symmetry)
             truth = self._choose("raster", draws.kind, windows, truth)
+        for (name, terrain), drawn in zip(self._own.items(), draws.own, strict=True):
+            truth = self._choose(name, draws.kind, terrain.build(drawn), truth)
         if truth is None:
             raise ValueError("these draws hold nothing that the configured kinds can be built from")
         return truth

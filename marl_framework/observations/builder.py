@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,21 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations import maps
+
+
+class Seen(Protocol):
+    """What actors see of missions; a MissionState is one."""
+
+    positions: Tensor
+    """Lattice indices (x, y, z), [E, N, 3] int64."""
+    t: Tensor
+    """Moves made so far, [E] int64."""
+    heard: Tensor
+    """Who hears whom, itself included, [E, N, N] bool."""
+    pooled_beliefs: Tensor
+    """Area means of the own beliefs on the lattice, [E, N, X, Y] float32."""
+    pooled_readings: Tensor
+    """Area means of the latest readings, [E, N, X, Y] float32."""
 
 
 class ObservationBuilder:
@@ -36,7 +52,7 @@ class ObservationBuilder:
         self._n_agents = config.experiment.missions.n_agents
         self._agent_id = maps.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
 
-    def actor(self, state: MissionState) -> Tensor:
+    def actor(self, state: Seen) -> Tensor:
         """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`."""
         e, n = state.positions.shape[:2]
         parts: dict[str, Callable[[], Tensor]] = {
@@ -93,9 +109,9 @@ class ObservationBuilder:
         extra = [parts[name]().expand(-1, self._n_agents, -1, -1).unsqueeze(2) for name in own]
         return torch.cat([actor_observation, *extra], dim=2)
 
-    def _level(self, state: MissionState, levels: int) -> Tensor:
+    def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels
 
-    def _strips(self, state: MissionState) -> maps.FootprintStrips:
+    def _strips(self, state: Seen) -> maps.FootprintStrips:
         footprint = self._camera.footprint(state.positions)
         return maps.FootprintStrips(footprint, self._camera.shape, self.shape)

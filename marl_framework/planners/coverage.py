@@ -79,7 +79,7 @@ class CoveragePlanner:
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        """Choose an action for each UAV; see `Planner`."""
         plan = self._remembered(state)
         target = self._target(plan)
         reached = self._steps(state.positions, target) == 0

@@ -67,7 +67,7 @@ class InformationGainPlanner:
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        """Choose an action for each UAV; see `Planner`."""
         missions = len(state.positions)
         parts = [
             self._act(state[first : first + self._chunk])

@@ -13,7 +13,7 @@ from marl_framework.mission.state import MissionState
 
 
 class Policy(Protocol):
-    """Scores actions; :class:`~marl_framework.coma_wrapper.COMAWrapper` is one."""
+    """Scores actions; `COMAWrapper` is one."""
 
     def policy(self, observation: Tensor) -> Tensor:
         """Return logits [E, N, A] of observations [E, N, C, X, Y]."""
@@ -51,7 +51,7 @@ class LearnedPlanner:
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        """Choose an action for each UAV; see `Planner`."""
         logits = self._wrapper.policy(self._builder.actor(state))
 
         def choose(i: int, mask: Tensor) -> Tensor:

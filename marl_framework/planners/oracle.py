@@ -78,7 +78,7 @@ class OraclePlanner:
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        """Choose an action for each UAV; see `Planner`."""
         parts = [
             self._act(state[first : first + self._chunk])
             for first in range(0, len(state.positions), self._chunk)

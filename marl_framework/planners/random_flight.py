@@ -18,7 +18,7 @@ class RandomPlanner:
         self._lattice = lattice
 
     def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Choose an action for each UAV; see :class:`~marl_framework.planners.base.Planner`."""
+        """Choose an action for each UAV; see `Planner`."""
 
         def choose(_: int, mask: Tensor) -> Tensor:
             draws = torch.rand(mask.shape, generator=generator, device=mask.device)

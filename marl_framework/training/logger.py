@@ -1,4 +1,4 @@
-"""TensorBoard log of a training: metrics stay tensors until they are due."""
+"""Log of a training: metrics stay tensors until they are due."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
+
+from marl_framework.training.writers import TENSORBOARD, Writer
 
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
@@ -90,13 +92,13 @@ def metric_tag(name: str) -> str:
 
 
 class TrainingLogger:
-    """Writes metrics of training steps to TensorBoard.
+    """Writes metrics of training steps to TensorBoard and elsewhere.
 
     `log` takes tensors and leaves them on their device; when a step is due, one transfer reads
     all of them. `write` takes numbers and writes at once: for what comes now and then.
 
     Args:
-        folder: of the event files.
+        folder: of TensorBoard's event files; None for none.
         scalar_interval: scalars are written every so many training steps, each as its mean
             over the steps since the last time.
         histogram_interval: the same for counts, each as a sum; 0 = never.
@@ -105,16 +107,18 @@ class TrainingLogger:
         resumed_at: training step of the checkpoint that the training goes on from; what an
             earlier process wrote of later steps is then not shown.
         report: shows a line to the user, where the log cannot be written.
+        more: other writers, by what they are called.
     """
 
     def __init__(
         self,
-        folder: Path | str,
+        folder: Path | str | None,
         scalar_interval: int = 1,
         histogram_interval: int = 50,
         bin_values: Mapping[str, Sequence[float]] | None = None,
         resumed_at: int | None = None,
         report: Callable[[str], None] = print,
+        more: Mapping[str, Writer] | None = None,
     ) -> None:
         self.scalar_interval = scalar_interval
         self.histogram_interval = histogram_interval
@@ -126,13 +130,15 @@ class TrainingLogger:
         self._report = report
         self._hook = threading.excepthook
         threading.excepthook = self._on_thread_failure
-        self._writer: SummaryWriter | None = None
-        with self._guarded():
-            self._writer = SummaryWriter(
-                str(folder),
-                flush_secs=_FLUSH_SECONDS,
-                purge_step=None if resumed_at is None else resumed_at + 1,
-            )
+        self._writers: dict[str, Writer] = {}
+        if folder is not None:
+            with self._guarded(TENSORBOARD):
+                self._writers[TENSORBOARD] = SummaryWriter(
+                    str(folder),
+                    flush_secs=_FLUSH_SECONDS,
+                    purge_step=None if resumed_at is None else resumed_at + 1,
+                )
+        self._writers |= more or {}
 
     def log(
         self,
@@ -159,11 +165,13 @@ class TrainingLogger:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
-        with self._guarded():
-            for name, value in values.items():
-                tag = metric_tag(name)
-                if self._writer is not None:
-                    self._writer.add_scalar(tag, float(value), step)
+        numbers = {metric_tag(name): float(value) for name, value in values.items()}
+
+        def add(writer: Writer) -> None:
+            for tag, number in numbers.items():
+                writer.add_scalar(tag, number, step)
+
+        self._each(add)
 
     def figure(self, step: int, name: str, path: Path | str) -> None:
         """Show a picture file under `figures/<name>`."""
@@ -171,9 +179,9 @@ class TrainingLogger:
         if pixels.dtype != np.uint8:
             pixels = (pixels * 255).round().astype(np.uint8)
         layout = "HW" if pixels.ndim == 2 else "HWC"
-        with self._guarded():
-            if self._writer is not None:
-                self._writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
+        self._each(
+            lambda writer: writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
+        )
 
     def flush(self) -> dict[str, float]:
         """Write what waits for its interval; return the scalars as `log` does."""
@@ -188,9 +196,7 @@ class TrainingLogger:
         try:
             self.flush()
         finally:
-            with self._guarded():
-                if self._writer is not None:
-                    self._writer.close()
+            self._each(lambda writer: writer.close())
             threading.excepthook = self._hook
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,15 +221,20 @@ class TrainingLogger:
         if not (writer and isinstance(failure.exc_value, OSError)):
             self._hook(failure)
 
+    def _each(self, write: Callable[[Writer], None]) -> None:
+        for name, writer in list(self._writers.items()):
+            with self._guarded(name):
+                write(writer)
+
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Give the log up, with a warning, where it cannot be written: training is worth more."""
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Give a log up, with a warning, where it cannot be written: training is worth more."""
         try:
             yield
         except OSError as error:
-            self._writer = None
+            self._writers.pop(name, None)
             self._report(
-                f"warning: TensorBoard's log cannot be written: {error.strerror or error}; "
+                f"warning: {name}'s log cannot be written: {error.strerror or error}; "
                 "training goes on without it"
             )
 
@@ -295,10 +306,8 @@ class TrainingLogger:
         between = [(low + high) / 2 for low, high in pairwise(values)]
         first = values[0] - (between[0] - values[0] if between else 0.5)
         last = values[-1] + (values[-1] - between[-1] if between else 0.5)
-        with self._guarded():
-            if self._writer is None:
-                return
-            self._writer.add_histogram_raw(
+        self._each(
+            lambda writer: writer.add_histogram_raw(
                 metric_tag(name),
                 min=first,
                 max=last,
@@ -309,6 +318,7 @@ class TrainingLogger:
                 bucket_counts=counts,
                 global_step=self._step,
             )
+        )
 
 
 def _read(tensors: list[Tensor]) -> list[float]:

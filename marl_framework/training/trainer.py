@@ -32,6 +32,7 @@ from marl_framework.training.resume import check_fit
 from marl_framework.training.run_folder import RunFolder
 from marl_framework.training.schedule import learning_rate_factor
 from marl_framework.training.task import MissionTask
+from marl_framework.training.writers import check_writers, more_writers
 
 
 class NumericalError(ArithmeticError):
@@ -50,6 +51,7 @@ class Trainer:
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
+        check_writers(config.logging.writers)
         self.config = config
         self.device = device
         self.task = MissionTask(
@@ -99,12 +101,13 @@ class Trainer:
         with (
             ProgressView(missions.n_episodes, first) as progress,
             TrainingLogger(
-                run.tensorboard,
+                run.tensorboard if "tensorboard" in log.writers else None,
                 log.scalar_interval,
                 log.histogram_interval,
                 bins,
                 first if any(run.tensorboard.iterdir()) else None,
                 report or progress.print,
+                more_writers(log.writers, run.path, config_to_dict(self.config)),
             ) as logger,
             profile_steps(profile, run.path) as profiled,
             HardwareMonitor(self.device, run.path) as hardware,

@@ -220,6 +220,8 @@ def _to_meta(value: Any) -> Any:
         return value.to("meta")
     if value is None:
         return None
+    if isinstance(value, tuple):
+        return tuple(_to_meta(part) for part in value)
     return type(value)(**{name: _to_meta(part) for name, part in vars(value).items()})
 
 

@@ -1,0 +1,294 @@
+"""Writes a trained team as one file that flies elsewhere: `python -m marl_framework.export`."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
+from marl_framework.evaluation.teams import find_checkpoint, trained_team, world
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners import RandomPlanner
+from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
+from marl_framework.training.files import atomic_file
+
+FACTS = "mission"
+"""Key of the mission's facts in the metadata of an ONNX file."""
+FACTS_FILE = "mission.json"
+"""Name of the same in a file of `torch.export`."""
+TOLERANCE = 1e-5
+
+_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
+_NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
+_EXIT_FAILED = 1
+_EXIT_BAD_INPUT = 2
+_MISSIONS = 5  # compared with PyTorch, each after every move
+_LATENCY_SECONDS = 0.5
+
+Module = PortableActor | PortableTeam
+Arrays = dict[str, np.ndarray[Any, Any]]
+Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line, like every other bad input."""
+        self.exit(_EXIT_BAD_INPUT, f"error: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m marl_framework.export", description=__doc__)
+    add = parser.add_argument
+    add(
+        "--checkpoint",
+        required=True,
+        metavar="RUN_OR_FILE",
+        help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
+    )
+    add("--format", required=True, choices=tuple(_SUFFIXES), help="onnx (.onnx) or torch (.pt2)")
+    add(
+        "--observations",
+        action="store_true",
+        help="build observations and masks inside: from maps to actions of a whole team "
+        "(default: from one UAV's observation and mask to its policy)",
+    )
+    add(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a key of the checkpoint's configuration, such as the team's size",
+    )
+    add("--out", required=True, metavar="FILE", help="the file to write")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code: 0 done, 1 not equal to PyTorch, 2 bad input."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _EXIT_BAD_INPUT
+
+
+def _run(options: argparse.Namespace) -> int:
+    out = Path(options.out)
+    _check(options.format, out)
+    checkpoint = find_checkpoint(options.checkpoint)
+    config = world(None, [*options.overrides, "networks.precision=float32"], checkpoint)
+    actor = trained_team(config, checkpoint, "cpu").actor.eval()
+    module: Module = PortableActor(actor)
+    if options.observations:
+        module = PortableTeam(actor, config, "cpu")
+    samples = sample_inputs(module, config)
+    portable = export(module, samples, options.format, mission_facts(config))
+    difference = largest_difference(portable.run, module, samples)
+    if not difference <= TOLERANCE:
+        print(
+            f"error: the exported team differs from PyTorch by {difference:.1e}, more than "
+            f"{TOLERANCE:g}; nothing was written",
+            file=sys.stderr,
+        )
+        return _EXIT_FAILED
+    try:
+        with atomic_file(out) as file:
+            file.write(portable.content)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    print(report(out, portable, module, samples, difference))
+    return 0
+
+
+def _check(form: str, out: Path) -> None:
+    """Refuse what cannot work before anything is loaded.
+
+    Raises:
+        ConfigError: the name of the file does not fit, or an extra is not installed.
+    """
+    if out.suffix != _SUFFIXES[form]:
+        raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    missing = [name for name in _NEEDED[form] if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"--format {form}: {', '.join(missing)} not installed; "
+            "pip install 'marl_framework[onnx]'"
+        )
+
+
+@dataclass(frozen=True)
+class Portable:
+    """An exported team: the bytes of its file, and how to run them."""
+
+    content: bytes
+    run: Run
+
+
+def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
+    """Return inputs as missions have them: random flights over synthetic terrain.
+
+    One entry a move; of `PortableActor` the first axis holds all UAVs of all missions.
+    """
+    tree = config_to_dict(config)
+    tree["sensor"]["simulation"]["kinds"] = ["split"]  # a map of its own may not be here
+    env = MissionEnvironment(config_from_dict(tree), _MISSIONS, "cpu", "test")
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    planner = RandomPlanner(env.lattice)
+    state = env.reset(env.draw_reset())
+    samples: list[tuple[Tensor, ...]] = []
+    for _ in range(min(env.episode_length, 15)):
+        actions, masks = planner.act(state, env.generator)
+        if isinstance(module, PortableActor):
+            samples.append((builder.actor(state).flatten(0, 1), masks.flatten(0, 1)))
+        else:
+            samples.append(tuple(getattr(state, name).clone() for name in module.inputs))
+        env.step(state, actions, env.draw_step())
+    return samples
+
+
+def export(
+    module: Module, samples: Sequence[tuple[Tensor, ...]], form: str, facts: dict[str, Any]
+) -> Portable:
+    """Turn a module into a file.
+
+    Args:
+        module: what to export.
+        samples: inputs; the first axis of each may have any length later.
+        form: `onnx` or `torch`.
+        facts: plain data that goes with it.
+    """
+    some = torch.export.Dim("count")
+    text = json.dumps(facts)
+    with _quiet(), torch.no_grad():
+        program = torch.export.export(
+            module, samples[0], dynamic_shapes=tuple({0: some} for _ in samples[0])
+        )
+        if form == "torch":
+            buffer = io.BytesIO()
+            torch.export.save(program, buffer, extra_files={FACTS_FILE: text})
+            return Portable(buffer.getvalue(), _run_torch(buffer, module))
+        exported = torch.onnx.export(
+            program,
+            samples[0],
+            input_names=list(module.inputs),
+            output_names=list(module.outputs),
+            dynamo=True,
+            verbose=False,
+        )
+    assert exported is not None
+    exported.model.metadata_props[FACTS] = text
+    content = exported.model_proto.SerializeToString()
+    return Portable(content, _run_onnx(content))
+
+
+def _run_torch(buffer: io.BytesIO, module: Module) -> Run:
+    buffer.seek(0)
+    loaded = torch.export.load(buffer).module()
+
+    def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        found = loaded(*(torch.from_numpy(arrays[name]) for name in module.inputs))
+        return [part.numpy() for part in (found if isinstance(found, tuple) else (found,))]
+
+    return run
+
+
+def _run_onnx(content: bytes) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        return list(session.run(None, arrays))
+
+    return run
+
+
+@torch.no_grad()
+def largest_difference(run: Run, module: Module, samples: Sequence[tuple[Tensor, ...]]) -> float:
+    """Return the largest difference of any output to PyTorch's; also with one entry alone."""
+    worst = 0.0
+    for sample in (*samples, tuple(part[:1] for part in samples[-1])):
+        expected = module(*sample)
+        parts = expected if isinstance(expected, tuple) else (expected,)
+        for ours, theirs in zip(parts, run(_arrays(module, sample)), strict=True):
+            worst = max(worst, float(np.abs(ours.numpy() - theirs).max()))
+    return worst
+
+
+@torch.no_grad()
+def report(
+    out: Path,
+    portable: Portable,
+    module: Module,
+    samples: Sequence[tuple[Tensor, ...]],
+    difference: float,
+) -> str:
+    """Return what was written, how exact it is, and how long one call takes."""
+    sample = tuple(part[:1] for part in samples[-1])
+    arrays = _arrays(module, sample)
+    what = "one UAV" if isinstance(module, PortableActor) else "one whole team"
+    inputs = ", ".join(f"{name} {list(arrays[name].shape)}" for name in module.inputs)
+    return "\n".join(
+        (
+            f"wrote {out}: {len(portable.content) / 1e6:.2f} MB",
+            f"inputs for {what}: {inputs}",
+            f"outputs: {', '.join(module.outputs)}",
+            f"largest difference to PyTorch: {difference:.1e}",
+            f"latency of {what}: {_median_ms(lambda: portable.run(arrays)):.2f} ms "
+            f"(PyTorch: {_median_ms(lambda: module(*sample)):.2f} ms)",
+        )
+    )
+
+
+def _arrays(module: Module, sample: Sequence[Tensor]) -> Arrays:
+    return {name: part.numpy() for name, part in zip(module.inputs, sample, strict=True)}
+
+
+def _median_ms(work: Callable[[], object]) -> float:
+    work()
+    times: list[float] = []
+    while sum(times) < _LATENCY_SECONDS:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what PyTorch's exporters say about themselves."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""The trained team as one graph of tensors, to be flown without this library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marl_framework.coma.policy import policy_probabilities
+from marl_framework.config import Config
+from marl_framework.mission.area import area_pool, area_weights
+from marl_framework.mission.camera import Camera
+from marl_framework.mission.lattice import Lattice
+from marl_framework.observations.builder import ObservationBuilder
+
+_EVERYWHERE = 1e9  # [m]; JSON has no infinity
+
+
+class PortableActor(nn.Module):
+    """The actor with its mask.
+
+    Args:
+        actor: maps [B, C_a, X, Y] to logits [B, A].
+    """
+
+    inputs = ("observation", "mask")
+    outputs = ("probabilities",)
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, observation: Tensor, mask: Tensor) -> Tensor:
+        """Return the policy [B, A] float32, 0 where masked.
+
+        Args:
+            observation: [B, C_a, X, Y] float32, of any UAVs.
+            mask: [B, A] bool, True = allowed; at least one action is.
+        """
+        return policy_probabilities(self.actor(observation), mask, 0.0)
+
+
+@dataclass
+class _Seen:
+    """What the observation builder reads of a mission."""
+
+    positions: Tensor
+    t: Tensor
+    heard: Tensor
+    pooled_beliefs: Tensor
+    pooled_readings: Tensor
+
+
+class PortableTeam(nn.Module):
+    """The actor with its observations and masks inside: from maps to actions.
+
+    The UAVs choose in order, each the most probable of the actions that are left to it, as
+    `LearnedPlanner` does.
+
+    Args:
+        actor: maps [B, C_a, X, Y] to logits [B, A].
+        config: the mission; lattice, camera and team size are fixed by it.
+        device: where the actor is.
+    """
+
+    inputs = ("positions", "t", "heard", "beliefs", "readings")
+    outputs = ("actions", "probabilities")
+
+    def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
+        super().__init__()
+        self.actor = actor
+        self._lattice = Lattice(config, device)
+        self._camera = Camera(config, device)
+        self._builder = ObservationBuilder(config, self._lattice, self._camera)
+        self._area = tuple(
+            area_weights(cells, outputs).float().to(device)
+            for cells, outputs in zip(self._camera.shape, self._builder.shape, strict=True)
+        )
+
+    def forward(
+        self, positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return actions [E, N] int64 and the policy they are taken from, [E, N, A] float32.
+
+        Args:
+            positions: lattice indices (x, y, z), [E, N, 3] int64.
+            t: moves made so far, [E] int64.
+            heard: who hears whom, itself included, [E, N, N] bool.
+            beliefs: P(region of interest) as each UAV knows it, [E, N, R, C] float32.
+            readings: latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
+                +1, -1, and 0 outside the footprint.
+        """
+        tiles = self._camera.tile_weights(positions)
+        seen = _Seen(
+            positions=positions,
+            t=t,
+            heard=heard,
+            pooled_beliefs=area_pool(beliefs, *self._area),
+            pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
+        )
+        observation = self._builder.actor(seen)
+        logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
+
+        def choose(i: int, mask: Tensor) -> Tensor:
+            return logits[:, i].masked_fill(~mask, -torch.inf).argmax(-1)
+
+        actions, masks = self._lattice.choose_in_order(positions, choose)
+        return actions, policy_probabilities(logits, masks, 0.0)
+
+
+def mission_facts(config: Config) -> dict[str, Any]:
+    """Return what it takes to fly the mission without this library, as plain data.
+
+    `rows[x][z]` and `cols[y][z]` tell what a UAV sees along each axis at a lattice index and an
+    altitude index: first cell of the footprint, one past its last, first cell of the window.
+    """
+    lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
+    x, y, z = lattice.shape
+    grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
+    seen = camera.footprint(grid.view(x, y, z, 3))
+    rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
+    cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
+    return {
+        "agents": config.experiment.missions.n_agents,
+        "moves": config.episode_length,
+        "lattice": list(lattice.shape),
+        "spacing": lattice.spacing,
+        "altitudes": list(config.altitudes),
+        "offsets": lattice.offsets.tolist(),
+        "map": list(camera.shape),
+        "cell_size": list(config.cell_size),
+        "window": list(camera.window),
+        "rows": rows.tolist(),
+        "cols": cols.tolist(),
+        "noise": camera.noise.tolist(),
+        "prior": config.mapping.prior,
+        "communication_range": min(config.experiment.uav.communication_range, _EVERYWHERE),
+        "channels": list(config.observation.actor_channels),
+    }

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners import LearnedPlanner
+from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
+from tests.small import small_config
+
+WORLDS: list[dict[str, Any]] = [
+    {},
+    {"agents": 1, "actions": 4},
+    {"actions": 27, "dims": (30.0, 40.0), "prior": 0.3},
+    {"actions": 9, "uav": {"communication_range": 8.0, "failure_rate": 0.3}},
+    {"observation": {"centred_entropy": True, "centred_footprint": True, "budget": False}},
+]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_portable_team_flies_like_the_learned_planner(
+    world: dict[str, Any], device: torch.device
+) -> None:
+    config = small_config(**world)
+    env = MissionEnvironment(config, 6, device)
+    coma = COMAWrapper(config.networks, mission_sizes(config), device)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    planner = LearnedPlanner(coma, builder, env.lattice)
+    team = PortableTeam(coma.actor, config, device)
+    one = PortableActor(coma.actor)
+    state = env.reset(env.draw_reset())
+    for _ in range(env.episode_length):
+        expected, masks = planner.act(state, env.generator)
+        actions, policy = team(*(getattr(state, name) for name in team.inputs))
+        assert torch.equal(actions, expected)
+        alone = one(builder.actor(state).flatten(0, 1), masks.flatten(0, 1))
+        torch.testing.assert_close(alone, policy.flatten(0, 1), atol=1e-5, rtol=0)
+        torch.testing.assert_close(policy.sum(-1), torch.ones_like(policy[..., 0]))
+        assert (policy[~masks] == 0).all()
+        env.step(state, actions, env.draw_step())
+
+
+def test_the_facts_of_a_mission_are_those_of_its_camera_and_lattice() -> None:
+    config = small_config(dims=(30.0, 40.0), uav={"communication_range": float("inf")})
+    env = MissionEnvironment(config, 5, "cpu")
+    facts = mission_facts(config)
+    state = env.reset(env.draw_reset())
+    seen = env.camera.footprint(state.positions)
+    for e in range(5):
+        for i, (x, y, z) in enumerate(state.positions[e].tolist()):
+            rows = [int(field[e, i]) for field in (seen.row0, seen.row1, seen.window_row)]
+            cols = [int(field[e, i]) for field in (seen.col0, seen.col1, seen.window_col)]
+            assert (facts["rows"][x][z], facts["cols"][y][z]) == (rows, cols)
+    assert facts["communication_range"] == 1e9
+    assert facts["moves"] == env.episode_length
+    assert facts["offsets"] == env.lattice.offsets.tolist()
