@@ -23,7 +23,7 @@ FLOORS = (
     {"coma"},
     {"coma_wrapper"},
     {"training", "planners", "evaluation"},
-    {"main", "evaluate", "doctor", "history"},
+    {"main", "evaluate", "doctor", "history", "integrations"},
 )
 ON_DEVICE = ("mission", "observations", "coma")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
