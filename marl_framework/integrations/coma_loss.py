@@ -17,7 +17,7 @@ from marl_framework.coma.policy import policy_entropy
 from marl_framework.integrations.extras import missing_extra
 
 try:
-    from tensordict import TensorDict, TensorDictBase
+    from tensordict import TensorDict, TensorDictBase, TensorDictParams
     from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
     from tensordict.utils import NestedKey
     from torchrl.objectives import LossModule, ValueEstimators
@@ -62,7 +62,14 @@ class COMALoss(LossModule):
         terminated: NestedKey = "terminated"
 
     default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
     default_value_estimator = ValueEstimators.TDLambda
+    actor_network: ProbabilisticTensorDictSequential
+    critic_network: TensorDictModule
+    actor_network_params: TensorDictParams
+    critic_network_params: TensorDictParams
+    target_actor_network_params: TensorDictParams
+    target_critic_network_params: TensorDictParams
     out_keys = (
         "loss_objective", "loss_entropy", "loss_critic", "entropy", "advantage_std", "td_error",
     )  # fmt: skip

@@ -95,12 +95,6 @@ class MissionEnv(EnvBase):
         ends = {name: flag(*lead, 1) for name in ("done", "terminated", "truncated")}
         self.done_spec = Composite(ends, shape=lead, device=device)
 
-    def render(self, mode: str = "rgb_array") -> Any:
-        """Return a picture of the first mission, [H, W, 3] uint8."""
-        from marl_framework.integrations.rendering import frame
-
-        return frame(self.missions, 0)
-
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self.missions.reset(None if mask is None else mask.view(self.batch_size))

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = {
     "torchrl": ["torchrl", "tensordict"],
     "coma_loss": ["torchrl", "tensordict"],
+    "benchmarl": ["benchmarl", "torchrl"],
     "pettingzoo": ["pettingzoo", "gymnasium"],
     "gymnasium": ["gymnasium"],
 }
