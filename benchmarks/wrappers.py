@@ -54,9 +54,11 @@ def core(config: Config, device: torch.device, draws: Tensor) -> Episode:
         state = env.reset(env.draw_reset(), state)
         builder.actor(state)
         for u in draws:
-            actions, _ = env.lattice.choose_in_order(
-                state.positions, lambda i, mask, u=u: (u[:, i] * mask).argmax(-1)
-            )
+
+            def choose(i: int, mask: Tensor, u: Tensor = u) -> Tensor:
+                return (u[:, i] * mask).argmax(-1)
+
+            actions, _ = env.lattice.choose_in_order(state.positions, choose)
             env.step(state, actions, env.draw_step(reuse=True))
             builder.actor(state)
 
@@ -77,7 +79,7 @@ def benchmarl(config: Config, device: torch.device, draws: Tensor) -> Episode:
     from marl_framework.integrations.benchmarl import MissionTask
     from marl_framework.integrations.torchrl import MissionEnv
 
-    task = MissionTask.MAPPING.get_task()
+    task = MissionTask["MAPPING"].get_task()
     env = MissionEnv(config, draws.shape[1], device, with_state=True)
     transforms = [*task.get_env_transforms(env), task.get_reward_sum_transform(env)]
     return _tensordict_episode(TransformedEnv(env, Compose(*transforms)), draws)

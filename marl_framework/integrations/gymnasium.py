@@ -115,8 +115,12 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         """Fly one step; see `autoreset_mode` for what follows the last one.
 
         Raises:
-            ValueError: a mission is over and, with `DISABLED`, was not reset.
+            ValueError: an action does not exist, or a mission is over and, with `DISABLED`, was
+                not reset.
         """
+        chosen = np.asarray(actions)
+        if not self.action_space.contains(chosen.astype(np.int64)):
+            raise ValueError(f"actions {chosen.tolist()} are not in {self.action_space}")
         if self._over.any() and self.autoreset_mode == AutoresetMode.DISABLED:
             over = np.flatnonzero(self._over).tolist()
             raise ValueError(f"missions {over} are over; call reset() with a reset_mask of them")
@@ -127,8 +131,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         else:
             device = self.missions.environment.device
-            chosen = torch.as_tensor(np.asarray(actions), dtype=torch.int64, device=device)
-            result = self.missions.step(chosen)
+            moves = torch.as_tensor(chosen, dtype=torch.int64, device=device)
+            result = self.missions.step(moves)
             rewards, terminated = _numpy(result.reward), _numpy(result.terminated)
             truncated = _numpy(result.truncated)
             self._over = terminated.copy()

@@ -116,7 +116,7 @@ class MissionParallelEnv(ParallelEnv[str, Seen, int]):
         """Fly one step; after the last one there are no agents and nothing happens.
 
         Raises:
-            ValueError: an agent has no action.
+            ValueError: an agent has no action, or one that does not exist.
         """
         names = self.agents
         if not names:
@@ -124,8 +124,12 @@ class MissionParallelEnv(ParallelEnv[str, Seen, int]):
         missing = [name for name in names if name not in actions]
         if missing:
             raise ValueError(f"no action of {', '.join(missing)}; every agent must act")
-        chosen = torch.tensor([[int(actions[name]) for name in names]])
-        result = self.missions.step(chosen.to(self.missions.environment.device))
+        chosen = [int(actions[name]) for name in names]
+        if not all(0 <= action < self.missions.num_actions for action in chosen):
+            last = self.missions.num_actions - 1
+            raise ValueError(f"actions {chosen} of {', '.join(names)} must lie in 0 … {last}")
+        device = self.missions.environment.device
+        result = self.missions.step(torch.tensor([chosen], device=device))
         over = bool(result.terminated[0])
         seen, reward = self._seen(), float(result.reward[0])
         if over:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,15 @@ def _env(task: Any) -> TransformedEnv:
     return TransformedEnv(env, Compose(*task.get_env_transforms(env)))
 
 
-@pytest.mark.filterwarnings("ignore:size_average and reduce args:UserWarning")  # TorchRL's
+@pytest.fixture
+def _their_warnings() -> Iterator[None]:
+    """BenchMARL uses names that TorchRL warns of, and TorchRL arguments that PyTorch warns of."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(benchmarl|torchrl|tensordict|torch\.nn)\.")
+        yield
+
+
+@pytest.mark.usefixtures("_their_warnings")
 @pytest.mark.parametrize("algorithm", [MappoConfig, IppoConfig])
 def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
     config = ExperimentConfig.get_from_yaml()

@@ -85,6 +85,14 @@ def test_some_missions_start_anew_and_the_others_go_on() -> None:
         env.step(np.ones((3, 3), int))
 
 
+@pytest.mark.parametrize("actions", [[[0, 6, 0]] * 2, [[0, -1, 0]] * 2, [[0, 0, 0]]])
+def test_actions_that_do_not_exist_are_refused(actions: list[list[int]]) -> None:
+    env = MissionVectorEnv(CONFIG, 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions \[\[0, .*\]\] are not in Box"):
+        env.step(np.array(actions))
+
+
 def test_gymnasiums_wrappers_count_whole_episodes() -> None:
     env = RecordEpisodeStatistics(MissionVectorEnv(CONFIG, 2))
     env.reset(seed=1)

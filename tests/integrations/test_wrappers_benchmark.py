@@ -20,6 +20,7 @@ SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--seconds-per-row",
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "memory_bandwidth", lambda _: 1e10)
+    torch.set_num_threads(1)  # compiled loops take all cores when they are first called
 
 
 def test_rows_of_the_core_and_every_wrapper(
