@@ -92,6 +92,15 @@ class COMAWrapper:
 
     # Learning -----------------------------------------------------------------------------
 
+    def set_learning_rates(self, factor: float) -> None:
+        """Multiply the configured learning rates of actor and critic, for the next updates."""
+        for optimizer, rate in (
+            (self.actor_optimizer, self._networks.actor.learning_rate),
+            (self.critic_optimizer, self._networks.critic.learning_rate),
+        ):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+
     def update(
         self, rollout: Rollout, epsilon: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
@@ -103,7 +112,8 @@ class COMAWrapper:
             generator: shuffles the transitions; on the networks' device.
 
         Returns:
-            Means over all batches, as tensors on the device (see `training.logger`).
+            Tensors on the device (see `training.logger`): losses and gradient norms are means over
+            all batches; what only describes policy and critic is a mean over the last pass.
         """
         targets = self.targets(rollout)
         flat = _Transitions(
@@ -113,17 +123,19 @@ class COMAWrapper:
             old_probabilities=rollout.probabilities.flatten(0, 2),
             targets=targets.flatten(),
         )
-        records: list[dict[str, Tensor]] = []
-        for _ in range(self._networks.data_passes):
+        records: dict[str, list[Tensor]] = {}
+        passes = self._networks.data_passes
+        for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
             for index in order.tensor_split(min(self._networks.batch_number, len(flat))):
-                records.append(self._learn(flat[index], epsilon))
+                record = self._learn(flat[index], epsilon, describe=number == passes - 1)
+                for key, value in record.items():
+                    records.setdefault(key, []).append(value)
         self.training_steps += 1
         self._update_target()
-        stats = {key: torch.stack([r[key] for r in records]).mean() for key in records[0]}
-        stats["skipped_updates"] = torch.stack([r["skipped_updates"] for r in records]).sum()
+        stats = {key: torch.stack(values).mean() for key, values in records.items()}
+        stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
         self._skipped += stats["skipped_updates"]
-        stats["kl"] = torch.stack([r["kl"] for r in records[-self._networks.batch_number :]]).mean()
         stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
         return stats
 
@@ -138,7 +150,9 @@ class COMAWrapper:
             rollout.rewards, values, self._networks.gamma, self._networks.lambda_
         )
 
-    def _learn(self, batch: _Transitions, epsilon: float) -> dict[str, Tensor]:
+    def _learn(
+        self, batch: _Transitions, epsilon: float, describe: bool = True
+    ) -> dict[str, Tensor]:
         """Update critic and actor on one batch; the advantage uses the critic before its update.
 
         The networks take the batch in parts of `micro_batch` transitions and add their
@@ -148,16 +162,18 @@ class COMAWrapper:
         values, value_loss, value_norm, bad_value = self._learn_critic(parts)
         learned, policy_loss, policy_norm, bad_policy = self._learn_actor(parts, values, epsilon)
         self.scaler.update()
-        probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
-        with torch.no_grad():
-            return {
-                "critic_loss": value_loss,
-                "actor_loss": policy_loss,
-                "critic_gradient_norm": value_norm,
-                "actor_gradient_norm": policy_norm,
-                "skipped_updates": bad_value + bad_policy,
-                **_diagnostics(batch, torch.cat(values), probabilities, advantages),
-            }
+        record = {
+            "critic_loss": value_loss,
+            "actor_loss": policy_loss,
+            "critic_gradient_norm": value_norm,
+            "actor_gradient_norm": policy_norm,
+            "skipped_updates": bad_value + bad_policy,
+        }
+        if describe:
+            probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
+            with torch.no_grad():
+                record |= _diagnostics(batch, torch.cat(values), probabilities, advantages)
+        return record
 
     def _learn_critic(
         self, parts: list[_Transitions]
@@ -215,7 +231,9 @@ class COMAWrapper:
         with self._amp():
             logits = self.actor(part.states[:, : self.sizes.actor_channels])
         probabilities = policy_probabilities(logits, part.masks, epsilon)
-        return probabilities, counterfactual_advantage(values, probabilities.detach(), part.actions)
+        returns = part.targets if self._networks.advantage == "return" else None
+        baseline = probabilities.detach()
+        return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
     def _backward(self, loss: Tensor, part: _Transitions, parts: list[_Transitions]) -> Tensor:
         """Add the gradient of a part's mean loss, as its share of the batch; return the share."""
@@ -289,12 +307,7 @@ class COMAWrapper:
             "critic_optimizer",
         ):
             getattr(self, name).load_state_dict(state[name])
-        for optimizer, rate in (
-            (self.actor_optimizer, self._networks.actor.learning_rate),
-            (self.critic_optimizer, self._networks.critic.learning_rate),
-        ):
-            for group in optimizer.param_groups:
-                group["lr"] = rate  # the configuration's, which may have been changed
+        self.set_learning_rates(1.0)  # the configuration's, which may have been changed
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])

@@ -89,6 +89,7 @@ def test_the_published_file_loads_and_names_what_it_drops_in_one_warning() -> No
     dropped = text.partition("any more: ")[2].split(", ")
     assert sorted(dropped) == sorted(DROPPED)
     ours = set_key(config_to_dict(Config()), "experiment.title", "published")
+    set_key(ours, "environment.num_envs", 2)
     set_key(ours, "networks.actor.hidden_dim", 128)
     set_key(ours, "networks.critic.fc1_dim", 64)
     assert config_to_dict(config) == ours
@@ -231,6 +232,10 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("networks: {device: gpu}", "networks.device: must be auto, cpu, cuda or cuda:N, got 'gpu'"),
     ("networks: {device: 'cuda:٣'}", "networks.device: must be auto"),
     ("networks: {lambda: -0.1}", "networks.lambda: must be at least 0, got -0.1"),
+    ("networks: {lr_scaling: root}", "networks.lr_scaling: must be one of 'none', 'sqrt' or"),
+    ("networks: {lr_base_batch: 0}", "networks.lr_base_batch: must be at least 1, got 0"),
+    ("networks: {warmup_steps: -1}", "networks.warmup_steps: must be at least 0, got -1"),
+    ("networks: {lr_decay: 1.5}", "networks.lr_decay: must be at most 1, got 1.5"),
     ("networks: {actor: {learning_rate: 0}}", "learning_rate: must be above 0, got 0"),
     ("mapping: {prior: 1}", "mapping.prior: must be below 1, got 1"),
     ("experiment: {title: ''}", "experiment.title: must be a text that is not empty"),
@@ -252,6 +257,10 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("sensor: {model: {table: {5: 0.1}}}", "sensor.model.table covers 5 to 5 m, not the alt"),
     ("sensor: {model: {type: exponential, coeff_a: 2}}", "sensor.model.coeff_a 2"),
     ("sensor: {simulation: {kinds: [raster]}}", "raster.path names no file"),
+    (
+        "networks: {lr_scaling: linear, batch_size: 10000000}",
+        "networks.lr_scaling linear makes networks.actor.learning_rate 1.67 for batches of 10,0",
+    ),
     ("environment: {x_dim: 4}", "lattice of 1 x 11"),
     ("environment: {x_dim: 2000, y_dim: 2000}", "lattice of 401 x 401"),
     ("sensor: {pixel: {number_x: 8000, number_y: 8000}}", "is too large"),

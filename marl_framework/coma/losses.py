@@ -9,15 +9,23 @@ from marl_framework.coma.networks import taken
 from marl_framework.coma.policy import log_probabilities, policy_entropy
 
 
-def counterfactual_advantage(values: Tensor, probabilities: Tensor, actions: Tensor) -> Tensor:
+def counterfactual_advantage(
+    values: Tensor, probabilities: Tensor, actions: Tensor, returns: Tensor | None = None
+) -> Tensor:
     """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'): what the own action added, others held fixed.
+
+    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same and does not depend on the
+    own action, so the gradient has no bias from it; what the action led to is taken from the
+    mission flown instead of from a critic that has seen it seldom.
 
     Args:
         values: Q(s, ·) [..., A].
         probabilities: π [..., A].
         actions: taken [...].
+        returns: TD(λ) returns G [...] of the actions taken; None = the critic's Q(s, a).
     """
-    return taken(values, actions) - (probabilities * values).sum(-1)
+    gained = taken(values, actions) if returns is None else returns
+    return gained - (probabilities * values).sum(-1)
 
 
 def critic_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class EnvironmentConfig(Section):
     num_envs: missions in parallel, over all ranks; x_dim, y_dim: sides of the area [m].
     """
 
-    num_envs: Annotated[int, Field(ge=1, le=2**20)] = 2
+    num_envs: Annotated[int, Field(ge=1, le=2**20)] = 5
     seed: Annotated[int, Field(ge=0, lt=2**20)] = 3
     x_dim: Metres = 50.0
     y_dim: Metres = 50.0

@@ -42,6 +42,14 @@ def test_with_one_agent_the_advantage_is_q_minus_v():
     torch.testing.assert_close(counterfactual_advantage(values, pi, actions), q - v)
 
 
+def test_returns_take_the_place_of_the_value_of_the_action_taken_alone():
+    values, pi = batch()
+    actions, returns = torch.arange(16) % 5, torch.linspace(-1, 1, 16)
+    expected = [returns[b] - sum(pi[b, a] * values[b, a] for a in range(5)) for b in range(len(pi))]
+    found = counterfactual_advantage(values, pi, actions, returns)
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
 def test_critic_loss_is_the_mean_squared_error_of_the_action_taken():
     values = torch.tensor([[1.0, 5.0], [2.0, 3.0]])
     loss = critic_loss(values, torch.tensor([0, 1]), torch.tensor([0.0, 5.0]))

@@ -49,8 +49,9 @@ def rollout_on(device="cpu", num_envs=3) -> Rollout:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_two_by_two_team_game_is_solved(seed):
-    coma = make(seed, critic={"target_update_mode": "soft", "tau": 0.2})
+@pytest.mark.parametrize("advantage", ["critic", "return"])
+def test_a_two_by_two_team_game_is_solved(seed, advantage):
+    coma = make(seed, advantage=advantage, critic={"target_update_mode": "soft", "tau": 0.2})
     game = ToyGame(32, seed)
     collector = RolloutCollector(game)
     for _ in range(120):
@@ -119,17 +120,19 @@ def test_soft_target_moves_by_tau():
 
 def test_all_transitions_are_used_once_per_pass_in_equal_batches(monkeypatch):
     coma, rollout = make(batch_number=5, data_passes=3), rollout_on(num_envs=4)  # 16 transitions
-    sizes, seen = [], []
+    sizes, seen, described = [], [], []
 
-    def record(batch, epsilon):
+    def record(batch, epsilon, describe):
         sizes.append(len(batch))
         seen.append(batch.targets)
-        return {"kl": torch.tensor(0.0), "skipped_updates": torch.tensor(0.0)}
+        described.append(describe)
+        return {"skipped_updates": torch.tensor(0.0)}
 
     monkeypatch.setattr(coma, "_learn", record)
     targets = coma.targets(rollout)
     coma.update(rollout, 0.1)
     assert sizes == [4, 3, 3, 3, 3] * 3
+    assert described == [False] * 10 + [True] * 5  # only the last pass is described
     for k in range(3):
         one_pass = torch.cat(seen[5 * k : 5 * k + 5]).sort().values
         torch.testing.assert_close(one_pass, targets.flatten().sort().values)
@@ -144,8 +147,9 @@ def test_gradient_norms_are_clipped_and_reported_before_clipping():
         assert norm <= 1.1e-6
 
 
-def test_normalised_advantages_change_the_actors_step_only():
-    plain, scaled = make(), make(normalize_advantages=True)
+@pytest.mark.parametrize("option", [{"normalize_advantages": True}, {"advantage": "return"}])
+def test_options_of_the_advantage_change_the_actors_step_only(option):
+    plain, scaled = make(), make(**option)
     for coma in (plain, scaled):
         coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
     assert same(plain.critic, scaled.critic)

@@ -1,0 +1,284 @@
+"""Which choices make a team learn: variants of a schedule, each trained from several seeds.
+
+    python -m benchmarks.learning [--variants kept,…] [--seeds 3,4,5] [--steps 120] [--out FILE]
+
+A run trains the params file (default: params_fast.yaml) with one variant's overrides and flies the
+same validation missions greedily every `evaluation.interval` training steps. The learning rates
+decay over `--steps`. Every run is written as soon as it is done, and a run that the JSON already
+has, with the same configuration, is not made again: long comparisons can be made in parts. The
+figure beside the JSON has the curves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks import harness
+from benchmarks.harness import BAD_INPUT, number_text
+from benchmarks.training import add_device, read_options, with_overrides
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.device import describe_device
+from marl_framework.training.monitor import StageTimer
+from marl_framework.training.trainer import Trainer
+
+SUITE = "learning"
+STEPS = 120
+SEEDS = "3,4,5"
+LEARNED = 0.35  # validation entropy [bit] that counts as learned, for the time it takes
+MOST_SEED = 2**20 - 1
+
+_CENTRED = [f"observation.centred_{name}=false" for name in ("entropy", "probability", "footprint")]
+VARIANTS: dict[str, list[str]] = {
+    "kept": [],
+    "critic_advantage": ["networks.advantage=critic"],
+    "discount_0.99": ["networks.gamma=0.99", "networks.lambda=0.8"],
+    "discount_0.95": ["networks.gamma=0.95", "networks.lambda=0.8"],
+    "critic_discount_0.99": [
+        "networks.advantage=critic",
+        "networks.gamma=0.99",
+        "networks.lambda=0.8",
+    ],
+    "not_clipped": ["networks.clip_ratio=0"],
+    "not_normalized": ["networks.normalize_advantages=false"],
+    "no_entropy_bonus": ["networks.entropy_coefficient=0"],
+    "no_centred_maps": _CENTRED,
+    "one_pass": ["networks.data_passes=1"],
+    "constant_rate": ["networks.lr_decay=1"],
+    "actor_rate_1e-3": ["networks.actor.learning_rate=1e-3"],
+    "actor_rate_1e-4": ["networks.actor.learning_rate=1e-4"],
+    "wide": ["networks.actor.conv_channels=96", "networks.critic.conv_channels=96"],
+    "published": [
+        "networks.advantage=critic",
+        "networks.gamma=0.99",
+        "networks.lambda=0.8",
+        "networks.clip_ratio=0",
+        "networks.normalize_advantages=false",
+        "networks.entropy_coefficient=0",
+        "networks.lr_decay=1",
+        "networks.copy_rate=10",
+        "networks.data_passes=5",
+        "networks.actor.learning_rate=1e-5",
+        "networks.critic.learning_rate=1e-4",
+        "experiment.missions.eps_max=0.5",
+        *_CENTRED,
+    ],
+}
+"""Overrides of the params file; `published` has the paper's learning on the same small networks."""
+
+
+def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
+    """Train as configured; return what each validation found, with the time spent on learning.
+
+    Returns:
+        Rows of `training_step`, `transitions`, `seconds` (without validation), `roi_entropy`
+        [bit], `f1`, `return`, and `policy_entropy` [nat], `kl`, `explained_variance` of the
+        training step before.
+    """
+    trainer, timer = Trainer(config, device), StageTimer(device)
+    rows: list[dict[str, float]] = []
+    seconds, transitions = 0.0, 0
+    for step in range(1, config.experiment.missions.n_episodes + 1):
+        start = time.perf_counter()
+        metrics, _ = trainer._training_step(timer)
+        timer.wall()  # waits for the device
+        seconds += time.perf_counter() - start
+        if not trainer._is_due(config.evaluation.interval, step):
+            continue
+        transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
+        found, _ = trainer._validate()
+        rows.append(
+            {
+                "training_step": step,
+                "transitions": transitions,
+                "seconds": seconds,
+                "roi_entropy": found["validation_entropy"],
+                "f1": found["validation_f1"],
+                "return": found["validation_return"],
+                **{
+                    name: float(metrics[name])
+                    for name in ("policy_entropy", "kl", "explained_variance")
+                },
+            }
+        )
+    return rows
+
+
+def run(
+    config: Config, device: torch.device, variants: Sequence[str], seeds: Sequence[int], path: Path
+) -> dict[str, Any]:
+    """Make the runs that `path` does not have, writing it after each one.
+
+    Args:
+        config: what the variants change.
+        device: where everything lives.
+        variants: names in `VARIANTS`.
+        seeds: of `environment.seed`.
+        path: the JSON.
+
+    Returns:
+        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `learn`).
+    """
+    settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
+    found: dict[str, Any] = {"settings": settings, "runs": _known(path, settings)}
+    found["machine"] = harness.describe_machine(device)
+    for seed in seeds:
+        for variant in variants:
+            if any((one["variant"], one["seed"]) == (variant, seed) for one in found["runs"]):
+                continue
+            chosen = with_overrides(config, f"environment.seed={seed}", *VARIANTS[variant])
+            rows = learn(chosen, device)
+            found["runs"].append({"variant": variant, "seed": seed, "rows": rows})
+            print(f"{variant}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
+            harness.write_json(path, SUITE, found)
+            draw(found, path.with_suffix(".png"))
+    return found
+
+
+def _known(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs of an earlier JSON whose configuration and variants are the same."""
+    if not path.is_file():
+        return []
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        same = before["settings"]["configuration"] == json.loads(
+            json.dumps(settings["configuration"])
+        )
+        runs: list[dict[str, Any]] = before["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--out {path}: it is not a file of this benchmark") from error
+    if not same:
+        raise ConfigError(f"--out {path}: its runs are of another configuration; name a new file")
+    variants = before["settings"]["variants"]
+    return [one for one in runs if variants[one["variant"]] == VARIANTS.get(one["variant"])]
+
+
+# Table and figure -------------------------------------------------------------------------
+
+
+def by_variant(found: Mapping[str, Any]) -> dict[str, list[list[dict[str, float]]]]:
+    """Return the rows of all seeds of each variant, in the order of `VARIANTS`."""
+    runs = found["runs"]
+    grouped = {v: [one["rows"] for one in runs if one["variant"] == v] for v in VARIANTS}
+    return {variant: seeds for variant, seeds in grouped.items() if seeds}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the last validation of each variant as text: means and deviations over seeds."""
+    lines = []
+    for variant, seeds in by_variant(found).items():
+        learned = [
+            next((row["transitions"] for row in rows if row["roi_entropy"] <= LEARNED), None)
+            for rows in seeds
+        ]
+        reached = [number for number in learned if number is not None]
+        lines.append(
+            (
+                variant,
+                str(len(seeds)),
+                *(_spread([rows[-1][name] for rows in seeds]) for name in ("roi_entropy", "f1")),
+                _spread([rows[-1]["policy_entropy"] for rows in seeds]),
+                f"{mean(reached):,.0f}" if len(reached) == len(seeds) else "–",
+                number_text(mean(rows[-1]["seconds"] for rows in seeds), ".0f"),
+            )
+        )
+    steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
+    header = ("variant", "seeds", "ROI entropy [bit]", "F1", "policy entropy [nat]",
+              f"transitions to {LEARNED}", "seconds")  # fmt: skip
+    return harness.table_text(f"Greedy validation after {steps} training steps", header, lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{deviation}"
+
+
+def draw(found: Mapping[str, Any], path: Path) -> None:
+    """Draw the validation entropy of each variant against transitions: mean and range of seeds."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    styles = ("-", "--", ":")
+    for number, (variant, seeds) in enumerate(by_variant(found).items()):
+        x = [row["transitions"] / 1000 for row in seeds[0]]
+        columns = list(zip(*([row["roi_entropy"] for row in rows] for rows in seeds), strict=True))
+        colour, style = f"C{number % 10}", styles[number // 10 % 3]
+        axes.plot(x, [mean(c) for c in columns], style, color=colour, label=variant)
+        axes.fill_between(
+            x, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, lw=0
+        )
+    axes.set(xlabel="transitions [thousands]", ylabel="ROI entropy of greedy validation [bit]")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=120)
+
+
+# Command line -----------------------------------------------------------------------------
+
+
+def parse_names(text: str) -> list[str]:
+    """Return the variants asked for.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in VARIANTS:
+            raise ConfigError(f"--variants {name}: choose from {', '.join(VARIANTS)}")
+    return names
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds asked for.
+
+    Raises:
+        ConfigError: not whole numbers that `environment.seed` takes.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) <= MOST_SEED for part in parts):
+        raise ConfigError(f"--seeds {text}: give whole numbers up to {MOST_SEED}, such as {SEEDS}")
+    return [int(part) for part in parts]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = harness.Parser(SUITE, "Train variants of a schedule from several seeds.")
+    parser.set_defaults(config="params_fast.yaml")
+    add_device(parser)
+    parser.add_argument("--variants", default=",".join(VARIANTS), metavar="NAME,…", help="(all)")
+    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
+    options = parser.parse_args(arguments)
+    try:
+        variants, seeds = parse_names(options.variants), parse_seeds(options.seeds)
+        if options.steps < 1:
+            raise ConfigError(f"--steps {options.steps}: must be at least 1")
+        options.overrides += [f"experiment.missions.n_episodes={options.steps}"]
+        config, device, path = read_options(options, SUITE)
+        print(describe_device(device), flush=True)
+        found = run(config, device, variants, seeds, path)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
+    print(table(found))
+    print(f"{path}\n{path.with_suffix('.png')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
