@@ -1,17 +1,21 @@
 """What flying through another library's interface costs: joint steps a second, core and wrappers.
 
-    python -m benchmarks.wrappers [--num-envs 1,64] [--out FILE.json]
+    python -m benchmarks.wrappers [--num-envs 1,64] [--cpu-time] [--out FILE.json]
 
 A joint step is one move of all UAVs of one mission, with its observations and, once an episode,
 the reset. Everybody flies random actions drawn beforehand, whole episodes, medians. The core row is
 `MissionEnvironment`, `ObservationBuilder` and the choice in order, by hand. PettingZoo has one
 mission. The share is of the core's speed with as many missions. Needs the extras `torchrl`,
 `benchmarl`, `pettingzoo` and `gymnasium`.
+
+`--cpu-time` counts the time that one thread computed, which other programs on a busy machine hardly
+change, and not the time that passed.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -79,7 +83,8 @@ def benchmarl(config: Config, device: torch.device, draws: Tensor) -> Episode:
     from marl_framework.integrations.benchmarl import MissionTask
     from marl_framework.integrations.torchrl import MissionEnv
 
-    task = MissionTask["MAPPING"].get_task()
+    mapping: Any = MissionTask.MAPPING
+    task = mapping.get_task()
     env = MissionEnv(config, draws.shape[1], device, with_state=True)
     transforms = [*task.get_env_transforms(env), task.get_reward_sum_transform(env)]
     return _tensordict_episode(TransformedEnv(env, Compose(*transforms)), draws)
@@ -126,7 +131,11 @@ MAKERS: dict[str, Maker] = {
 
 
 def run(
-    config: Config, device: torch.device, num_envs: Sequence[int], seconds: float
+    config: Config,
+    device: torch.device,
+    num_envs: Sequence[int],
+    seconds: float,
+    cpu_time: bool = False,
 ) -> dict[str, Any]:
     """Time the core and every wrapper.
 
@@ -135,6 +144,7 @@ def run(
         device: where they are flown.
         num_envs: numbers of missions at once.
         seconds: time budget of each row.
+        cpu_time: time the computing of one thread.
 
     Returns:
         `settings`, `machine` and `rows`.
@@ -143,13 +153,19 @@ def run(
         "settings": {
             "num_envs": list(num_envs),
             "seconds_per_row": seconds,
+            "clock": "CPU time of one thread" if cpu_time else "time that passed",
             "joint_step": "one move of all UAVs of one mission, its observations, resets included",
             "configuration": config_to_dict(config),
         },
         "machine": harness.describe_machine(device),
     }
-    harness.warn_if_busy(found["machine"])
-    return {**found, "rows": list(_rows(config, device, num_envs, seconds))}
+    if not cpu_time:
+        harness.warn_if_busy(found["machine"])
+        rows = list(_rows(config, device, num_envs, seconds, time.perf_counter))
+        return {**found, "rows": rows}
+    with harness.threads(1):
+        rows = list(_rows(config, device, num_envs, seconds, time.process_time))
+    return {**found, "rows": rows}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -175,12 +191,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--num-envs", default=",".join(map(str, NUM_ENVS)), metavar="E,E,…", help="missions at once"
     )
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread; CPU only")
     options = parser.parse_args(arguments)
     try:
         num_envs = _numbers(options.num_envs)
         config, device, path = read_options(options, SUITE)
         print(describe_device(device), flush=True)
-        found = run(config, device, num_envs, options.seconds_per_row)
+        if options.cpu_time and device.type != "cpu":
+            raise ConfigError(f"--cpu-time: has no meaning on {device}; use --device cpu")
+        found = run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
         harness.write_json(path, SUITE, found)
     except (ConfigError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -194,7 +213,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows(
-    config: Config, device: torch.device, num_envs: Sequence[int], seconds: float
+    config: Config,
+    device: torch.device,
+    num_envs: Sequence[int],
+    seconds: float,
+    clock: Callable[[], float],
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each wrapper and number of missions."""
     generator = torch.Generator(device).manual_seed(1)
@@ -209,7 +232,8 @@ def _rows(
                 warnings.filterwarnings("ignore", "Creating .*WeightUpdater", DeprecationWarning)
                 episode = make(config, device, draws)
             with torch.no_grad():
-                step = harness.measure(episode, seconds, device).per(config.episode_length)
+                step = harness.measure(episode, seconds, device, clock=clock)
+                step = step.per(config.episode_length)
             fastest = fastest or step.median
             print(f"{name}, {e}: {duration_text(step.median)} a step", file=sys.stderr, flush=True)
             yield {

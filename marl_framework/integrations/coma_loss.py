@@ -6,7 +6,7 @@ Needs the extra `torchrl`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class COMALoss(LossModule):
         critic_coeff: weight of the critic's loss.
         gamma: discount.
         lmbda: trace decay of the TD(λ) targets.
+        advantage: what an action is credited with before the counterfactual baseline is taken
+            off: "critic", Q(s, a), or "return", its target.
         normalize_advantage: give advantages mean 0 and standard deviation 1 in each batch.
     """
 
@@ -83,6 +85,7 @@ class COMALoss(LossModule):
         critic_coeff: float = 1.0,
         gamma: float = 0.99,
         lmbda: float = 0.8,
+        advantage: Literal["critic", "return"] = "critic",
         normalize_advantage: bool = False,
     ) -> None:
         super().__init__()
@@ -90,7 +93,7 @@ class COMALoss(LossModule):
         self.convert_to_functional(critic_network, "critic_network", create_target_params=True)
         self.entropy_coeff, self.critic_coeff = entropy_coeff, critic_coeff
         self.gamma, self.lmbda = gamma, lmbda
-        self.normalize_advantage = normalize_advantage
+        self.advantage, self.normalize_advantage = advantage, normalize_advantage
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -143,7 +146,12 @@ class COMALoss(LossModule):
         actions, target = tensordict.get(keys.action).flatten(), target.flatten()
         values = self._values(tensordict).flatten(0, -2)
         probabilities = self._probabilities(tensordict).flatten(0, -2)
-        advantages = counterfactual_advantage(values.detach(), probabilities.detach(), actions)
+        advantages = counterfactual_advantage(
+            values.detach(),
+            probabilities.detach(),
+            actions,
+            target if self.advantage == "return" else None,
+        )
         weights = normalized(advantages) if self.normalize_advantage else advantages
         entropy = policy_entropy(probabilities).mean()
         with torch.no_grad():

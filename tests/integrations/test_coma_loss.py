@@ -65,8 +65,15 @@ def _as_tensordict(rollout: Rollout) -> TensorDict:
     return TensorDict({**now, "next": TensorDict(after, [e, t])}, [e, t])
 
 
-def test_losses_targets_and_gradients_are_the_cores() -> None:
-    networks = {"gamma": GAMMA, "lambda": LAMBDA, "data_passes": 1, "batch_number": 1}
+@pytest.mark.parametrize("advantage", ["critic", "return"])
+def test_losses_targets_and_gradients_are_the_cores(advantage: str) -> None:
+    networks: dict[str, Any] = {
+        "advantage": advantage,
+        "gamma": GAMMA,
+        "lambda": LAMBDA,
+        "data_passes": 1,
+        "batch_number": 1,
+    }
     config = small_config(networks={**networks, "entropy_coefficient": 0.02})
     task = MissionTask(MissionEnvironment(config, 4, "cpu"))
     wrapper = COMAWrapper(config.networks, task.sizes, "cpu")
@@ -78,6 +85,7 @@ def test_losses_targets_and_gradients_are_the_cores() -> None:
         _PerAgent(deepcopy(wrapper.actor), task.sizes.actor_channels),
         _PerAgent(deepcopy(wrapper.critic), task.sizes.critic_channels),
         entropy_coeff=0.02,
+        advantage=advantage,
     )
     for name, parameter in wrapper.target_critic.named_parameters():
         key = ("module", "network", *name.split("."))

@@ -23,12 +23,15 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)  # compiled loops take all cores when they are first called
 
 
+@pytest.mark.parametrize("cpu_time", [False, True])
 def test_rows_of_the_core_and_every_wrapper(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cpu_time: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "found.json"
-    assert wrappers.main([*SMALL, "--num-envs", "1,3", "--out", str(out)]) == 0
-    rows = json.loads(out.read_text(), parse_constant=pytest.fail)["rows"]
+    out, clock = tmp_path / "found.json", ["--cpu-time"] if cpu_time else []
+    assert wrappers.main([*SMALL, *clock, "--num-envs", "1,3", "--out", str(out)]) == 0
+    found = json.loads(out.read_text(), parse_constant=pytest.fail)
+    assert ("CPU" in found["settings"]["clock"]) == cpu_time
+    rows = found["rows"]
     names = list(wrappers.MAKERS)
     assert [(r["wrapper"], r["num_envs"]) for r in rows] == [
         *((name, 1) for name in names),
