@@ -194,8 +194,9 @@ class COMALoss(LossModule):
 class CounterfactualCritic(nn.Module):
     """Q(s, ·) of each agent's own actions from all observations and the others' actions.
 
-    The input of agent i is every agent's observation, every other agent's action one-hot (its own
-    is zero) and its number one-hot; the network is shared (Foerster et al. 2018, section 4).
+    The input of agent i is every agent's observation and every other agent's action one-hot; its
+    own is zero, which tells the shared network whose values are asked for (Foerster et al. 2018,
+    section 4).
 
     Args:
         num_features: F, length of an observation.
@@ -210,7 +211,7 @@ class CounterfactualCritic(nn.Module):
         super().__init__()
         self.num_actions = num_actions
         self.net = nn.Sequential(
-            nn.Linear(n_agents * (num_features + num_actions + 1), hidden),
+            nn.Linear(n_agents * (num_features + num_actions), hidden),
             nn.ReLU(),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -226,8 +227,7 @@ class CounterfactualCritic(nn.Module):
         seen = observation.flatten(-2).unsqueeze(-2).expand(*lead, n, -1)
         one_hot = nn.functional.one_hot(action, self.num_actions).to(seen.dtype)
         acts = (one_hot.unsqueeze(-3) * self._others.unsqueeze(-1)).flatten(-2)
-        ids = (1 - self._others).expand(*lead, n, n)
-        values: Tensor = self.net(torch.cat((seen, acts, ids), dim=-1))
+        values: Tensor = self.net(torch.cat((seen, acts), dim=-1))
         return values
 
 
