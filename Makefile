@@ -7,7 +7,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 SCRIPTS := train_with_backup.sh .ci/run
-BENCHMARKS := $(filter transformations rollout training,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := $(filter transformations rollout training wrappers,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint type bench docs clean
@@ -52,5 +52,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -c constraints.txt -e '.[dev,onnx,docs]'
+	$(RUN) -m pip install -c constraints.txt -e '.[dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,docs]'
 	@touch $@

@@ -23,10 +23,11 @@ FLOORS = (
     {"coma"},
     {"coma_wrapper"},
     {"training", "planners", "evaluation"},
-    {"main", "evaluate", "export", "doctor", "history"},
+    {"main", "evaluate", "export", "doctor", "history", "integrations"},
 )
 ON_DEVICE = ("mission", "observations", "coma")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
+ON_DEVICE_TOO = ("integrations/missions.py", "integrations/torchrl.py", "integrations/coma_loss.py")
 READS_FILES = "mission/raster.py"  # rasters are read on the host, once, before any mission
 
 
@@ -62,11 +63,9 @@ def _floor(module: str) -> int:
 
 def _device_files() -> list[Path]:
     folders = [PACKAGE / name for name in ON_DEVICE]
-    return [
-        path
-        for path in SOURCES
-        if path.parents[0] in folders and path != PACKAGE.joinpath(READS_FILES)
-    ]
+    inside = [path for path in SOURCES if path.parents[0] in folders]
+    inside += [PACKAGE / name for name in ON_DEVICE_TOO]
+    return [path for path in inside if path != PACKAGE / READS_FILES]
 
 
 def _label(path: Path) -> str:

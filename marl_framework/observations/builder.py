@@ -36,12 +36,16 @@ class ObservationBuilder:
     Attributes:
         actor_channels: names of the actor's channels, in order.
         critic_channels: names of the critic's channels: the actor's, then its own.
+        team_channels: names of the channels of `team`: budget, then the critic's own but for
+            the others' actions.
         shape: (X, Y).
     """
 
     def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
         self.actor_channels = config.observation.actor_channels
         self.critic_channels = config.observation.critic_channels
+        own = config.observation.critic_channels[len(self.actor_channels) :]
+        self.team_channels = ("budget", *(name for name in own if name != "other_actions"))
         self.shape = lattice.shape[:2]
         names = self.actor_channels
         self._absolute = [name for name in names if not name.startswith(CENTRED)]
@@ -89,7 +93,23 @@ class ObservationBuilder:
             actions: what all UAVs chose, [E, N].
             actor_observation: `actor(state)`.
         """
-        parts: dict[str, Callable[[], Tensor]] = {
+        parts = self._team_parts(state)
+        parts["other_actions"] = lambda: maps.other_actions_map(
+            self._lattice.cells(state.positions), actions, self._lattice.num_actions, self.shape
+        )
+        own = self.critic_channels[len(self.actor_channels) :]
+        extra = [parts[name]().expand(-1, self._n_agents, -1, -1).unsqueeze(2) for name in own]
+        return torch.cat([actor_observation, *extra], dim=2)
+
+    def team(self, state: MissionState) -> Tensor:
+        """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""
+        budget = maps.budget_map(state.t, self._budget, self.shape, 1)
+        parts = self._team_parts(state)
+        return torch.cat([budget, *(parts[name]() for name in self.team_channels[1:])], dim=1)
+
+    def _team_parts(self, state: MissionState) -> dict[str, Callable[[], Tensor]]:
+        """Return what draws each map that all UAVs share, [E, 1, X, Y]."""
+        return {
             "global_position": lambda: maps.global_position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2]),
@@ -98,16 +118,7 @@ class ObservationBuilder:
             "global_entropy": lambda: maps.entropy_map(state.pooled_global).unsqueeze(1),
             "global_probability": lambda: maps.probability_map(state.pooled_global).unsqueeze(1),
             "global_footprint": lambda: self._strips(state).global_map().unsqueeze(1),
-            "other_actions": lambda: maps.other_actions_map(
-                self._lattice.cells(state.positions),
-                actions,
-                self._lattice.num_actions,
-                self.shape,
-            ),
         }
-        own = self.critic_channels[len(self.actor_channels) :]
-        extra = [parts[name]().expand(-1, self._n_agents, -1, -1).unsqueeze(2) for name in own]
-        return torch.cat([actor_observation, *extra], dim=2)
 
     def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels

@@ -1,0 +1,140 @@
+"""Trains TorchRL's MAPPO on our missions: `python examples/torchrl_mappo.py`.
+
+Needs the extra `torchrl`. The actor sees what its UAV knows, the central critic what all know.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.collectors import Collector
+from torchrl.envs import RewardSum, TransformedEnv
+from torchrl.modules import (
+    MaskedCategorical,
+    MultiAgentConvNet,
+    MultiAgentMLP,
+    ProbabilisticActor,
+    ValueOperator,
+)
+from torchrl.objectives import ClipPPOLoss, ValueEstimators
+
+from marl_framework.integrations.torchrl import MissionEnv
+
+GROUP = "uavs"
+
+
+def network(env: MissionEnv, outputs: int, central: bool) -> nn.Module:
+    """Map [..., N, C, X, Y] to [..., N, outputs] with shared weights."""
+    n, (channels, *shape) = len(env.agent_names), env.missions.observation_shape
+    body = MultiAgentConvNet(
+        n_agents=n,
+        centralized=central,
+        share_params=True,
+        in_features=channels,
+        num_cells=[32, 32],
+        kernel_sizes=[5, 4],
+        strides=1,
+        activation_class=nn.ReLU,
+    )
+    with torch.no_grad():
+        features = body(torch.zeros(1, n, channels, *shape)).shape[-1]
+    head = MultiAgentMLP(
+        n_agent_inputs=features,
+        n_agent_outputs=outputs,
+        n_agents=n,
+        centralized=False,
+        share_params=True,
+        num_cells=[64],
+        activation_class=nn.ReLU,
+    )
+    return nn.Sequential(body, head)
+
+
+def make_loss(env: MissionEnv, device: str) -> tuple[ProbabilisticActor, ClipPPOLoss]:
+    """Return the policy and MAPPO's loss."""
+    actor = network(env, env.missions.num_actions, central=False).to(device)
+    policy = ProbabilisticActor(
+        TensorDictModule(actor, [(GROUP, "observation")], [(GROUP, "logits")]),
+        in_keys={"logits": (GROUP, "logits"), "mask": (GROUP, "action_mask")},
+        out_keys=[(GROUP, "action")],
+        distribution_class=MaskedCategorical,
+        distribution_kwargs={"use_cross_entropy": False},
+        return_log_prob=True,
+        log_prob_key=(GROUP, "log_prob"),
+    )
+    critic = ValueOperator(
+        network(env, 1, central=True).to(device),
+        in_keys=[(GROUP, "observation")],
+        out_keys=[(GROUP, "state_value")],
+    )
+    loss = ClipPPOLoss(policy, critic, clip_epsilon=0.2, entropy_coeff=0.01)
+    names = "reward", "action", "done", "terminated", "value_target", "advantage"
+    keys = {name: (GROUP, name) for name in names}
+    loss.set_keys(**keys, value=(GROUP, "state_value"), sample_log_prob=(GROUP, "log_prob"))
+    loss.make_value_estimator(ValueEstimators.GAE, gamma=0.99, lmbda=0.9)
+    return policy, loss
+
+
+def spread_ends(data: TensorDictBase) -> None:
+    """Give the team's ends [E, T, 1] to every UAV, as the estimator of its values needs them."""
+    reward = data["next", GROUP, "reward"]
+    for name in ("done", "terminated"):
+        data["next", GROUP, name] = data["next", name].unsqueeze(-2).expand_as(reward)
+
+
+def train(arguments: argparse.Namespace) -> list[float]:
+    """Return the mean return of the episodes of each iteration."""
+    torch.manual_seed(arguments.seed)
+    core = MissionEnv(arguments.config, arguments.num_envs, arguments.device, seed=arguments.seed)
+    env = TransformedEnv(core, RewardSum(reset_keys=["_reset"]))
+    policy, loss = make_loss(core, arguments.device)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=arguments.lr)
+    frames = arguments.num_envs * core.missions.environment.episode_length  # whole missions
+    collector = Collector(
+        env, policy, frames_per_batch=frames, total_frames=frames * arguments.iterations
+    )
+    returns = []
+    for iteration, data in enumerate(collector, 1):
+        spread_ends(data)
+        with torch.no_grad():
+            loss.value_estimator(
+                data,
+                params=loss.critic_network_params,
+                target_params=loss.target_critic_network_params,
+            )
+        data = data.reshape(-1)
+        for _ in range(arguments.epochs):
+            for rows in torch.randperm(len(data)).split(arguments.minibatch):
+                losses = loss(data[rows.to(data.device)])
+                total = sum(losses[f"loss_{part}"] for part in ("objective", "critic", "entropy"))
+                optimizer.zero_grad()
+                total.backward()
+                nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
+                optimizer.step()
+        over = data["next", "done"].squeeze(-1)
+        returns.append(data["next", GROUP, "episode_reward"][over].mean().item())
+        print(f"{iteration:5d}  frames {iteration * frames:8d}  return {returns[-1]:7.3f}")
+    collector.shutdown()
+    return returns
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(description=__doc__)
+    line.add_argument("--config", default="params_fast.yaml", help="params file")
+    line.add_argument("--num-envs", type=int, default=32, help="missions at once")
+    line.add_argument("--iterations", type=int, default=60)
+    line.add_argument("--epochs", type=int, default=4, help="passes over the data")
+    line.add_argument("--minibatch", type=int, default=128, help="joint steps")
+    line.add_argument("--lr", type=float, default=5e-4)
+    line.add_argument("--device", default="cpu")
+    line.add_argument("--seed", type=int, default=1)
+    return line
+
+
+if __name__ == "__main__":
+    train(parser().parse_args())

@@ -1,0 +1,1 @@
+"""The missions as environments of other libraries, one file and one extra for each."""

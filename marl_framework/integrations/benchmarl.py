@@ -1,0 +1,156 @@
+"""BenchMARL: the missions as a task, `marl_framework/mapping`.
+
+Needs the extra `benchmarl`. Importing this adds the task to BenchMARL's list and registry. Its
+own command line knows it then, too:
+
+    python -m marl_framework.integrations.benchmarl algorithm=mappo \
+        task=marl_framework/mapping model=layers/cnn critic_model=layers/cnn
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from marl_framework.config_io import load_config
+from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations.missions import GROUP
+
+try:
+    from benchmarl.environments import Task, TaskClass, task_config_registry, tasks
+    from torchrl.data import Composite
+    from torchrl.envs import EnvBase, PermuteTransform, Transform
+except ModuleNotFoundError as error:
+    raise missing_extra("benchmarl", error) from error
+
+from marl_framework.integrations.torchrl import MissionEnv
+
+__all__ = ["MissionClass", "MissionTask"]
+
+_CONF = Path(__file__).with_name("conf")
+
+
+class MissionClass(TaskClass):
+    """The missions of a params file: :class:`~marl_framework.integrations.torchrl.MissionEnv`.
+
+    Maps have their channels last, as BenchMARL's CNN expects: observations [E, N, X, Y, C] and
+    the state [E, X, Y, C_s]. Masks, group and resets are those of the TorchRL environment. All
+    environments of an experiment fly the missions of its seed, evaluation and training alike.
+
+    The task's configuration has `params`, `overrides` and `split`; see
+    `conf/task/marl_framework/mapping.yaml`.
+    """
+
+    def get_env_fun(
+        self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
+    ) -> Callable[[], EnvBase]:
+        """Return what makes the environment.
+
+        Raises:
+            ConfigError: the params file or an override is wrong.
+        """
+        config = load_config(self.config["params"], self.config["overrides"])
+        split = self.config["split"]
+
+        return lambda: MissionEnv(config, num_envs, device, split, seed, with_state=True)
+
+    def get_env_transforms(self, env: EnvBase) -> list[Transform]:
+        """Return what puts the channels of all maps last."""
+        return [PermuteTransform((-2, -1, -3), in_keys=[(GROUP, "observation"), "state"])]
+
+    def supports_continuous_actions(self) -> bool:
+        """Return False: UAVs choose among steps on a lattice."""
+        return False
+
+    def supports_discrete_actions(self) -> bool:
+        """Return True."""
+        return True
+
+    def has_render(self, env: EnvBase) -> bool:
+        """Return False: videos come from the other wrappers."""
+        return False
+
+    def max_steps(self, env: EnvBase) -> int:
+        """Return the moves of a mission, T."""
+        return load_config(self.config["params"], self.config["overrides"]).episode_length
+
+    def group_map(self, env: EnvBase) -> dict[str, list[str]]:
+        """Return the one group, `uavs`."""
+        return dict(env.group_map)
+
+    def observation_spec(self, env: EnvBase) -> Composite:
+        """Return the spec of ("uavs", "observation")."""
+        return _only(env, (GROUP, "observation"))
+
+    def state_spec(self, env: EnvBase) -> Composite:
+        """Return the spec of "state"."""
+        return _only(env, "state")
+
+    def action_mask_spec(self, env: EnvBase) -> Composite:
+        """Return the spec of ("uavs", "action_mask")."""
+        return _only(env, (GROUP, "action_mask"))
+
+    def action_spec(self, env: EnvBase) -> Composite:
+        """Return the spec of ("uavs", "action")."""
+        return env.full_action_spec_unbatched
+
+    def info_spec(self, env: EnvBase) -> None:
+        """Return None."""
+
+    @staticmethod
+    def env_name() -> str:
+        """Return the name before the slash."""
+        return "marl_framework"
+
+
+class MissionTask(Task):
+    """The tasks of this library."""
+
+    MAPPING = None
+
+    @staticmethod
+    def associated_class() -> type[TaskClass]:
+        """Return the class of the task."""
+        return MissionClass
+
+    def get_task(self, config: dict[str, Any] | None = None) -> TaskClass:
+        """Return the task; keys that `config` lacks are those of the task's file."""
+        return super().get_task({**_defaults(), **(config or {})})
+
+
+def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
+    """Return the spec of one entry that is observed."""
+    spec = env.full_observation_spec_unbatched.clone()
+    for key in list(spec.keys(True, True)):
+        if key != wanted:
+            del spec[key]
+    if wanted == "state":
+        del spec[GROUP]  # empty now
+    return spec
+
+
+def _defaults() -> dict[str, Any]:
+    file = _CONF / "task" / "marl_framework" / "mapping.yaml"
+    defaults: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return defaults
+
+
+if MissionTask not in tasks:
+    tasks.append(MissionTask)
+    task_config_registry["marl_framework/mapping"] = MissionTask.MAPPING
+
+
+def main() -> None:
+    """Run BenchMARL's command line, which finds the task's file here."""
+    from benchmarl.run import hydra_experiment  # BenchMARL's own program, of no use to importers
+
+    sys.argv.append(f"hydra.searchpath=[file://{_CONF}]")
+    hydra_experiment()
+
+
+if __name__ == "__main__":
+    main()

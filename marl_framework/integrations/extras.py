@@ -1,0 +1,13 @@
+"""What to say where a library of an extra is missing."""
+
+from __future__ import annotations
+
+
+def missing_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error that names the extra to install."""
+    library = (error.name or extra).partition(".")[0]
+    return ModuleNotFoundError(
+        f"marl_framework.integrations.{extra} needs {library}, which is not installed; "
+        f"install the extra: pip install -e '.[{extra}]'",
+        name=library,
+    )

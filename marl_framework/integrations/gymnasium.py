@@ -1,0 +1,253 @@
+"""Gymnasium: E missions as a vector environment, one mission as an environment.
+
+Needs the extra `gymnasium`. Importing this registers `marl_framework/Mission-v0` with
+`gymnasium.make` and `gymnasium.make_vec`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.rendering import (
+    FRAMES_PER_SECOND,
+    RENDER_MODES,
+    Window,
+    check_render_mode,
+    frame,
+)
+
+try:
+    import gymnasium
+    from gymnasium.spaces import Box, MultiDiscrete
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
+except ModuleNotFoundError as error:
+    raise missing_extra("gymnasium", error) from error
+
+__all__ = ["ENV_ID", "MissionEnv", "MissionVectorEnv"]
+
+ENV_ID = "marl_framework/Mission-v0"
+Array = np.ndarray[Any, Any]
+Info = dict[str, Any]
+_METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": FRAMES_PER_SECOND}
+
+
+class MissionVectorEnv(VectorEnv[Array, Array, Array]):
+    """E missions, each one team-controlled environment, in numpy.
+
+    Observations are [E, N, C, X, Y] float32, actions [E, N] integers, rewards [E]. The info holds
+    `action_mask` [E, N, A] int8, the moves that stay on the lattice: UAVs act at once here, and
+    where two choose the same (x, y), the later one flies another allowed action
+    (:class:`~marl_framework.integrations.missions.Missions`).
+
+    All missions are equally long, so they end together. What happens then is `autoreset_mode`:
+    `NEXT_STEP`: the next `step` ignores its actions, starts new missions and rewards 0;
+    `SAME_STEP`: new missions start at once, the last observations are `info["final_obs"]`;
+    `DISABLED`: `reset` starts them, with `options={"reset_mask": [E] bool}` only some. Without a
+    seed, new missions are the next ones of the stream.
+
+    Args:
+        config: the mission, or a params file.
+        num_envs: number of missions E.
+        device: where the missions are computed; a step copies its observations to the host.
+        split: `training`, `validation` or `test`.
+        seed: overrides `environment.seed`; `reset(seed=…)`, one number for all missions, counts
+            modulo 2**20.
+        render_mode: "rgb_array": `render` returns a picture [H, W, 3] uint8 of each mission;
+            "human": a window shows the first mission at every step; None.
+        autoreset_mode: of `gymnasium.vector.AutoresetMode`.
+
+    Raises:
+        ConfigError: the configuration or the render mode is wrong.
+    """
+
+    def __init__(
+        self,
+        config: Config | str | Path = "params.yaml",
+        num_envs: int = 1,
+        device: torch.device | str = "cpu",
+        split: str = "training",
+        seed: int | None = None,
+        render_mode: str | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        check_render_mode(render_mode)
+        self.render_mode = render_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
+        self.num_envs = num_envs
+        self.missions = Missions(config, num_envs, device, split, seed)
+        self.single_observation_space, self.single_action_space = _spaces(self.missions)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._over = np.zeros(num_envs, np.bool_)
+        self._window = Window()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, Info]:
+        """Start new missions, the first ones of `seed` where it is given.
+
+        Raises:
+            ValueError: `seed` is a list, or a `reset_mask` comes with automatic resets.
+        """
+        if seed is not None and not isinstance(seed, int | np.integer):
+            raise ValueError(f"seed {seed!r}: the missions share one seed; give one number")
+        mask = (options or {}).get("reset_mask")
+        if mask is not None and self.autoreset_mode != AutoresetMode.DISABLED:
+            raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
+        super().reset(seed=seed)
+        if seed is not None:
+            self.missions.seed(int(seed))
+        self._restart(mask)
+        self._show()
+        return self._seen()
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
+        """Fly one step; see `autoreset_mode` for what follows the last one.
+
+        Raises:
+            ValueError: an action does not exist, or a mission is over and, with `DISABLED`, was
+                not reset.
+        """
+        chosen = np.asarray(actions)
+        if not self.action_space.contains(chosen.astype(np.int64)):
+            raise ValueError(f"actions {chosen.tolist()} are not in {self.action_space}")
+        if self._over.any() and self.autoreset_mode == AutoresetMode.DISABLED:
+            over = np.flatnonzero(self._over).tolist()
+            raise ValueError(f"missions {over} are over; call reset() with a reset_mask of them")
+        if self._over.any():
+            self._restart()
+            seen, info = self._seen()
+            rewards = np.zeros(self.num_envs, np.float32)
+            terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        else:
+            device = self.missions.environment.device
+            moves = torch.as_tensor(chosen, dtype=torch.int64, device=device)
+            result = self.missions.step(moves)
+            rewards, terminated = _numpy(result.reward), _numpy(result.terminated)
+            truncated = _numpy(result.truncated)
+            self._over = terminated.copy()
+            seen, info = self._seen()
+            if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
+                seen, info = self._renew(seen, info)
+        self._show()
+        return seen, rewards, terminated, truncated, info
+
+    def render(self) -> tuple[Array, ...] | None:
+        """Return pictures of all missions in mode "rgb_array"; show the first one in "human"."""
+        if self.render_mode == "rgb_array":
+            return tuple(frame(self.missions, e) for e in range(self.num_envs))
+        if self.render_mode == "human":
+            self._window.show(frame(self.missions, 0))
+        return None
+
+    def close_extras(self, **_: Any) -> None:
+        """Close the window of mode "human"."""
+        self._window.close()
+
+    def _restart(self, mask: Array | None = None) -> None:
+        device = self.missions.environment.device
+        self.missions.reset(None if mask is None else torch.as_tensor(mask, device=device))
+        self._over[slice(None) if mask is None else np.asarray(mask)] = False
+
+    def _renew(self, last: Array, last_info: Info) -> tuple[Array, Info]:
+        """Start new missions; their info holds what was seen last."""
+        self._restart()
+        seen, info = self._seen()
+        final = np.empty(self.num_envs, dtype=object)
+        final[:] = list(last)
+        everyone = np.ones(self.num_envs, np.bool_)
+        info |= {"final_obs": final, "_final_obs": everyone}
+        return seen, info | {"final_info": last_info, "_final_info": everyone}
+
+    def _seen(self) -> tuple[Array, Info]:
+        masks = _numpy(self.missions.masks().to(torch.int8))
+        everyone = np.ones(self.num_envs, np.bool_)
+        return _numpy(self.missions.observe()), {"action_mask": masks, "_action_mask": everyone}
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+
+class MissionEnv(gymnasium.Env[Array, Array]):
+    """One mission: :class:`MissionVectorEnv` without its first axis; it never resets by itself.
+
+    Args:
+        config: the mission, or a params file.
+        device: where the mission is computed.
+        split: `training`, `validation` or `test`.
+        seed: overrides `environment.seed`; `reset(seed=…)` counts modulo 2**20.
+        render_mode: "rgb_array", "human" or None.
+    """
+
+    metadata = _METADATA
+
+    def __init__(
+        self,
+        config: Config | str | Path = "params.yaml",
+        device: torch.device | str = "cpu",
+        split: str = "training",
+        seed: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = render_mode
+        self._vector = MissionVectorEnv(
+            config, 1, device, split, seed, render_mode, AutoresetMode.DISABLED
+        )
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, Info]:
+        """Start the next mission, the first one of `seed` where it is given."""
+        super().reset(seed=seed)
+        seen, info = self._vector.reset(seed=seed)
+        return seen[0], {"action_mask": info["action_mask"][0]}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        """Fly one step of all UAVs, actions [N]."""
+        seen, rewards, terminated, _, info = self._vector.step(np.asarray(action)[None])
+        mask = {"action_mask": info["action_mask"][0]}
+        return seen[0], float(rewards[0]), bool(terminated[0]), False, mask
+
+    def render(self) -> Any:
+        """Return a picture in mode "rgb_array"; show it in mode "human"."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
+
+    def close(self) -> None:
+        """Close the window of mode "human"."""
+        self._vector.close()
+
+
+def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:
+    """Return the spaces of one mission's observations and actions."""
+    n = len(missions.names)
+    return (
+        Box(LOWEST, HIGHEST, (n, *missions.observation_shape), np.float32),
+        MultiDiscrete([missions.num_actions] * n),
+    )
+
+
+def _numpy(values: Tensor) -> Array:
+    array: Array = values.cpu().numpy()
+    return array
+
+
+if ENV_ID not in gymnasium.registry:
+    gymnasium.register(
+        ENV_ID,
+        entry_point=f"{__name__}:{MissionEnv.__name__}",
+        vector_entry_point=f"{__name__}:{MissionVectorEnv.__name__}",
+    )

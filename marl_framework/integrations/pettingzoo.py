@@ -1,0 +1,179 @@
+"""PettingZoo: one mission as a parallel environment.
+
+Needs the extra `pettingzoo`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marl_framework.config import Config
+from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.rendering import (
+    FRAMES_PER_SECOND,
+    RENDER_MODES,
+    Window,
+    check_render_mode,
+    frame,
+)
+
+try:
+    from gymnasium.spaces import Box, Dict, Discrete
+    from pettingzoo import ParallelEnv
+except ModuleNotFoundError as error:
+    raise missing_extra("pettingzoo", error) from error
+
+__all__ = ["MissionParallelEnv"]
+
+Array = np.ndarray[Any, Any]
+Seen = dict[str, Array]
+
+
+class MissionParallelEnv(ParallelEnv[str, Seen, int]):
+    """One mission with the agents `uav_0` … `uav_{N-1}`, in numpy.
+
+    An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`. The mask holds
+    the moves that stay on the lattice: all agents act at once here, and where two choose the same
+    (x, y), the later one flies another allowed action
+    (:class:`~marl_framework.integrations.missions.Missions`). All agents get the team's reward.
+
+    It never resets by itself: with the last move all agents terminate and `agents` is empty
+    until `reset`. Without a seed, `reset` goes on to the next mission of the stream.
+
+    Args:
+        config: the mission, or a params file.
+        device: where the mission is computed; a step copies its observations to the host.
+        split: `training`, `validation` or `test`.
+        seed: overrides `environment.seed`; `reset(seed=…)` counts modulo 2**20.
+        render_mode: "rgb_array": `render` returns a picture [H, W, 3] uint8; "human": a window
+            shows every step; None.
+
+    Raises:
+        ConfigError: the configuration or the render mode is wrong.
+    """
+
+    def __init__(
+        self,
+        config: Config | str | Path,
+        device: torch.device | str = "cpu",
+        split: str = "training",
+        seed: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        check_render_mode(render_mode)
+        self.metadata = {
+            "name": "mission_v0",
+            "render_modes": list(RENDER_MODES),
+            "render_fps": FRAMES_PER_SECOND,
+            "is_parallelizable": True,
+        }
+        self.render_mode = render_mode
+        self.missions = missions = Missions(config, 1, device, split, seed)
+        self.possible_agents = list(missions.names)
+        self.agents: list[str] = []
+        self.observation_spaces = {
+            name: Dict(
+                observation=Box(LOWEST, HIGHEST, missions.observation_shape, np.float32),
+                action_mask=Box(0, 1, (missions.num_actions,), np.int8),
+            )
+            for name in missions.names
+        }
+        self.action_spaces = {name: Discrete(missions.num_actions) for name in missions.names}
+        self.state_space = Box(LOWEST, HIGHEST, missions.team_shape, np.float32)
+        self._window = Window()
+
+    def observation_space(self, agent: str) -> Dict:
+        """Return the space of an agent's observations, always the same object."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Discrete:
+        """Return the space of an agent's actions, always the same object."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Seen], dict[str, dict[str, Any]]]:
+        """Start the next mission, the first one of `seed` where it is given."""
+        if seed is not None:
+            self.missions.seed(seed)
+        self.missions.reset()
+        self.agents = list(self.possible_agents)
+        self._show()
+        return self._seen(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: dict[str, int]
+    ) -> tuple[
+        dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:  # fmt: skip
+        """Fly one step; after the last one there are no agents and nothing happens.
+
+        Raises:
+            ValueError: an agent has no action, or one that does not exist.
+        """
+        names = self.agents
+        if not names:
+            return {}, {}, {}, {}, {}
+        missing = [name for name in names if name not in actions]
+        if missing:
+            raise ValueError(f"no action of {', '.join(missing)}; every agent must act")
+        chosen = [int(actions[name]) for name in names]
+        if not all(0 <= action < self.missions.num_actions for action in chosen):
+            last = self.missions.num_actions - 1
+            raise ValueError(f"actions {chosen} of {', '.join(names)} must lie in 0 … {last}")
+        device = self.missions.environment.device
+        result = self.missions.step(torch.tensor([chosen], device=device))
+        over = bool(result.terminated[0])
+        seen, reward = self._seen(), float(result.reward[0])
+        if over:
+            self.agents = []
+        self._show()
+        return (
+            seen,
+            dict.fromkeys(names, reward),
+            dict.fromkeys(names, over),
+            dict.fromkeys(names, False),
+            {name: {} for name in names},
+        )
+
+    def state(self) -> Array:
+        """Return what is known of the whole team, [C_s, X, Y] float32."""
+        return _numpy(self.missions.team()[0])
+
+    def render(self) -> Array | None:
+        """Return a picture [H, W, 3] uint8 in mode "rgb_array"; show it in mode "human"."""
+        if self.render_mode is None:
+            return None
+        picture = frame(self.missions, 0)
+        if self.render_mode == "rgb_array":
+            return picture
+        self._window.show(picture)
+        return None
+
+    def close(self) -> None:
+        """Close the window of mode "human"."""
+        self._window.close()
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+    def _seen(self) -> dict[str, Seen]:
+        maps = _numpy(self.missions.observe()[0])
+        masks = _numpy(self.missions.masks()[0].to(torch.int8))
+        return {
+            name: {"observation": maps[i], "action_mask": masks[i]}
+            for i, name in enumerate(self.possible_agents)
+        }
+
+
+def _numpy(values: Tensor) -> Array:
+    array: Array = values.cpu().numpy()
+    return array

@@ -1,0 +1,126 @@
+"""TorchRL: the missions as a batched environment, and COMA as a loss.
+
+Needs the extra `torchrl`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marl_framework.config import Config
+from marl_framework.integrations.coma_loss import COMALoss, CounterfactualCritic
+from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations.missions import GROUP, Missions
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.data import Categorical, Composite, Unbounded
+    from torchrl.envs import EnvBase
+except ModuleNotFoundError as error:
+    raise missing_extra("torchrl", error) from error
+
+__all__ = ["COMALoss", "CounterfactualCritic", "MissionEnv"]
+
+
+class MissionEnv(EnvBase):
+    """E missions as a TorchRL environment with batch size [E]; all tensors stay on the device.
+
+    The team is one group, `uavs`; entries below it have the N UAVs as second axis:
+
+    - `("uavs", "observation")` [E, N, C, X, Y] float32, the channels of the params file;
+    - `("uavs", "action_mask")` [E, N, A] bool, the moves that stay on the lattice: UAVs act at
+      once here, and where two choose the same (x, y), the later one flies another allowed
+      action (:class:`~marl_framework.integrations.missions.Missions`);
+    - `("uavs", "action")` [E, N] int64 and `("uavs", "reward")` [E, N, 1], the team's for each;
+    - `"state"` [E, C_s, X, Y] with `with_state`, what is known of the whole team;
+    - `"done"`, `"terminated"`, `"truncated"` [E, 1]; missions end by their budget, never truncated.
+
+    `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` do, by the `_reset`
+    entry: missions that are done start anew, the others keep every bit.
+
+    Args:
+        config: the mission, or a params file.
+        num_envs: number of missions E.
+        device: where everything lives.
+        split: `training`, `validation` or `test`.
+        seed: overrides `environment.seed`; `set_seed` counts modulo 2**20.
+        with_state: add `"state"`.
+
+    Attributes:
+        missions: the core behind it.
+        group_map: `{"uavs": ["uav_0", …]}`.
+    """
+
+    def __init__(
+        self,
+        config: Config | str | Path,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        split: str = "training",
+        seed: int | None = None,
+        with_state: bool = False,
+    ) -> None:
+        super().__init__(device=torch.device(device), batch_size=torch.Size([num_envs]))
+        self.missions = Missions(config, num_envs, device, split, seed)
+        self.agent_names = self.missions.names
+        self.group_map = {GROUP: self.agent_names}
+        self._with_state = with_state
+        self._make_specs()
+
+    def _make_specs(self) -> None:
+        missions, device = self.missions, self.device
+        lead = self.batch_size
+        team = torch.Size([*lead, len(self.agent_names)])
+
+        def group(**leaves: Any) -> Composite:
+            return Composite({GROUP: Composite(leaves, shape=team)}, shape=lead, device=device)
+
+        def flag(*shape: int) -> Categorical:
+            return Categorical(2, shape=shape, dtype=torch.bool, device=device)
+
+        self.observation_spec = group(
+            observation=Unbounded((*team, *missions.observation_shape), device=device),
+            action_mask=flag(*team, missions.num_actions),
+        )
+        if self._with_state:
+            state = Unbounded((*lead, *missions.team_shape), device=device)
+            self.observation_spec["state"] = state
+        self.action_spec = group(
+            action=Categorical(missions.num_actions, shape=team, dtype=torch.int64, device=device)
+        )
+        self.reward_spec = group(reward=Unbounded((*team, 1), device=device))
+        ends = {name: flag(*lead, 1) for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(ends, shape=lead, device=device)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        self.missions.reset(None if mask is None else mask.view(self.batch_size))
+        return self._seen()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        result = self.missions.step(tensordict.get((GROUP, "action")))
+        reward = result.reward.view(-1, 1, 1).expand(-1, len(self.agent_names), 1).clone()
+        terminated = result.terminated.unsqueeze(-1)
+        out = self._seen()
+        out.set((GROUP, "reward"), reward)
+        out.set("done", terminated)
+        out.set("terminated", terminated.clone())
+        out.set("truncated", result.truncated.unsqueeze(-1))
+        return out
+
+    def _seen(self) -> TensorDict:
+        missions, lead = self.missions, self.batch_size
+        team = {"observation": missions.observe(), "action_mask": missions.masks()}
+        entries: dict[str, Any] = {
+            GROUP: TensorDict(team, batch_size=(*lead, len(self.agent_names)), device=self.device)
+        }
+        if self._with_state:
+            entries["state"] = missions.team()
+        return TensorDict(entries, batch_size=lead, device=self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self.missions.seed(seed)

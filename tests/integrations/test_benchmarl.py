@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarl.algorithms import IppoConfig, MappoConfig
+from benchmarl.environments import task_config_registry, tasks
+from benchmarl.experiment import Experiment, ExperimentConfig
+from benchmarl.hydra_config import load_task_config_from_hydra
+from benchmarl.models import CnnConfig
+from hydra import compose, initialize_config_module
+from torch import nn
+from torchrl.envs import Compose, TransformedEnv
+from torchrl.envs.utils import check_env_specs
+
+from marl_framework.config_io import ConfigError, load_config
+from marl_framework.integrations import benchmarl
+from marl_framework.integrations.benchmarl import MissionTask
+from tests.integrations.core_flight import fly
+
+OVERRIDES = [
+    "experiment.missions.n_agents=3",
+    "experiment.constraints.budget=3",
+    "environment.seed=5",
+]
+
+
+def _task() -> Any:
+    return MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": OVERRIDES})
+
+
+def _env(task: Any) -> TransformedEnv:
+    """Two missions as an experiment makes them."""
+    env = task.get_env_fun(2, continuous_actions=False, seed=None, device="cpu")()
+    return TransformedEnv(env, Compose(*task.get_env_transforms(env)))
+
+
+@pytest.fixture
+def _their_warnings() -> Iterator[None]:
+    """BenchMARL uses names that TorchRL warns of, and TorchRL arguments that PyTorch warns of."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(benchmarl|torchrl|tensordict|torch\.nn)\.")
+        yield
+
+
+@pytest.mark.usefixtures("_their_warnings")
+@pytest.mark.parametrize("algorithm", [MappoConfig, IppoConfig])
+def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
+    config = ExperimentConfig.get_from_yaml()
+    config.save_folder = str(tmp_path)
+    config.loggers, config.create_json, config.render = [], False, False
+    config.max_n_iters, config.max_n_frames = 3, None
+    config.on_policy_collected_frames_per_batch = 32
+    config.on_policy_n_envs_per_worker, config.on_policy_minibatch_size = 4, 16
+    config.on_policy_n_minibatch_iters = 1
+    config.evaluation_interval, config.evaluation_episodes = 32, 2
+    model = CnnConfig(
+        cnn_num_cells=[8],
+        cnn_kernel_sizes=3,
+        cnn_strides=1,
+        cnn_paddings=0,
+        cnn_activation_class=nn.ReLU,
+        mlp_num_cells=[16],
+        mlp_layer_class=nn.Linear,
+        mlp_activation_class=nn.ReLU,
+    )
+    experiment = Experiment(_task(), algorithm.get_from_yaml(), model, seed=0, config=config)
+    before = [p.detach().clone() for p in experiment.policy.parameters()]
+    experiment.run()
+    assert experiment.n_iters_performed == 3
+    after = list(experiment.policy.parameters())
+    assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert all(parameter.isfinite().all() for parameter in after)
+
+
+def test_rewards_and_maps_are_the_cores() -> None:
+    flight = fly(load_config("params_test.yaml", OVERRIDES), 2)
+    task = _task()
+    env = _env(task)
+    steps = iter(flight.actions)
+    for episode in range(2):
+        data = env.rollout(task.max_steps(env), lambda td: td.set(("uavs", "action"), next(steps)))
+        assert data["next", "done"][:, -1].all()
+        rows = slice(episode * data.shape[1], (episode + 1) * data.shape[1])
+        maps = data["uavs", "observation"].movedim(-1, -3).transpose(0, 1)
+        assert torch.equal(maps, flight.observations[rows])
+        rewards = data["next", "uavs", "reward"]
+        assert torch.equal(rewards, flight.rewards[rows].mT[..., None, None].expand_as(rewards))
+
+
+def test_specs_are_those_of_the_environment() -> None:
+    task = _task()
+    env = _env(task)
+    check_env_specs(env)
+    assert task.group_map(env) == {"uavs": ["uav_0", "uav_1", "uav_2"]}
+    seen = env.reset()[0]
+    for spec in (task.observation_spec(env), task.state_spec(env), task.action_mask_spec(env)):
+        (key,) = spec.keys(True, True)
+        assert seen[key].shape == spec[key].shape
+    assert task.info_spec(env) is None
+
+
+def test_the_task_is_registered_and_benchmarls_configuration_finds_its_file() -> None:
+    assert MissionTask in tasks
+    assert task_config_registry["marl_framework/mapping"] is MissionTask.MAPPING
+    with initialize_config_module("benchmarl.conf", version_base=None):
+        choices = ["algorithm=mappo", "task=marl_framework/mapping", "task.params=params_fast.yaml"]
+        place = f"hydra.searchpath=[file://{benchmarl._CONF}]"
+        config = compose("config", [*choices, place], return_hydra_config=True)
+    with pytest.warns(UserWarning, match="TaskConfig python dataclass not found"):
+        task = load_task_config_from_hydra(config.task, "marl_framework/mapping")
+    assert task.config == {**benchmarl._defaults(), "params": "params_fast.yaml"}
+    assert task == MissionTask.MAPPING.get_task({"params": "params_fast.yaml"})
+
+
+def test_a_bad_override_is_one_clear_line() -> None:
+    task = MissionTask.MAPPING.get_task({"overrides": ["environment.sead=1"]})
+    with pytest.raises(ConfigError, match=r"environment\.sead"):
+        task.get_env_fun(1, continuous_actions=False, seed=None, device="cpu")

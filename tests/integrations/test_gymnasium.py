@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from marl_framework.integrations.gymnasium import ENV_ID, MissionVectorEnv
+from tests.integrations.core_flight import fly
+from tests.small import small_config
+
+CONFIG = small_config()
+
+
+@pytest.mark.parametrize("mode", [None, "rgb_array", "human"])
+def test_gymnasiums_checker_passes(mode: str | None, screen: list[Any]) -> None:
+    check_env(gymnasium.make(ENV_ID, config=CONFIG, render_mode=mode).unwrapped)
+    assert len(screen) > 0  # it tries the other modes too
+
+
+def test_the_vector_environment_has_the_single_ones_spaces_and_entries() -> None:
+    """`SyncVectorEnv` of single missions is Gymnasium's own word on what ours should look like."""
+    ours = gymnasium.make_vec(ENV_ID, num_envs=3, config=CONFIG)
+    theirs = gymnasium.make_vec(ENV_ID, num_envs=3, vectorization_mode="sync", config=CONFIG)
+    assert isinstance(ours.unwrapped, MissionVectorEnv)
+    for space in ("observation", "action", "single_observation", "single_action"):
+        assert getattr(ours, f"{space}_space") == getattr(theirs, f"{space}_space")
+    assert ours.metadata["autoreset_mode"] == theirs.metadata["autoreset_mode"]
+    ours.action_space.seed(1)
+    for env in (ours, theirs):
+        env.reset(seed=3)
+    for _ in range(2 * CONFIG.episode_length + 3):
+        actions = ours.action_space.sample()
+        a, b = (env.step(actions) for env in (ours, theirs))
+        assert ours.observation_space.contains(a[0])
+        for x, y in zip(a[:4], b[:4], strict=True):
+            assert x.shape == y.shape
+        assert np.array_equal(a[2], b[2])
+        assert a[4].keys() == b[4].keys()
+        assert a[4]["action_mask"].shape == b[4]["action_mask"].shape
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_rewards_and_observations_are_the_cores(mode: AutoresetMode) -> None:
+    flight = fly(CONFIG, 4)
+    length = CONFIG.episode_length
+    env = MissionVectorEnv(CONFIG, 4, autoreset_mode=mode)
+    seen, _ = env.reset()
+    for step, actions in enumerate(flight.actions):
+        assert np.array_equal(seen, flight.observations[step].numpy())
+        seen, rewards, over, cut, info = env.step(actions.numpy())
+        assert np.array_equal(rewards, flight.rewards[step].numpy())
+        assert over.all() == over.any() == (step % length == length - 1)
+        assert not cut.any()
+        if not over.all():
+            continue
+        final = flight.last[step // length].numpy()
+        if mode == AutoresetMode.SAME_STEP:
+            assert np.array_equal(np.stack(info["final_obs"]), final)
+            assert info["final_info"]["action_mask"].shape == (4, 3, 6)
+            continue
+        assert np.array_equal(seen, final)
+        if mode == AutoresetMode.NEXT_STEP:
+            seen, rewards, over, cut, _ = env.step(actions.numpy())
+            assert [x.any() for x in (rewards, over, cut)] == [False] * 3
+        else:
+            seen, _ = env.reset(options={"reset_mask": np.ones(4, bool)})
+
+
+def test_some_missions_start_anew_and_the_others_go_on() -> None:
+    env = MissionVectorEnv(CONFIG, 3, autoreset_mode="Disabled")
+    env.reset(seed=1)
+    before = env.step(np.ones((3, 3), int))[0]
+    after, _ = env.reset(options={"reset_mask": np.array([True, False, True])})
+    changed = [not np.array_equal(x, y) for x, y in zip(before, after, strict=True)]
+    assert changed == [True, False, True]
+    for _ in range(CONFIG.episode_length - 1):
+        over = env.step(np.ones((3, 3), int))[2]
+    assert over.tolist() == [False, True, False]
+    with pytest.raises(ValueError, match=r"missions \[1\] are over"):
+        env.step(np.ones((3, 3), int))
+
+
+@pytest.mark.parametrize("actions", [[[0, 6, 0]] * 2, [[0, -1, 0]] * 2, [[0, 0, 0]]])
+def test_actions_that_do_not_exist_are_refused(actions: list[list[int]]) -> None:
+    env = MissionVectorEnv(CONFIG, 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions \[\[0, .*\]\] are not in Box"):
+        env.step(np.array(actions))
+
+
+def test_gymnasiums_wrappers_count_whole_episodes() -> None:
+    env = RecordEpisodeStatistics(MissionVectorEnv(CONFIG, 2))
+    env.reset(seed=1)
+    for _ in range(CONFIG.episode_length):
+        info = env.step(env.action_space.sample())[4]
+    assert info["episode"]["l"].tolist() == [CONFIG.episode_length] * 2
+
+
+def test_what_cannot_be_reset_so_is_refused() -> None:
+    env = MissionVectorEnv(CONFIG, 2)
+    with pytest.raises(ValueError, match="share one seed"):
+        env.reset(seed=[1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reset_mask needs autoreset_mode"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+
+
+def test_pictures_of_all_missions(screen: list[Any]) -> None:
+    env = MissionVectorEnv(CONFIG, 2, render_mode="rgb_array")
+    env.reset()
+    pictures = env.render()
+    assert pictures is not None
+    assert [picture.shape for picture in pictures] == [(380, 720, 3)] * 2
+    shown = MissionVectorEnv(CONFIG, 2, render_mode="human")
+    shown.reset()
+    shown.step(shown.action_space.sample())
+    assert len(screen) == 2
+    assert shown.render() is None
+    shown.close()

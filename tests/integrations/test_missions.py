@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from marl_framework.config_io import ConfigError
+from marl_framework.integrations import rendering
+from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.seeding import MAX_SEED
+from tests.integrations.core_flight import fly
+from tests.small import small_config
+
+
+def _rule(lattice: Lattice, positions: list[list[int]], wanted: list[int]) -> list[int]:
+    """The rule for one mission in plain Python."""
+    flown: list[int] = []
+    taken: set[tuple[int, int]] = set()
+    offsets = lattice.offsets.tolist()
+    for at, action in zip(positions, wanted, strict=True):
+        goals = [[p + d for p, d in zip(at, step, strict=True)] for step in offsets]
+        on_lattice = [
+            a
+            for a, goal in enumerate(goals)
+            if any(offsets[a])
+            and all(0 <= g < size for g, size in zip(goal, lattice.shape, strict=True))
+        ]
+        free = [a for a in on_lattice if (goals[a][0], goals[a][1]) not in taken]
+        allowed = free or on_lattice[-1:]
+        flown.append(action if action in allowed else allowed[-1])
+        taken.add((goals[flown[-1]][0], goals[flown[-1]][1]))
+    return flown
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**16), st.sampled_from([4, 6, 9, 27]), st.sampled_from([(10.0, 10.0), (30, 30)])
+)
+def test_simultaneous_actions_are_settled_by_the_cores_order(
+    seed: int, actions: int, dims: tuple[float, float]
+) -> None:
+    missions = Missions(small_config(actions=actions, dims=dims, budget=9), 3, seed=seed)
+    missions.reset()
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(3):
+        wanted = torch.randint(missions.num_actions, (3, 3), generator=generator)
+        flown = missions.settle(wanted)
+        lattice, at = missions.environment.lattice, missions.state.positions.tolist()
+        assert flown.tolist() == [
+            _rule(lattice, *pair) for pair in zip(at, wanted.tolist(), strict=True)
+        ]
+        missions.step(wanted)
+        assert (missions.state.positions >= 0).all()
+        assert (missions.state.positions < torch.tensor(lattice.shape)).all()
+
+
+def test_what_the_core_chose_is_flown_as_it_is() -> None:
+    config = small_config(agents=4)
+    flight = fly(config, 5)
+    missions = Missions(config, 5)
+    for step, (actions, rewards) in enumerate(zip(flight.actions, flight.rewards, strict=True)):
+        if step % config.episode_length == 0:
+            missions.reset()
+        assert torch.equal(missions.observe(), flight.observations[step])
+        assert torch.equal(missions.settle(actions), actions)
+        assert torch.equal(missions.step(actions).reward, rewards)
+
+
+def test_the_mask_is_every_move_that_stays_on_the_lattice() -> None:
+    missions = Missions(small_config(), 2)
+    missions.reset()
+    lattice = missions.environment.lattice
+    goals = lattice.destinations(missions.state.positions)
+    inside = ((goals >= 0) & (goals < torch.tensor(lattice.shape))).all(-1)
+    assert torch.equal(missions.masks(), inside)
+    assert not inside.all()
+
+
+def test_team_maps_are_the_critics_without_the_actions() -> None:
+    missions = Missions(small_config(), 2)
+    missions.reset()
+    missions.step(torch.zeros(2, 3, dtype=torch.int64))
+    builder, state = missions.builder, missions.state
+    critic = builder.critic(state, torch.zeros(2, 3, dtype=torch.int64), missions.observe())
+    names = builder.critic_channels
+    expected = torch.stack([critic[:, 0, names.index(n)] for n in builder.team_channels], dim=1)
+    assert torch.equal(missions.team(), expected)
+    assert "other_actions" not in builder.team_channels
+    assert missions.team().shape[1:] == missions.team_shape
+
+
+def test_observations_lie_within_the_bounds() -> None:
+    missions = Missions(small_config(budget=1, pixels=(17, 19)), 64)
+    seen: list[Tensor] = []
+    for _ in range(5):
+        missions.reset()
+        for _ in range(missions.environment.episode_length):
+            missions.step(torch.randint(6, (64, 3)))
+            seen += [missions.observe().flatten(), missions.team().flatten()]
+    values = torch.cat(seen)
+    assert values.min() == LOWEST  # after the last move of a budget of one
+    assert 0.99 < values.max() <= HIGHEST
+
+
+def test_seeds_start_the_stream_anew_modulo_the_cores_range() -> None:
+    missions = Missions(small_config(), 2, seed=5)
+    missions.reset()
+    first = missions.observe().clone()
+    missions.reset()
+    assert not torch.equal(missions.observe(), first)
+    missions.seed(5 + 7 * MAX_SEED)
+    missions.reset()
+    assert torch.equal(missions.observe(), first)
+
+
+def test_a_step_before_the_first_reset_says_so() -> None:
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        Missions(small_config(), 1).observe()
+
+
+def test_a_params_file_is_taken_by_name() -> None:
+    assert Missions("params_test.yaml", 1).environment.n_agents > 0
+    with pytest.raises(ConfigError, match="no such file"):
+        Missions("missing.yaml", 1)
+
+
+def test_a_picture_shows_the_mission_it_is_asked_for() -> None:
+    missions = Missions(small_config(), 2)
+    missions.reset()
+    first, second = (rendering.frame(missions, e) for e in range(2))
+    assert first.dtype == np.uint8
+    assert first.shape == second.shape == (380, 720, 3)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, rendering.frame(missions, 0))
+
+
+def test_render_modes_are_checked() -> None:
+    rendering.check_render_mode(None)
+    rendering.check_render_mode("rgb_array")
+    with pytest.raises(ConfigError, match="use one of rgb_array, human"):
+        rendering.check_render_mode("ansi")
+    with pytest.raises(ConfigError, match="no window here"):
+        rendering.check_render_mode("human")
+
+
+def test_a_window_shows_pictures_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "pause", lambda _: None)
+    window = rendering.Window()
+    window.close()
+    for value in (0, 200):
+        window.show(np.full((40, 60, 3), value, np.uint8))
+        pyplot.gcf().canvas.draw()
+        assert (np.asarray(pyplot.gcf().canvas.buffer_rgba())[..., :3] == value).all()
+    window.close()
+    assert pyplot.get_fignums() == []

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test, parallel_seed_test, render_test
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from marl_framework.config_io import ConfigError
+from marl_framework.integrations.pettingzoo import MissionParallelEnv
+from tests.integrations.core_flight import fly
+from tests.small import small_config
+
+
+def test_pettingzoos_own_checks_pass() -> None:
+    config = small_config()
+    parallel_api_test(MissionParallelEnv(config), num_cycles=50)
+    parallel_seed_test(lambda: MissionParallelEnv(config))
+
+
+def test_pettingzoos_render_check_passes(screen: list[Any]) -> None:
+    def make(render_mode: str) -> Any:
+        return parallel_to_aec(MissionParallelEnv(small_config(), render_mode=render_mode))
+
+    render_test(make)
+    assert len(screen) > 5
+
+
+def test_rewards_and_observations_are_the_cores() -> None:
+    config = small_config()
+    flight = fly(config, 1)
+    env = MissionParallelEnv(config)
+    seen, _ = env.reset()
+    for step, actions in enumerate(flight.actions[:, 0].tolist()):
+        for i, name in enumerate(env.agents):
+            expected = flight.observations[step, 0, i].numpy()
+            assert np.array_equal(seen[name]["observation"], expected)
+        seen, rewards, over, cut, _ = env.step(dict(zip(env.agents, actions, strict=True)))
+        assert set(rewards.values()) == {flight.rewards[step, 0].item()}
+        assert not any(cut.values())
+        last = step % config.episode_length == config.episode_length - 1
+        assert set(over.values()) == {last}
+        if last:
+            assert env.agents == []
+            assert env.step({}) == ({}, {}, {}, {}, {})
+            seen, _ = env.reset()
+
+
+def test_a_seed_gives_the_same_missions_again() -> None:
+    env = MissionParallelEnv(small_config())
+    first = env.reset(seed=11)[0]["uav_0"]["observation"]
+    other = env.reset()[0]["uav_0"]["observation"]
+    assert np.array_equal(env.reset(seed=11)[0]["uav_0"]["observation"], first)
+    assert not np.array_equal(other, first)
+
+
+def test_masks_are_of_the_agents_own_moves() -> None:
+    env = MissionParallelEnv(small_config(missions={"start": "corners"}), seed=1)
+    seen, _ = env.reset()
+    top = [seen[name]["action_mask"][0] for name in env.agents]  # up, from the highest level
+    assert top == [0, 0, 0]
+    assert env.state().shape == env.state_space.shape
+    assert env.state_space.contains(env.state())
+
+
+def test_every_agent_must_act_and_only_by_actions_that_exist() -> None:
+    env = MissionParallelEnv(small_config())
+    env.reset()
+    with pytest.raises(ValueError, match=r"no action of uav_0, uav_2"):
+        env.step({"uav_1": 1})
+    with pytest.raises(ValueError, match=r"actions \[0, 6, 0\] .* must lie in 0 … 5"):
+        env.step({"uav_0": 0, "uav_1": 6, "uav_2": 0})
+
+
+def test_bad_render_modes_are_refused_before_anything_is_made() -> None:
+    with pytest.raises(ConfigError, match="render_mode 'ansi'"):
+        MissionParallelEnv("missing.yaml", render_mode="ansi")
+    assert MissionParallelEnv(small_config()).render() is None
