@@ -1,6 +1,6 @@
 """Which choices make a team learn: variants of a schedule, each trained from several seeds.
 
-    python -m benchmarks.learning [--variants kept,…] [--seeds 3,4,5] [--steps 120] [--out FILE]
+    python -m benchmarks.ablation [--variants kept,…] [--seeds 3,4,5] [--steps 120] [--out FILE]
 
 A run trains the params file (default: params_fast.yaml) with one variant's overrides and flies the
 same validation missions greedily every `evaluation.interval` training steps. The learning rates
@@ -32,7 +32,7 @@ from marl_framework.device import describe_device
 from marl_framework.training.monitor import StageTimer
 from marl_framework.training.trainer import Trainer
 
-SUITE = "learning"
+SUITE = "ablation"
 STEPS = 120
 SEEDS = "3,4,5"
 LEARNED = 0.35  # validation entropy [bit] that counts as learned, for the time it takes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import learning
+from benchmarks import ablation
 from marl_framework.config_io import config_from_dict, config_to_dict, load_config
 from marl_framework.config_io import resolve_config_path as at
 
@@ -13,18 +13,18 @@ TINY = ["--set", "evaluation.interval=1", "--steps", "2", "--seeds", "3"]
 
 
 def run(out, *arguments):
-    return learning.main([*ARGUMENTS, *TINY, "--out", str(out), *arguments])
+    return ablation.main([*ARGUMENTS, *TINY, "--out", str(out), *arguments])
 
 
 def test_runs_are_kept_and_not_made_again(tmp_path, capsys, monkeypatch):
-    out = tmp_path / "learning.json"
+    out = tmp_path / "ablation.json"
     assert run(out, "--variants", "kept") == 0
     first = json.loads(out.read_text())
     (only,) = first["runs"]
     assert [row["training_step"] for row in only["rows"]] == [1, 2]
     made = []
-    learn = learning.learn
-    monkeypatch.setattr(learning, "learn", lambda *a: made.append(a) or learn(*a))
+    learn = ablation.learn
+    monkeypatch.setattr(ablation, "learn", lambda *a: made.append(a) or learn(*a))
     assert run(out, "--variants", "kept,not_clipped") == 0
     assert len(made) == 1  # the other was there
     second = json.loads(out.read_text())
@@ -43,10 +43,10 @@ def test_a_run_repeats_but_for_its_time(tmp_path):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("variant", learning.VARIANTS)
+@pytest.mark.parametrize("variant", ablation.VARIANTS)
 def test_every_variant_is_a_valid_configuration_that_differs(variant):
     base = load_config(at("params_fast.yaml"))
-    changed = config_from_dict(config_to_dict(base), overrides=learning.VARIANTS[variant])
+    changed = config_from_dict(config_to_dict(base), overrides=ablation.VARIANTS[variant])
     assert (changed == base) == (variant == "kept")
 
 
