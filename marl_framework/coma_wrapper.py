@@ -92,6 +92,15 @@ class COMAWrapper:
 
     # Learning -----------------------------------------------------------------------------
 
+    def set_learning_rates(self, factor: float) -> None:
+        """Multiply the configured learning rates of actor and critic, for the next updates."""
+        for optimizer, rate in (
+            (self.actor_optimizer, self._networks.actor.learning_rate),
+            (self.critic_optimizer, self._networks.critic.learning_rate),
+        ):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+
     def update(
         self, rollout: Rollout, epsilon: float, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
@@ -289,12 +298,7 @@ class COMAWrapper:
             "critic_optimizer",
         ):
             getattr(self, name).load_state_dict(state[name])
-        for optimizer, rate in (
-            (self.actor_optimizer, self._networks.actor.learning_rate),
-            (self.critic_optimizer, self._networks.critic.learning_rate),
-        ):
-            for group in optimizer.param_groups:
-                group["lr"] = rate  # the configuration's, which may have been changed
+        self.set_learning_rates(1.0)  # the configuration's, which may have been changed
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])

@@ -133,11 +133,44 @@ class Config(Section):
         """Moves of a mission, T = budget + 1."""
         return self.experiment.constraints.budget + 1
 
+    @property
+    def rollouts_per_step(self) -> int:
+        """Rounds of `num_envs` missions that fill the batches of a training step."""
+        wanted = self.networks.batch_size * self.networks.batch_number
+        return -(-wanted // self._transitions_per_rollout)
+
+    @property
+    def transitions_per_step(self) -> int:
+        """Transitions of a training step, over all ranks."""
+        return self.rollouts_per_step * self._transitions_per_rollout
+
+    @property
+    def transitions_per_batch(self) -> float:
+        """Transitions behind one update of the networks, over all ranks; mean of the batches."""
+        collected = self.transitions_per_step
+        return collected / min(self.networks.batch_number, collected)
+
+    @property
+    def learning_rate_scale(self) -> float:
+        """What `networks.lr_scaling` multiplies the learning rates by.
+
+        The batch over `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), the root of
+        that (`sqrt`, which suits Adam: Malladi et al. 2022), or 1 (`none`).
+        """
+        share = self.transitions_per_batch / self.networks.lr_base_batch
+        return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.networks.lr_scaling]
+
+    @property
+    def _transitions_per_rollout(self) -> int:
+        missions = self.environment.num_envs * self.experiment.missions.n_agents
+        return missions * self.episode_length
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         _check_lattice(self)
         _check_noise(self)
         _check_lawnmower(self)
+        _check_learning_rates(self)
         return self
 
 
@@ -196,3 +229,17 @@ def _check_lawnmower(config: Config) -> None:
             f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
             f"altitudes ({listed})"
         )
+
+
+def _check_learning_rates(config: Config) -> None:
+    networks, scale = config.networks, config.learning_rate_scale
+    for name, rate in (
+        ("actor", networks.actor.learning_rate),
+        ("critic", networks.critic.learning_rate),
+    ):
+        if rate * scale > 1:
+            raise ValueError(
+                f"networks.lr_scaling {networks.lr_scaling} makes networks.{name}.learning_rate "
+                f"{rate * scale:.3g} for batches of {config.transitions_per_batch:,.0f} "
+                "transitions; it must be at most 1: raise networks.lr_base_batch or lower the rate"
+            )

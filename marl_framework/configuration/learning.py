@@ -120,7 +120,9 @@ class NetworksConfig(Section):
     collects; copy_rate [training steps] between hard copies into the target critic; micro_batch
     [transitions]: most that the networks take at once, 0 = a whole batch; max_skipped_updates:
     updates with a loss or gradient that is not finite, which are never applied, until the
-    training stops.
+    training stops; lr_scaling: how both learning rates follow the batch, from lr_base_batch
+    [transitions] on; warmup_steps [training steps]: while they rise; lr_decay: their last value
+    as a share of the configured one (see `training.schedule`).
     """
 
     type: Literal["CNN"] = "CNN"
@@ -141,6 +143,10 @@ class NetworksConfig(Section):
     entropy_coefficient: NonNegative = 0.0
     normalize_advantages: bool = False
     clip_ratio: Share = 0.0
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    lr_base_batch: Count = 60
+    warmup_steps: Interval = 0
+    lr_decay: Share = 1.0
     actor: ActorConfig = ActorConfig()
     critic: CriticConfig = CriticConfig()
 

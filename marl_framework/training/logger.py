@@ -40,6 +40,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
     "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
     "kl": ("policy/kl", "KL(policy that flew ‖ policy after the update) [nat]"),
+    "learning_rate_factor": (
+        "loss/learning_rate_factor",
+        "what the configured learning rates are multiplied by",
+    ),
     "epsilon": ("policy/epsilon", "floor ε of the exploring policy"),
     "actions": ("policy/actions", "histogram of the actions taken, by action index"),
     "altitudes": ("policy/altitudes", "histogram of the altitudes flown [m]"),

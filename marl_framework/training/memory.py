@@ -36,8 +36,8 @@ def memory_estimate(config: Config) -> dict[str, int]:
         critic = CriticNetwork(sizes, networks.critic.conv_channels, networks.critic.fc1_dim)
     a, c = (sum(p.numel() for p in network.parameters()) for network in (actor, critic))
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
-    collected = _collected(config)
-    rounds = 2 if collected > _a_rollout(config) else 1  # several rollouts are joined by a copy
+    collected = config.transitions_per_step
+    rounds = 2 if config.rollouts_per_step > 1 else 1  # several rollouts are joined by a copy
     batch = -(-collected // networks.batch_number)
     part = min(networks.micro_batch or batch, batch)
     widest = max(networks.actor.conv_channels, networks.critic.conv_channels)
@@ -98,9 +98,9 @@ def memory_advice(config: Config, free: int) -> str:
     """
     parts = memory_estimate(config)
     share = min(_SHARE * free / sum(parts.values()), 0.5)
-    collected, networks = _collected(config), config.networks
+    collected, networks = config.transitions_per_step, config.networks
     batch = min(networks.micro_batch or collected, -(-collected // networks.batch_number))
-    by_rollout = collected <= _a_rollout(config)
+    by_rollout = config.rollouts_per_step == 1
     keys = {
         "missions": ("environment.num_envs", config.environment.num_envs),
         "transitions": ("environment.num_envs", config.environment.num_envs)
@@ -151,17 +151,6 @@ def _mission(config: Config) -> int:
     pixel = config.sensor.pixel
     seen = min(round(pixel.number_x * high), rows) * min(round(pixel.number_y * high), cols)
     return rows * cols * (1 + _FLOAT * (n + 1)) + n * seen * _SCRATCH
-
-
-def _a_rollout(config: Config) -> int:
-    n = config.experiment.missions.n_agents
-    return config.environment.num_envs * n * config.episode_length
-
-
-def _collected(config: Config) -> int:
-    """Transitions of a training step."""
-    wanted = config.networks.batch_size * config.networks.batch_number
-    return -(-wanted // _a_rollout(config)) * _a_rollout(config)
 
 
 def _power_of_two(value: float) -> int:

@@ -30,6 +30,7 @@ from marl_framework.training.outcome import flown_metrics, weights_checksum
 from marl_framework.training.progress import ProgressView
 from marl_framework.training.resume import check_fit
 from marl_framework.training.run_folder import RunFolder
+from marl_framework.training.schedule import learning_rate_factor
 from marl_framework.training.task import MissionTask
 
 
@@ -49,7 +50,6 @@ class Trainer:
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        missions = config.experiment.missions
         self.config = config
         self.device = device
         self.task = MissionTask(
@@ -72,9 +72,7 @@ class Trainer:
             config, config.evaluation.missions, device, "validation"
         )
         self._planner = LearnedPlanner(self.coma, self.task.builder, self.task.environment.lattice)
-        wanted = config.networks.batch_size * config.networks.batch_number
-        a_rollout = config.environment.num_envs * missions.n_agents * config.episode_length
-        self._rollouts_per_step = -(-wanted // a_rollout)
+        self._rollouts_per_step = config.rollouts_per_step
 
     def train(
         self, run: RunFolder, profile: int = 0, report: Callable[[str], None] | None = None
@@ -211,14 +209,17 @@ class Trainer:
                     for _ in range(self._rollouts_per_step)
                 ]
             )
+        rate = learning_rate_factor(self.config, self.coma.training_steps)
         with timer("update"):
+            self.coma.set_learning_rates(rate)
             learned = self.coma.update(rollout, epsilon, self.task.generator)
         self.episodes += rollout.rewards.shape[1]
         timer.count("transitions", rollout.transitions)
         metrics, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
         )
-        return {**learned, **metrics, "epsilon": epsilon, "episodes": self.episodes}, counts
+        known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
+        return {**learned, **metrics, **known}, counts
 
     def _is_due(self, interval: int, step: int) -> bool:
         last = step == self.config.experiment.missions.n_episodes

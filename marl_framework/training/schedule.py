@@ -1,0 +1,22 @@
+"""The learning rates of a training, as a function of its training steps alone."""
+
+from __future__ import annotations
+
+from marl_framework.config import Config
+
+
+def learning_rate_factor(config: Config, step: int) -> float:
+    """Return what the configured learning rates of actor and critic are multiplied by.
+
+    Scale of the batch (`Config.learning_rate_scale`), times (step + 1) / warmup_steps until that
+    is 1, times a line from 1 at the first to `lr_decay` at the last training step. It depends on
+    nothing that a checkpoint would have to hold, and no tensor is read for it.
+
+    Args:
+        config: of the training.
+        step: training steps made before, from 0.
+    """
+    networks = config.networks
+    warm = min((step + 1) / networks.warmup_steps, 1.0) if networks.warmup_steps else 1.0
+    done = min(step / max(config.experiment.missions.n_episodes - 1, 1), 1.0)
+    return config.learning_rate_scale * warm * (1 - (1 - networks.lr_decay) * done)

@@ -1,0 +1,92 @@
+"""How learning rates follow the batch and the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.config import Config
+from marl_framework.training.monitor import StageTimer
+from marl_framework.training.schedule import learning_rate_factor
+from marl_framework.training.trainer import Trainer
+from tests.small import small_config
+from tests.test_resume import House
+
+
+def config_with(steps: int = 11, num_envs: int = 4, **networks) -> Config:
+    """A rollout of 4 missions × 3 UAVs × 5 moves is 60 transitions."""
+    sizes = small_config().networks.model_dump(by_alias=True)
+    return small_config(
+        num_envs=num_envs, missions={"n_episodes": steps}, networks={**sizes, **networks}
+    )
+
+
+def factors(config: Config) -> list[float]:
+    steps = config.experiment.missions.n_episodes
+    return [learning_rate_factor(config, step) for step in range(steps)]
+
+
+def test_without_settings_the_rates_are_constant() -> None:
+    assert factors(config_with()) == [1.0] * 11
+
+
+def test_warm_up_rises_to_the_configured_rate_in_as_many_steps() -> None:
+    assert factors(config_with(warmup_steps=4)) == [0.25, 0.5, 0.75] + [1.0] * 8
+
+
+def test_decay_is_a_line_to_its_share_at_the_last_step() -> None:
+    expected = [1 - 0.08 * step for step in range(11)]
+    assert factors(config_with(lr_decay=0.2)) == pytest.approx(expected)
+    assert learning_rate_factor(config_with(lr_decay=0.2), 50) == pytest.approx(0.2)  # a longer run
+    assert factors(config_with(steps=1, lr_decay=0.2)) == [1.0]
+
+
+def test_warm_up_and_decay_go_together() -> None:
+    expected = [min((step + 1) / 5, 1) * (1 - 0.1 * step) for step in range(11)]
+    assert factors(config_with(warmup_steps=5, lr_decay=0)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("sqrt", 3.0), ("linear", 9.0)])
+def test_rates_follow_the_batch_from_the_base_batch_on(scaling: str, factor: float) -> None:
+    # 2 batches of 90: three rollouts of 60 transitions fill them exactly.
+    config = config_with(batch_size=90, batch_number=2, lr_base_batch=10, lr_scaling=scaling)
+    assert config.transitions_per_step == 180
+    assert learning_rate_factor(config, 0) == pytest.approx(factor)
+
+
+def test_the_batch_is_what_is_collected_not_what_is_asked_for() -> None:
+    config = config_with(batch_size=1, batch_number=3, lr_base_batch=10, lr_scaling="linear")
+    assert config.transitions_per_batch == 20
+    assert learning_rate_factor(config, 0) == pytest.approx(2.0)
+
+
+def test_the_optimisers_take_the_rates_of_the_step(monkeypatch) -> None:
+    config = config_with(warmup_steps=4, lr_decay=0.5)
+    trainer = Trainer(config, torch.device("cpu"))
+    seen = []
+
+    def update(*_) -> dict[str, torch.Tensor]:
+        trainer.coma.training_steps += 1
+        optimizers = (trainer.coma.actor_optimizer, trainer.coma.critic_optimizer)
+        seen.append([group["lr"] for o in optimizers for group in o.param_groups])
+        return {}
+
+    monkeypatch.setattr(trainer.coma, "update", update)
+    timer = StageTimer(torch.device("cpu"))
+    logged = [trainer._training_step(timer)[0]["learning_rate_factor"] for _ in range(11)]
+    assert logged == factors(config)
+    actor, critic = config.networks.actor.learning_rate, config.networks.critic.learning_rate
+    assert seen == [[actor * factor, critic * factor] for factor in logged]
+
+
+def test_a_resumed_training_goes_on_with_its_rates(tmp_path: Path, monkeypatch) -> None:
+    house = House(tmp_path, monkeypatch)
+    sets = ("networks.warmup_steps=3", "networks.lr_decay=0.1", "networks.lr_scaling=sqrt")
+    assert house.train("whole", sets=sets) == 0
+    house.crash("t", 6, sets=sets)
+    assert house.train("t", "--resume", sets=sets) == 0
+    house.assert_same("t", "whole")
+    assert house.train("constant") == 0
+    assert house.results("constant")["weights_sha256"] != house.results("t")["weights_sha256"]
