@@ -122,7 +122,9 @@ class NetworksConfig(Section):
     updates with a loss or gradient that is not finite, which are never applied, until the
     training stops; lr_scaling: how both learning rates follow the batch, from lr_base_batch
     [transitions] on; warmup_steps [training steps]: while they rise; lr_decay: their last value
-    as a share of the configured one (see `training.schedule`).
+    as a share of the configured one (see `training.schedule`); kl_limit [nat]: the actor waits
+    for the next training step once the policy is so far from the one that flew, 0 = off;
+    gradient_checkpointing: hidden layers are computed twice and kept less long.
     """
 
     type: Literal["CNN"] = "CNN"
@@ -136,6 +138,7 @@ class NetworksConfig(Section):
     batch_size: Count = 60
     batch_number: Count = 5
     micro_batch: Interval = 0
+    gradient_checkpointing: bool = False
     max_skipped_updates: Interval = 0
     copy_rate: Count = 10
     gamma: Share = 0.99
@@ -143,6 +146,7 @@ class NetworksConfig(Section):
     entropy_coefficient: NonNegative = 0.0
     normalize_advantages: bool = False
     clip_ratio: Share = 0.0
+    kl_limit: NonNegative = 0.0
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     lr_base_batch: Count = 60
     warmup_steps: Interval = 0

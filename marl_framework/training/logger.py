@@ -40,6 +40,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
     "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
     "kl": ("policy/kl", "KL(policy that flew ‖ policy after the update) [nat]"),
+    "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit held back"),
     "learning_rate_factor": (
         "loss/learning_rate_factor",
         "what the configured learning rates are multiplied by",
