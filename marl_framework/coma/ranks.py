@@ -48,7 +48,6 @@ def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module
     return DistributedDataParallel(
         network,
         device_ids=[device.index] if device.type == "cuda" else None,
-        broadcast_buffers=False,
         gradient_as_bucket_view=True,
     )
 

@@ -16,6 +16,8 @@ from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from marl_framework.training.schedule import passes
+
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
     "return": ("return/episode", "sum of the team's rewards over an episode, mean over missions"),
@@ -144,19 +146,21 @@ class TrainingLogger:
         """Take the metrics of a training step; write when the step is due.
 
         Args:
-            step: training step, from 1.
+            step: training step, from 1; some may be left out.
             metrics: name in `METRICS` → scalar; tensors share one device.
             counts: name in `METRICS` → how often each bin occurred, [B], on that device.
 
         Returns:
             The scalars written, by name; empty when none were due.
         """
-        self._step = step
+        before, self._step = self._step, step
         self._collect(metrics)
         if self.histogram_interval:
             self._count(counts or {})
-        due = bool(self.histogram_interval) and step % self.histogram_interval == 0
-        return self._write_due(step % self.scalar_interval == 0, due)
+        return self._write_due(
+            passes(self.scalar_interval, before, step),
+            passes(self.histogram_interval, before, step),
+        )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
