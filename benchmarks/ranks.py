@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from benchmarks import harness
 from benchmarks.harness import BAD_INPUT, duration_text
-from benchmarks.training import add_device, read_options
+from benchmarks.training import add_device, read_options, with_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
 from marl_framework.device import describe_device
@@ -91,6 +91,7 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
         Medians: `seconds`, `rollout_seconds`, `update_seconds`; `updates` of actor and critic,
         `gradient_bytes` of one, on average, and `transitions`.
     """
+    config = with_overrides(config, "networks.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
     trainer._training_step(timer)
     walls, stages = [], []

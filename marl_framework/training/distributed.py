@@ -31,6 +31,14 @@ T = TypeVar("T")
 
 _BAD_INPUT, _FAILED = 2, 1
 _LEADER_SPEAKS = 10.0  # seconds
+_LOST = (  # what gloo and NCCL say of a peer that is gone
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "ncclRemoteError",
+    "communicator was aborted",
+)
 _JOB = ".job"
 """Name of the file in a run folder that names the call of torchrun that trains it."""
 
@@ -221,11 +229,8 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
 
 
 def is_lost_rank(error: BaseException) -> bool:
-    """Whether an exception says that another rank is gone."""
-    if isinstance(error, dist.DistError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("gloo" in text or "NCCL" in text)
+    """Whether an exception says that another rank is gone; its own reason is told elsewhere."""
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)
 
 
 def note_job(run: Path, ranks: Ranks) -> None:

@@ -90,20 +90,23 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     _, total = device_memory(device)
     if needed > total:
         raise ConfigError(
-            f"{memory_advice(config, total, ranks)}: this training needs at least "
+            f"{memory_advice(config, total, ranks, activations=False)}: this training needs at least "
             f"{needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
         )
 
 
-def memory_advice(config: Config, free: int, ranks: int = 1) -> str:
+def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: bool = True) -> str:
     """Return what to lower, most useful first, with values that should fit: `key=value or …`.
 
     Args:
         config: what does not fit.
         free: bytes that are there for all of it.
         ranks: that share the missions, each with so many bytes.
+        activations: count them too; where all else is too much, fewer of them are no help.
     """
     parts = memory_estimate(config, ranks)
+    if not activations:
+        del parts["activations"]
     share = min(_SHARE * free / sum(parts.values()), 0.5)
     collected, networks = config.transitions_per_step // ranks, config.networks
     batch = min(networks.micro_batch or collected, -(-collected // networks.batch_number))

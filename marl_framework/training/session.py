@@ -125,7 +125,7 @@ def _start_or_resume(
         if run is None:
             with interruptible(trainer, ranks):
                 trainer.follow()
-            return EXIT_INTERRUPTED if trainer.interrupted else 0
+            return 0 if trainer.is_over() else EXIT_INTERRUPTED
         print(f"run folder: {run.path}", flush=True)
         try:
             return _train(trainer, run, profile, fresh=found is None)

@@ -160,7 +160,7 @@ class Trainer:
                     f"stopped after {self.coma.training_steps} training steps: "
                     f"{missions.patience} evaluations without a better validation entropy"
                 )
-            if not self._is_over():
+            if not self.is_over():
                 logger.forget()  # the checkpoint has it
             written = logger.flush()
             self._last = written or self._last
@@ -169,7 +169,7 @@ class Trainer:
                 link_file(run.checkpoints / LAST, run.checkpoints / BEST)
             self._draw_mission(run, logger, progress.print)
         return {
-            "results": results(self, self._last, self._best, finished=self._is_over()),
+            "results": results(self, self._last, self._best, finished=self.is_over()),
             "timing": timing(self, timer, self._seconds_before),
             "machine": describe_machine(self, hardware.summary()),
         }
@@ -190,9 +190,10 @@ class Trainer:
 
     def _goes_on(self) -> bool:
         """Whether there is another training step to make; the same on all ranks."""
-        return not self._is_over() and not self.ranks.any(self.interrupted)
+        return not self.is_over() and not self.ranks.any(self.interrupted)
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether there is nothing left to train."""
         missions = self.config.experiment.missions
         patient = self._evaluations_without_better < (missions.patience or math.inf)
         return self.coma.training_steps >= missions.n_episodes or not patient

@@ -149,8 +149,10 @@ def test_restarts_need_a_name(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     [
         (RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer"), True),
         (torch.distributed.DistBackendError("NCCL communicator was aborted"), True),
+        (torch.distributed.DistBackendError("NCCL error: ncclRemoteError: A call failed"), True),
+        (torch.distributed.DistBackendError("NCCL error: ncclUnhandledCudaError"), False),
         (RuntimeError("shapes do not match"), False),
-        (ValueError("gloo"), False),
+        (ValueError("Connection closed by peer"), False),
     ],
 )
 def test_a_lost_rank_is_told_from_other_errors(error: BaseException, expected: bool) -> None:

@@ -24,7 +24,7 @@ SECONDS = 500
 
 def torchrun(*arguments: str | Path, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     """Start two ranks and wait for them."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     return subprocess.run(
         [*command, f"--max-restarts={restarts}", *map(str, arguments)],
         cwd=ROOT,
