@@ -93,7 +93,7 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
         metrics, _ = trainer._training_step(timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
-        if not trainer._is_due(config.evaluation.interval, step):
+        if not trainer._is_due(config.evaluation.interval, step - 1):
             continue
         transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
         found, _ = trainer._validate()

@@ -175,6 +175,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
         What the JSON holds; see the module.
     """
     reset_peak_memory(device)
+    config = with_overrides(config, "networks.update_interval=1")
     trainer = Trainer(config, device)
     timer = StageTimer(device)
     trainer._training_step(timer)

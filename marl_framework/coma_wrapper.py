@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from marl_framework.coma.batch import Transitions, diagnostics
 from marl_framework.coma.losses import (
     actor_loss,
     counterfactual_advantage,
@@ -22,10 +22,17 @@ from marl_framework.coma.networks import (
     follow,
     taken,
 )
-from marl_framework.coma.policy import log_probabilities, policy_entropy, policy_probabilities
+from marl_framework.coma.policy import kl_divergence, policy_probabilities
+from marl_framework.coma.ranks import (
+    exchange_gradients,
+    mean_over_ranks,
+    means_over_ranks,
+    with_shared_gradients,
+)
 from marl_framework.coma.returns import td_lambda_returns
 from marl_framework.coma.rollout import Rollout
 from marl_framework.config import Config, NetworksConfig
+from marl_framework.config_io import ConfigError
 from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
 from marl_framework.mission.lattice import action_offsets
 
@@ -63,6 +70,7 @@ class COMAWrapper:
         self.precision = resolve_precision(networks.precision, self.device)
         self.training_steps = 0
         self._skipped = torch.zeros((), device=self.device)
+        self._halted = torch.zeros((), device=self.device)
         self._networks = networks
         configure_backends(networks, self.device)
         actor, critic = networks.actor, networks.critic
@@ -81,6 +89,16 @@ class COMAWrapper:
             self.critic.parameters(), lr=critic.learning_rate, fused=fused
         )
         self.scaler = grad_scaler(self.device, self.precision)
+        if networks.kl_limit and self.scaler.is_enabled():
+            raise ConfigError(
+                "networks.kl_limit: does not work with float16, whose scaler decides which updates "
+                "are made; use networks.precision=bfloat16 or float32, or networks.kl_limit=0"
+            )
+        for network in (self.actor, self.critic):
+            network.recompute = networks.gradient_checkpointing
+        # Modules that learn: the same parameters, gradients averaged over all ranks.
+        self._actor = with_shared_gradients(self.actor, self.device)
+        self._critic = with_shared_gradients(self.critic, self.device)
 
     # Acting -------------------------------------------------------------------------------
 
@@ -88,7 +106,7 @@ class COMAWrapper:
     def policy(self, observation: Tensor) -> Tensor:
         """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
         with self._amp():
-            return self.actor(observation.flatten(0, 1)).float().unflatten(0, observation.shape[:2])
+            return self.actor(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])
 
     # Learning -----------------------------------------------------------------------------
 
@@ -102,42 +120,46 @@ class COMAWrapper:
                 group["lr"] = rate * factor
 
     def update(
-        self, rollout: Rollout, epsilon: float, generator: torch.Generator | None = None
+        self,
+        rollout: Rollout,
+        epsilon: float,
+        generator: torch.Generator | None = None,
+        steps: int = 1,
     ) -> dict[str, Tensor]:
-        """Make one training step: targets once, then `data_passes` over `batch_number` batches.
+        """Make training steps: targets once, then `data_passes` over all transitions.
+
+        Each pass makes `batch_number` updates for each training step, so the transitions of K
+        steps get as many updates together as they would one step after the other.
 
         Args:
-            rollout: whole episodes.
+            rollout: whole episodes; on several ranks this one's, as many as the others'.
             epsilon: floor of the policy that flew them.
             generator: shuffles the transitions; on the networks' device.
+            steps: training steps that the rollout is for.
 
         Returns:
-            Tensors on the device (see `training.logger`): losses and gradient norms are means over
-            all batches; what only describes policy and critic is a mean over the last pass.
+            Tensors on the device (see `training.logger`), means over all batches and ranks; what
+            only describes policy and critic is a mean over the last pass.
         """
         targets = self.targets(rollout)
-        flat = _Transitions(
-            states=rollout.states.flatten(0, 2),
-            actions=rollout.actions.flatten(),
-            masks=rollout.masks.flatten(0, 2),
-            old_probabilities=rollout.probabilities.flatten(0, 2),
-            targets=targets.flatten(),
-        )
+        flat = Transitions.of(rollout, targets)
+        batches = min(self._networks.batch_number * steps, len(flat))
         records: dict[str, list[Tensor]] = {}
+        self._halted.zero_()
         passes = self._networks.data_passes
         for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
-            for index in order.tensor_split(min(self._networks.batch_number, len(flat))):
+            for index in order.tensor_split(batches):
                 record = self._learn(flat[index], epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
-        self.training_steps += 1
-        self._update_target()
+        self.training_steps += steps
+        self._update_target(steps)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
         self._skipped += stats["skipped_updates"]
         stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
-        return stats
+        return means_over_ranks(stats)
 
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
@@ -145,13 +167,13 @@ class COMAWrapper:
         states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
         with self._amp():
             values = torch.cat([self.target_critic(s) for s in states.split(_TARGET_CHUNK)])
-        values = taken(values.float(), actions).view_as(rollout.actions)
+        values = taken(values, actions).view_as(rollout.actions)
         return td_lambda_returns(
             rollout.rewards, values, self._networks.gamma, self._networks.lambda_
         )
 
     def _learn(
-        self, batch: _Transitions, epsilon: float, describe: bool = True
+        self, batch: Transitions, epsilon: float, describe: bool = True
     ) -> dict[str, Tensor]:
         """Update critic and actor on one batch; the advantage uses the critic before its update.
 
@@ -169,32 +191,35 @@ class COMAWrapper:
             "actor_gradient_norm": policy_norm,
             "skipped_updates": bad_value + bad_policy,
         }
+        if self._networks.kl_limit:
+            record["kl_halted"] = self._halted.clone()
         if describe:
             probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
-            with torch.no_grad():
-                record |= _diagnostics(batch, torch.cat(values), probabilities, advantages)
+            record |= diagnostics(batch, torch.cat(values), probabilities, advantages)
         return record
 
     def _learn_critic(
-        self, parts: list[_Transitions]
+        self, parts: list[Transitions]
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
         """Return the values of each part before the update, loss, norm and if it was skipped."""
         values, losses = [], []
         self.critic_optimizer.zero_grad(set_to_none=True)
         for part in parts:
-            with self._amp():
-                values.append(self.critic(part.states).float())
-            loss = critic_loss(values[-1], part.actions, part.targets)
-            losses.append(self._backward(loss, part, parts))
-            values[-1] = values[-1].detach()
-        loss = torch.stack(losses).sum()
+            with exchange_gradients(self._critic, now=part is parts[-1]):
+                with self._amp():
+                    found = self._critic(part.states)
+                losses.append(
+                    self._backward(critic_loss(found, part.actions, part.targets), part, parts)
+                )
+            values.append(found.detach())
+        loss = mean_over_ranks(torch.stack(losses).sum())
         norm, bad = self._descend(
             loss, self.critic, self.critic_optimizer, self._networks.critic.gradient_norm
         )
         return values, loss, norm, bad
 
     def _learn_actor(
-        self, parts: list[_Transitions], values: list[Tensor], epsilon: float
+        self, parts: list[Transitions], values: list[Tensor], epsilon: float
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
         """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
         networks, losses, learned = self._networks, [], []
@@ -206,36 +231,48 @@ class COMAWrapper:
             weights = normalized(advantages).split([len(part) for part in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
-            probabilities, advantage = self._judge(part, own, epsilon)
-            weight = advantage
-            if networks.normalize_advantages:
-                weight = normalized(advantage) if weights is None else weights[index]
-            loss = actor_loss(
-                probabilities,
-                part.actions,
-                weight,
-                networks.entropy_coefficient,
-                part.old_probabilities,
-                networks.clip_ratio,
-            )
-            losses.append(self._backward(loss, part, parts))
+            with exchange_gradients(self._actor, now=part is parts[-1]):
+                probabilities, advantage = self._judge(part, own, epsilon)
+                weight = advantage
+                if networks.normalize_advantages:
+                    weight = normalized(advantage) if weights is None else weights[index]
+                loss = actor_loss(
+                    probabilities,
+                    part.actions,
+                    weight,
+                    networks.entropy_coefficient,
+                    part.old_probabilities,
+                    networks.clip_ratio,
+                )
+                losses.append(self._backward(loss, part, parts))
             learned.append((probabilities.detach(), advantage))
-        loss = torch.stack(losses).sum()
+        loss = mean_over_ranks(torch.stack(losses).sum())
+        if networks.kl_limit:
+            self._watch_kl(parts, [probabilities for probabilities, _ in learned])
         norm, bad = self._descend(
-            loss, self.actor, self.actor_optimizer, networks.actor.gradient_norm
+            loss, self.actor, self.actor_optimizer, networks.actor.gradient_norm, self._halted
         )
         return learned, loss, norm, bad
 
-    def _judge(self, part: _Transitions, values: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    def _watch_kl(self, parts: list[Transitions], probabilities: list[Tensor]) -> None:
+        """Halt the actor until the next training step where it is too far from what flew."""
+        sums = [
+            kl_divergence(part.old_probabilities, now).sum()
+            for part, now in zip(parts, probabilities, strict=True)
+        ]
+        mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
+        self._halted.logical_or_(mean > self._networks.kl_limit)
+
+    def _judge(self, part: Transitions, values: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
         with self._amp():
-            logits = self.actor(part.states[:, : self.sizes.actor_channels])
+            logits = self._actor(part.states[:, : self.sizes.actor_channels])
         probabilities = policy_probabilities(logits, part.masks, epsilon)
         returns = part.targets if self._networks.advantage == "return" else None
         baseline = probabilities.detach()
         return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
-    def _backward(self, loss: Tensor, part: _Transitions, parts: list[_Transitions]) -> Tensor:
+    def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
         """Add the gradient of a part's mean loss, as its share of the batch; return the share."""
         if len(parts) > 1:
             loss = loss * (len(part) / sum(len(p) for p in parts))
@@ -248,15 +285,16 @@ class COMAWrapper:
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
         maximum_norm: float,
+        halted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step, unless loss or gradient is not finite.
+        """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 
         The device decides, the host never waits: fused optimisers leave everything as it was
         where their `found_inf` is 1. Overflowing gradients of scaled float16 losses are no
         reason to worry, the scaler skips them by itself and lowers its scale.
 
         Returns:
-            The gradient norm before clipping, and 1 where the step was not made, else 0.
+            The gradient norm before clipping, and 1 where numbers were not finite, else 0.
         """
         self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
@@ -264,15 +302,17 @@ class COMAWrapper:
         if not self.scaler.is_enabled():
             bad = bad | ~norm.isfinite()
             if optimizer.defaults["fused"]:
-                optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+                leave = bad if halted is None else bad | (halted > 0)
+                optimizer.found_inf = leave.float()  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
         return norm, bad.float()
 
-    def _update_target(self) -> None:
-        critic = self._networks.critic
+    def _update_target(self, steps: int) -> None:
+        critic, every = self._networks.critic, self._networks.copy_rate
         if critic.target_update_mode == "soft":
-            follow(self.target_critic, self.critic, critic.tau)
-        elif self.training_steps % self._networks.copy_rate == 0:
+            tau = critic.tau if steps == 1 else 1 - (1 - critic.tau) ** steps
+            follow(self.target_critic, self.critic, tau)
+        elif self.training_steps // every > (self.training_steps - steps) // every:
             follow(self.target_critic, self.critic, 1.0)
 
     def _amp(self) -> Any:
@@ -312,47 +352,3 @@ class COMAWrapper:
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])
         self._skipped.copy_(state["skipped_updates"])
-
-
-@dataclass
-class _Transitions:
-    """Transitions without their order in time, [B, …]."""
-
-    states: Tensor
-    actions: Tensor
-    masks: Tensor
-    old_probabilities: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def __getitem__(self, index: Tensor) -> _Transitions:
-        return _Transitions(**{name: field[index] for name, field in vars(self).items()})
-
-    def split(self, size: int) -> list[_Transitions]:
-        """Return parts of at most `size` transitions as views; the whole for 0."""
-        if size == 0 or size >= len(self):
-            return [self]
-        columns = zip(*(field.split(size) for field in vars(self).values()), strict=True)
-        return [_Transitions(*column) for column in columns]
-
-
-def _diagnostics(
-    batch: _Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
-) -> dict[str, Tensor]:
-    """Return what one wants to watch of a batch; all tensors without gradient."""
-    q = taken(values, batch.actions)
-    residual = (batch.targets - q).var()
-    old = batch.old_probabilities
-    ratio = log_probabilities(old) - log_probabilities(probabilities)
-    return {
-        "q_taken": q.mean(),
-        "td_error": (batch.targets - q).abs().mean(),
-        "explained_variance": 1 - residual / batch.targets.var().clamp(min=1e-8),
-        "advantage": advantages.mean(),
-        "advantage_std": advantages.std(),
-        "policy_entropy": policy_entropy(probabilities).mean(),
-        "largest_probability": probabilities.max(-1).values.mean(),
-        "kl": (old * ratio).sum(-1).mean(),
-    }

@@ -18,6 +18,7 @@ from marl_framework.configuration.learning import (
     CRITIC_ONLY_CHANNELS,
     ActorConfig,
     CriticConfig,
+    DistributedConfig,
     EvaluationConfig,
     LoggingConfig,
     NetworksConfig,
@@ -55,6 +56,7 @@ __all__ = [
     "Config",
     "ConstraintsConfig",
     "CriticConfig",
+    "DistributedConfig",
     "EnvironmentConfig",
     "EvaluationConfig",
     "ExperimentConfig",
@@ -88,6 +90,7 @@ class Config(Section):
     observation: ObservationConfig = ObservationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     networks: NetworksConfig = NetworksConfig()
+    distributed: DistributedConfig = DistributedConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @property

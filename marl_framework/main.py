@@ -7,20 +7,40 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
-from marl_framework.device import resolve_device
 from marl_framework.evaluation.session import deploy, fly_baseline
 from marl_framework.evaluation.teams import Checkpoint, find_checkpoint, world
+from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
 from marl_framework.training.files import check_run_name
 from marl_framework.training.session import EXIT_FAILED, EXIT_INTERRUPTED, train
 
 _EXIT_BAD_INPUT = 2
+_SHORT_FORMS = {
+    "update_interval": "networks.update_interval",
+    "batch_size": "networks.batch_size",
+    "max_episodes": "experiment.missions.n_episodes",
+    "a_lr": "networks.actor.learning_rate",
+    "c_lr": "networks.critic.learning_rate",
+}
+"""Options that override one key; `-` may stand for `_`."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports an error once, not on each rank."""
+
+    def error(self, message: str) -> NoReturn:
+        ranks = Ranks.of()
+        if not ranks.leads:
+            ranks.let_leader_speak()
+            sys.exit(_EXIT_BAD_INPUT)
+        super().error(message)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m marl_framework.main", description=__doc__)
+    parser = _Parser(prog="python -m marl_framework.main", description=__doc__)
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -36,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--run-name", metavar="NAME", help="name of the folder of this run")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
+    for name, key in _SHORT_FORMS.items():
+        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        parser.add_argument(*spellings, metavar="VALUE", help=f"short for {key}")
     parser.add_argument(
         "--profile",
         type=int,
@@ -73,11 +96,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 1 the training failed, 2 bad input, 130 interrupted.
     """
     options = _parser().parse_args(arguments)
+    ranks = Ranks()
     try:
-        return _run(options)
+        ranks = Ranks.of()
+        return _run(options, ranks)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if ranks.leads:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        ranks.let_leader_speak()
         return _EXIT_BAD_INPUT
+    except LeaderError as error:
+        ranks.let_leader_speak()
+        return error.exit_code
     except KeyboardInterrupt:  # before or after the training
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -87,9 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
-def _run(options: argparse.Namespace) -> int:
-    config, checkpoint = _configuration(options)
-    device = resolve_device(config.networks.device)
+def _run(options: argparse.Namespace, ranks: Ranks) -> int:
+    config, checkpoint = _configuration(options, ranks)
+    check_ranks(config, ranks)
+    device = rank_device(config, ranks)
     missions = config.experiment.missions
     if missions.mission_mode == "deployment":
         return deploy(
@@ -105,22 +136,26 @@ def _run(options: argparse.Namespace) -> int:
         profile=options.profile,
         resume=options.resume,
         allow_changed=options.allow_changed,
+        ranks=ranks,
     )
 
 
-def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
+def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
     name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
     overrides = list(options.overrides)
+    for short, key in _SHORT_FORMS.items():
+        if getattr(options, short) is not None:
+            overrides.append(f"{key}={getattr(options, short)}")
     if options.device is not None:
         overrides.append(f"networks.device={options.device}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         config = load_config(resolve_config_path(name), overrides)
-    for warning in caught:
+    for warning in caught if ranks.leads else ():
         print(f"warning: {warning.message}", file=sys.stderr)
     if options.run_name is not None:
         check_run_name(options.run_name)
-    _check_options(options, config)
+    _check_options(options, config, ranks)
     if options.checkpoint is None:
         return config, None
     checkpoint = find_checkpoint(options.checkpoint)
@@ -129,7 +164,7 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
         return world(name, overrides, checkpoint), checkpoint
 
 
-def _check_options(options: argparse.Namespace, config: Config) -> None:
+def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
     """Check options that the params file does not know.
 
     Raises:
@@ -137,6 +172,13 @@ def _check_options(options: argparse.Namespace, config: Config) -> None:
     """
     missions = config.experiment.missions
     deployed = missions.mission_mode == "deployment"
+    if ranks.count > 1 and (deployed or missions.type != "COMA"):
+        raise ConfigError(
+            f"torchrun: {ranks.count} ranks are for trainings; fly missions with python -m "
+            "marl_framework.main"
+        )
+    if ranks.may_restart and options.run_name is None:
+        raise ConfigError("torchrun --max-restarts: name the run to go on with by --run-name")
     if options.resume and options.run_name is None and not options.check:
         raise ConfigError("--resume: name the run to go on with by --run-name")
     if options.allow_changed and not options.resume:
@@ -163,4 +205,8 @@ def _check_options(options: argparse.Namespace, config: Config) -> None:
 
 
 if __name__ == "__main__":
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        sys.exit(record(main)())  # torchrun shows the error that it notes
     sys.exit(main())

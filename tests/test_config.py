@@ -233,6 +233,8 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("networks: {device: 'cuda:٣'}", "networks.device: must be auto"),
     ("networks: {lambda: -0.1}", "networks.lambda: must be at least 0, got -0.1"),
     ("networks: {lr_scaling: root}", "networks.lr_scaling: must be one of 'none', 'sqrt' or"),
+    ("networks: {kl_limit: -0.1}", "networks.kl_limit: must be at least 0, got -0.1"),
+    ("networks: {gradient_checkpointing: 1}", "gradient_checkpointing: must be true or false"),
     ("networks: {lr_base_batch: 0}", "networks.lr_base_batch: must be at least 1, got 0"),
     ("networks: {warmup_steps: -1}", "networks.warmup_steps: must be at least 0, got -1"),
     ("networks: {lr_decay: 1.5}", "networks.lr_decay: must be at most 1, got 1.5"),

@@ -30,10 +30,10 @@ def arguments(tmp_path: Path, *settings: str) -> list[str]:
 def _bad_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
     real = COMAWrapper.update
 
-    def update(coma: COMAWrapper, rollout, epsilon, generator=None):
+    def update(coma: COMAWrapper, rollout, *rest):
         if coma.training_steps == 2:
             rollout.rewards.fill_(float("nan"))
-        return real(coma, rollout, epsilon, generator)
+        return real(coma, rollout, *rest)
 
     monkeypatch.setattr(COMAWrapper, "update", update)
 

@@ -129,7 +129,7 @@ def test_a_signal_before_the_training_is_one_line(train, tmp_path, monkeypatch, 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marl_framework.main.resolve_device", interrupt)
+    monkeypatch.setattr("marl_framework.main.rank_device", interrupt)
     assert train("t") == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert not (tmp_path / "runs").exists()
@@ -277,3 +277,40 @@ def test_runs_cannot_go_into_a_file(tmp_path, capsys):
     runs = f"logging.directory={tmp_path / 'file'}"
     assert main(["--config", "params_test.yaml", "--set", runs]) == 2
     assert "logging.directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", ["--update_interval", "--update-interval"])
+def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
+    for name, options in (("one", ()), ("three", (spelling, "3"))):
+        assert train(name, "--max-episodes", "7", *options) == 0
+    counts, steps = [], []
+    for name in ("one", "three"):
+        checkpoint = torch.load(tmp_path / "runs" / name / "checkpoints/last.pt", weights_only=True)
+        (count,) = {int(s["step"]) for s in checkpoint["actor_optimizer"]["state"].values()}
+        counts.append((count, checkpoint["training_step"], checkpoint["episodes"]))
+        log = EventAccumulator(str(tmp_path / "runs" / name / "tensorboard"))
+        log.Reload()
+        steps.append([event.step for event in log.Scalars("return/episode")])
+    assert counts[0] == counts[1]
+    assert steps == [[1, 2, 3, 4, 5, 6, 7], [3, 6, 7]]  # the last stretch is shorter
+
+
+def test_short_forms_override_their_keys(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
+    short = ("--batch_size", "8", "--max_episodes", "1", "--a_lr", "1e-4", "--c-lr", "2e-4")
+    assert train("t", *short) == 0
+    text = (tmp_path / "runs" / "t" / "config.yaml").read_text()
+    for line in (
+        "batch_size: 8",
+        "n_episodes: 1",
+        "learning_rate: 0.0001",
+        "learning_rate: 0.0002",
+    ):
+        assert line in text
+    capsys.readouterr()
+    for option, key in (("--batch-size", "networks.batch_size"), ("--a_lr", "learning_rate")):
+        assert train("u", option, "0") == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert key in error

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from marl_framework.coma.networks import taken
 from marl_framework.coma.policy import log_probabilities, policy_entropy
+from marl_framework.coma.ranks import mean_over_ranks
 
 
 def counterfactual_advantage(
@@ -69,6 +70,6 @@ def actor_loss(
 
 
 def normalized(advantages: Tensor) -> Tensor:
-    """Return advantages [B] with mean 0 and standard deviation 1 over the batch."""
-    centred = advantages - advantages.mean()
-    return centred / (centred.square().mean().sqrt() + 1e-8)
+    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks."""
+    centred = advantages - mean_over_ranks(advantages.mean())
+    return centred / (mean_over_ranks(centred.square().mean()).sqrt() + 1e-8)

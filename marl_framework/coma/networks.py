@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 _KERNELS = (5, 4, 4)
 
@@ -29,7 +30,13 @@ class _ConvolutionalNetwork(nn.Module):
 
     The last layer runs in float32 under mixed precision too: actions differ in value by a
     hundredth of the value itself, which is as fine as bfloat16 resolves.
+
+    Attributes:
+        recompute: keep only the input until the backward pass, which then computes the hidden
+            layers once more (gradient checkpointing).
     """
+
+    recompute = False
 
     def __init__(
         self, channels: int, shape: tuple[int, int], width: int, hidden: int, outputs: int
@@ -47,7 +54,11 @@ class _ConvolutionalNetwork(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
-        hidden: Tensor = self.body(maps)
+        hidden: Tensor
+        if self.recompute and torch.is_grad_enabled():
+            hidden = checkpoint(self.body, maps, use_reentrant=False, preserve_rng_state=False)
+        else:
+            hidden = self.body(maps)
         exact = self.head.weight.dtype
         if hidden.dtype == exact:
             return self.head(hidden)

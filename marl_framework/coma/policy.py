@@ -14,7 +14,8 @@ def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: float | Tensor) 
         mask: [..., A] bool, True = allowed; at least one action is.
         epsilon: floor in [0, 1].
     """
-    softmax = logits.float().masked_fill(~mask, -torch.inf).softmax(-1)
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    softmax = exact.masked_fill(~mask, -torch.inf).softmax(-1)
     uniform = mask / mask.sum(-1, keepdim=True)
     return (1 - epsilon) * softmax + epsilon * uniform
 
@@ -22,6 +23,11 @@ def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: float | Tensor) 
 def log_probabilities(probabilities: Tensor) -> Tensor:
     """Return log π, finite everywhere, with zero gradient where π is 0."""
     return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+
+
+def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
+    """Return KL(old ‖ new) [...] of policies [..., A] over the same allowed actions [nat]."""
+    return (old * (log_probabilities(old) - log_probabilities(new))).sum(-1)
 
 
 def sample_actions(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class TeamTask(Protocol):
 
 @dataclass
 class Rollout:
-    """E whole episodes; the time axis leads. Written once by `RolloutCollector`."""
+    """E whole episodes; the time axis leads. Written once, by `RolloutCollector`."""
 
     states: Tensor
     """Critic states [T, E, N, C_c, X, Y]; the first C_a channels are the actor's input."""
@@ -55,6 +55,10 @@ class Rollout:
     """Shared reward, [T, E]."""
     metrics: Tensor
     """What the task reports of each step, [T, E, M]."""
+
+    def missions(self, first: int, end: int) -> Rollout:
+        """Return the missions `first` up to `end` as views."""
+        return Rollout(**{name: field[:, first:end] for name, field in vars(self).items()})
 
     @property
     def transitions(self) -> int:
@@ -83,14 +87,25 @@ class RolloutCollector:
         self.task = task
         self._num_metrics = num_metrics
 
-    def collect(self, policy: Callable[[Tensor], Tensor], epsilon: float) -> Rollout:
-        """Return one rollout of E whole episodes.
+    def collect(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float, rounds: int = 1
+    ) -> Rollout:
+        """Return rounds·E whole episodes, E at a time.
 
         Args:
             policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
             epsilon: floor of the acting policy.
+            rounds: how often E missions are flown.
         """
-        task, rollout = self.task, self._empty()
+        size = self.task.num_envs
+        rollout = self._empty(rounds * size)
+        for first in range(0, rounds * size, size):
+            self._fly(policy, epsilon, rollout.missions(first, first + size))
+        return rollout
+
+    def _fly(self, policy: Callable[[Tensor], Tensor], epsilon: float, rollout: Rollout) -> None:
+        """Write one episode of E missions into a rollout of as many."""
+        task = self.task
         task.reset()
         for t in range(task.episode_length):
             observation = task.observe()
@@ -108,11 +123,10 @@ class RolloutCollector:
             rollout.probabilities[t] = policy_probabilities(logits, masks, epsilon)
             rollout.states[t] = task.critic_state(observation, actions)
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
-        return rollout
 
-    def _empty(self) -> Rollout:
+    def _empty(self, missions: int) -> Rollout:
         task, sizes = self.task, self.task.sizes
-        lead = (task.episode_length, task.num_envs)
+        lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)
         device = task.device
         return Rollout(

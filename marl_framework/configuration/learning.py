@@ -117,14 +117,17 @@ class NetworksConfig(Section):
     """COMA: networks, schedule, device and precision.
 
     batch_size [transitions: one agent, one step] and batch_number: the least a training step
-    collects; copy_rate [training steps] between hard copies into the target critic; micro_batch
-    [transitions]: most that the networks take at once, 0 = a whole batch; max_skipped_updates:
-    updates with a loss or gradient that is not finite, which are never applied, until the
-    training stops; lr_scaling: how both learning rates follow the batch, from lr_base_batch
-    [transitions] on; warmup_steps [training steps]: while they rise; lr_decay: their last value
-    as a share of the configured one (see `training.schedule`);
-    advantage: what an action is credited with before the counterfactual baseline is taken off,
-    the critic's Q(s, a) or its TD(λ) return.
+    collects; update_interval [training steps]: flown before their updates are made in one stretch;
+    micro_batch [transitions]: most that the networks take at once, 0 = a whole batch;
+    gradient_checkpointing: hidden layers are computed twice and kept less long;
+    max_skipped_updates: updates with a loss or gradient that is not finite, which are never
+    applied, until the training stops; copy_rate [training steps] between hard copies into the
+    target critic; advantage: what an action is credited with before the counterfactual baseline
+    is taken off, the critic's Q(s, a) or its TD(λ) return; kl_limit [nat]: the actor waits for the
+    next training step once the policy is so far from the one that flew, 0 = off; lr_scaling: how
+    both learning rates follow the batch, from lr_base_batch [transitions] on; warmup_steps
+    [training steps]: while they rise; lr_decay: their last value as a share of the configured one
+    (see `training.schedule`).
     """
 
     type: Literal["CNN"] = "CNN"
@@ -137,7 +140,9 @@ class NetworksConfig(Section):
     data_passes: Count = 5
     batch_size: Count = 60
     batch_number: Count = 5
+    update_interval: Count = 1
     micro_batch: Interval = 0
+    gradient_checkpointing: bool = False
     max_skipped_updates: Interval = 0
     copy_rate: Count = 10
     gamma: Share = 0.99
@@ -146,12 +151,19 @@ class NetworksConfig(Section):
     advantage: Literal["critic", "return"] = "critic"
     normalize_advantages: bool = False
     clip_ratio: Share = 0.0
+    kl_limit: NonNegative = 0.0
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     lr_base_batch: Count = 60
     warmup_steps: Interval = 0
     lr_decay: Share = 1.0
     actor: ActorConfig = ActorConfig()
     critic: CriticConfig = CriticConfig()
+
+
+class DistributedConfig(Section):
+    """How ranks that torchrun started exchange gradients: auto is nccl on GPUs, gloo on CPUs."""
+
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:

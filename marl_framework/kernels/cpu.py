@@ -18,7 +18,9 @@ except (ImportError, RuntimeError):  # no numba, or no place for its cache: the 
     _AVAILABLE = False
 else:
     _AVAILABLE = True
-    _MOST_THREADS = get_num_threads()
+    _THREADS = torch.get_num_threads()
+    _MOST_THREADS = get_num_threads()  # starts numba's pool, which sets OpenMP's number for all
+    torch.set_num_threads(_THREADS)
 
 
 class WindowLoops:

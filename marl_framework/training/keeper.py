@@ -14,6 +14,7 @@ from marl_framework.config import LoggingConfig
 from marl_framework.config_io import ConfigError
 from marl_framework.training.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training.files import link_file
+from marl_framework.training.schedule import passes
 
 LAST, BEST = "last.pt", "best.pt"
 _NUMBERED = re.compile(r"step-([0-9]{8,})\.pt")
@@ -47,11 +48,17 @@ class CheckpointKeeper:
         self._saved_at = clock()
         self._failed = False
 
-    def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written after this training step."""
-        every = self._log.checkpoint_interval
+    def is_due(self, step: int, before: int | None = None) -> bool:
+        """Whether a checkpoint is to be written after this training step.
+
+        Args:
+            step: training steps made so far.
+            before: the same when last asked; one less by default.
+        """
         minutes = (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
-        return (every > 0 and step % every == 0) or 0 < self._log.checkpoint_minutes <= minutes
+        by_time = 0 < self._log.checkpoint_minutes <= minutes
+        before = step - 1 if before is None else before
+        return by_time or passes(self._log.checkpoint_interval, before, step)
 
     def save(self, step: int, payload: Mapping[str, Any]) -> bool:
         """Write the newest checkpoint, then drop the oldest; tell whether it was written."""

@@ -16,6 +16,7 @@ from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from marl_framework.training.schedule import passes
 from marl_framework.training.writers import TENSORBOARD, Writer
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -42,6 +43,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
     "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
     "kl": ("policy/kl", "KL(policy that flew ‖ policy after the update) [nat]"),
+    "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit held back"),
     "learning_rate_factor": (
         "loss/learning_rate_factor",
         "what the configured learning rates are multiplied by",
@@ -149,19 +151,21 @@ class TrainingLogger:
         """Take the metrics of a training step; write when the step is due.
 
         Args:
-            step: training step, from 1.
+            step: training step, from 1; some may be left out.
             metrics: name in `METRICS` → scalar; tensors share one device.
             counts: name in `METRICS` → how often each bin occurred, [B], on that device.
 
         Returns:
             The scalars written, by name; empty when none were due.
         """
-        self._step = step
+        before, self._step = self._step, step
         self._collect(metrics)
         if self.histogram_interval:
             self._count(counts or {})
-        due = bool(self.histogram_interval) and step % self.histogram_interval == 0
-        return self._write_due(step % self.scalar_interval == 0, due)
+        return self._write_due(
+            passes(self.scalar_interval, before, step),
+            passes(self.histogram_interval, before, step),
+        )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""

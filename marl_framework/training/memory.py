@@ -22,10 +22,10 @@ _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
 
 
-def memory_estimate(config: Config) -> dict[str, int]:
-    """Return bytes by what takes them.
+def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
+    """Return bytes by what takes them on one of `ranks` devices.
 
-    `missions` flown at once, the camera's `tables`, the `transitions` of a training step,
+    `missions` flown at once, the camera's `tables`, the `transitions` between updates,
     `activations` of one batch, `weights` with gradients and moments, missions of a `validation`.
     Shapes alone decide; kernels' workspaces and the allocator's gaps come on top.
     """
@@ -36,17 +36,17 @@ def memory_estimate(config: Config) -> dict[str, int]:
         critic = CriticNetwork(sizes, networks.critic.conv_channels, networks.critic.fc1_dim)
     a, c = (sum(p.numel() for p in network.parameters()) for network in (actor, critic))
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
-    collected = config.transitions_per_step
-    rounds = 2 if config.rollouts_per_step > 1 else 1  # several rollouts are joined by a copy
+    interval = min(networks.update_interval, config.experiment.missions.n_episodes)
+    collected = config.transitions_per_step // ranks
     batch = -(-collected // networks.batch_number)
     part = min(networks.micro_batch or batch, batch)
     widest = max(networks.actor.conv_channels, networks.critic.conv_channels)
     x, y = sizes.shape
     cells = sum(max(x - k, 1) * max(y - k, 1) for k in (4, 7, 10))
     return {
-        "missions": config.environment.num_envs * _mission(config),
+        "missions": config.environment.num_envs // ranks * _mission(config),
         "tables": _camera_tables(config),
-        "transitions": collected * transition * rounds,
+        "transitions": collected * interval * transition,
         # The values before and after each ReLU, and their gradients on the way back.
         "activations": batch * transition + part * (transition + 3 * cells * widest * _FLOAT),
         "weights": (4 * a + 5 * c) * _FLOAT,  # with gradients and Adam's two moments; the target
@@ -72,38 +72,51 @@ def device_memory(device: torch.device) -> tuple[int, int]:
     return min(known.get("MemAvailable", total), total), total
 
 
-def check_memory(config: Config, device: torch.device) -> None:
+def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     """Refuse what can never fit.
+
+    Args:
+        config: what is to be trained.
+        device: where; several ranks share a CPU's memory, but have a GPU each.
+        ranks: that share the missions.
 
     Raises:
         ConfigError: the tensors that are needed for sure are larger than the device's memory.
     """
-    parts = memory_estimate(config)
+    ranks = ranks if device.type == "cuda" else 1
+    parts = memory_estimate(config, ranks)
     needed = sum(parts[name] for name in ("missions", "tables", "transitions", "weights"))
     needed = max(needed, parts["validation"])
     _, total = device_memory(device)
     if needed > total:
         raise ConfigError(
-            f"{memory_advice(config, total)}: this training needs at least "
-            f"{needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
+            f"{memory_advice(config, total, ranks, activations=False)}: this training needs at "
+            f"least {needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
         )
 
 
-def memory_advice(config: Config, free: int) -> str:
+def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: bool = True) -> str:
     """Return what to lower, most useful first, with values that should fit: `key=value or …`.
 
     Args:
         config: what does not fit.
         free: bytes that are there for all of it.
+        ranks: that share the missions, each with so many bytes.
+        activations: count them too; where all else is too much, fewer of them are no help.
     """
-    parts = memory_estimate(config)
+    parts = memory_estimate(config, ranks)
+    if not activations:
+        del parts["activations"]
     share = min(_SHARE * free / sum(parts.values()), 0.5)
-    collected, networks = config.transitions_per_step, config.networks
+    collected, networks = config.transitions_per_step // ranks, config.networks
     batch = min(networks.micro_batch or collected, -(-collected // networks.batch_number))
+    interval = min(networks.update_interval, config.experiment.missions.n_episodes)
     by_rollout = config.rollouts_per_step == 1
     keys = {
         "missions": ("environment.num_envs", config.environment.num_envs),
-        "transitions": ("environment.num_envs", config.environment.num_envs)
+        "transitions": ("networks.update_interval", interval)
+        if interval > 1
+        else ("environment.num_envs", config.environment.num_envs)
         if by_rollout
         else ("networks.batch_size", networks.batch_size),
         "activations": ("networks.micro_batch", batch),

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from marl_framework.coma.rollout import Rollout
 from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.config import RewardConfig
+from marl_framework.config import Config, RewardConfig
+from marl_framework.device import describe_device, synchronize
+from marl_framework.training.distributed import Ranks
+from marl_framework.training.monitor import StageTimer
+
+_RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
+
+
+class Trained(Protocol):
+    """What of a trainer is reported."""
+
+    config: Config
+    device: torch.device
+    ranks: Ranks
+    coma: COMAWrapper
+    episodes: int
 
 
 def flown_metrics(
@@ -48,3 +66,60 @@ def weights_checksum(coma: COMAWrapper) -> str:
         for tensor in network.state_dict().values():
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def results(
+    trainer: Trained, last: Mapping[str, float], best: Mapping[str, float], *, finished: bool
+) -> dict[str, Any]:
+    """Return what a training came to: what configuration and seed decide.
+
+    Args:
+        trainer: with its networks.
+        last: metrics last written.
+        best: of the best validation.
+        finished: there is nothing left to train.
+    """
+    return {
+        "training_steps": trainer.coma.training_steps,
+        "episodes": trainer.episodes,
+        "transitions": _transitions(trainer),
+        "finished": finished,
+        "last": {name: last[name] for name in _RESULTS if name in last},
+        "best": dict(best),
+        "weights_sha256": weights_checksum(trainer.coma),
+    }
+
+
+def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[str, Any]:
+    """Return what the clock says of a training; waits for the device.
+
+    Args:
+        trainer: that trained.
+        timer: of this process.
+        seconds_before: that earlier processes took.
+    """
+    synchronize(trainer.device)
+    seconds = seconds_before + timer.wall(total=True)
+    return {
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": seconds,
+        "transitions_per_second": _transitions(trainer) / seconds,
+        "stage_shares": timer.shares(total=True),
+    }
+
+
+def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a training ran on, with the figures of a `HardwareMonitor`."""
+    return {
+        "device": describe_device(trainer.device),
+        "ranks": trainer.ranks.count,
+        "precision": str(trainer.coma.precision).removeprefix("torch."),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "hardware": dict(hardware),
+    }
+
+
+def _transitions(trainer: Trained) -> int:
+    config = trainer.config
+    return trainer.episodes * config.experiment.missions.n_agents * config.episode_length

@@ -29,7 +29,8 @@ _ELSEWHERE = "logging.directory"  # where the run was found; it may have been mo
 class Resumption:
     """A run to go on with."""
 
-    run: RunFolder
+    run: RunFolder | None
+    """None on ranks other than 0, which alone holds it."""
     payload: dict[str, Any] | None
     """Its newest checkpoint; None where it was killed before the first one."""
     changed: dict[str, Any] = field(default_factory=dict)
@@ -81,6 +82,7 @@ def find_run(
 def go_on(found: Resumption, config: Config, device: torch.device) -> None:
     """Make the folder ready for the training to go on, and note how it does."""
     run = found.run
+    assert run is not None  # rank 0 alone goes on with a folder
     run.prepare(config, device)
     if found.changed:
         run.write_config(config)

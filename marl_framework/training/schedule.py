@@ -1,4 +1,4 @@
-"""The learning rates of a training, as a function of its training steps alone."""
+"""What follows from the training steps made so far alone: learning rates, and what is due."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def learning_rate_factor(config: Config, step: int) -> float:
     warm = min((step + 1) / networks.warmup_steps, 1.0) if networks.warmup_steps else 1.0
     done = min(step / max(config.experiment.missions.n_episodes - 1, 1), 1.0)
     return config.learning_rate_scale * warm * (1 - (1 - networks.lr_decay) * done)
+
+
+def passes(interval: int, before: int, step: int) -> bool:
+    """Whether a multiple of an interval lies behind `before` and up to `step`; never for 0.
+
+    Training steps come one by one, or `networks.update_interval` of them at once.
+    """
+    return interval > 0 and step // interval > before // interval

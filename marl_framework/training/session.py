@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from marl_framework.config import Config
 from marl_framework.device import describe_device
+from marl_framework.training.distributed import (
+    Ranks,
+    is_lost_rank,
+    joined,
+    note_job,
+    started_by,
+)
 from marl_framework.training.memory import (
     check_memory,
     device_memory,
     is_out_of_memory,
     memory_advice,
 )
-from marl_framework.training.resume import find_run, go_on
+from marl_framework.training.numerics import NumericalError
+from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.run_folder import RunFolder
-from marl_framework.training.trainer import NumericalError, Trainer
+from marl_framework.training.signals import interruptible
+from marl_framework.training.trainer import Trainer
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOST = "another rank ended before its time, see torchrun's report for its reason"
 
 
 def train(
@@ -37,6 +43,7 @@ def train(
     profile: int = 0,
     resume: bool = False,
     allow_changed: Sequence[str] = (),
+    ranks: Ranks | None = None,
 ) -> int:
     """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
 
@@ -48,25 +55,35 @@ def train(
         profile: training steps to record, 0 = none.
         resume: go on where the run of this name stopped; start it where there is none.
         allow_changed: keys that may differ from what a resumed run began with.
+        ranks: the place of this process among those that train together.
 
     Raises:
         ConfigError: the training cannot start.
+        LeaderError: rank 0 could not start it.
     """
-    check_memory(config, device)
+    ranks = Ranks() if ranks is None else ranks
+    check_memory(config, device, ranks.count)
     try:
-        if check:
-            Trainer(config, device)
-            print("the configuration is valid")
-            return 0
-        return _start_or_resume(config, device, run_name, profile, resume, allow_changed)
+        with joined(config, device, ranks):
+            if check:
+                Trainer(config, device, ranks)
+                _say(ranks, "the configuration is valid")
+                return 0
+            return _start_or_resume(config, device, ranks, run_name, profile, resume, allow_changed)
     except Exception as error:
+        if ranks.count > 1 and is_lost_rank(error):
+            if ranks.leads:
+                _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
+            ranks.let_leader_speak()
+            return EXIT_FAILED
         if not is_out_of_memory(error):
             raise
         free, _ = device_memory(device)
         held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        advice = memory_advice(config, free + held, ranks.count if held else 1)
         _warn(
-            f"error: out of memory on {device}: try --set {memory_advice(config, free + held)}; "
-            "earlier checkpoints are intact, go on with --resume --allow-changed KEY"
+            f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
+            "intact, go on with --resume --allow-changed KEY"
         )
         return EXIT_FAILED
 
@@ -74,34 +91,48 @@ def train(
 def _start_or_resume(
     config: Config,
     device: torch.device,
+    ranks: Ranks,
     run_name: str | None,
     profile: int,
     resume: bool,
     allow_changed: Sequence[str],
 ) -> int:
-    found = None
-    if resume and run_name is not None:
-        found = find_run(config.logging.directory, run_name, config, allow_changed, _warn)
+    def find() -> Resumption | None:
+        if run_name is None or not (resume or started_by(config, run_name, ranks)):
+            return None
+        return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
+
+    found = ranks.led(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
     try:
         if found is not None and found.finished:
-            print(f"finished already: {found.run.summary}")
+            _say(ranks, f"finished already: {found.run and found.run.summary}")
             return 0
-        trainer = Trainer(config, device)
+        trainer = Trainer(config, device, ranks)
         if found is not None and found.payload is not None:
-            trainer.load_state_dict(found.payload, _warn)
-        print(describe_device(device), flush=True)
-        if found is None:
-            run = RunFolder.create(config.logging.directory, run_name, config, device)
-        else:
-            run = found.run
-            go_on(found, config, device)
+            trainer.load_state_dict(found.payload, _warn if ranks.leads else _be_silent)
+        _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
+
+        def claim() -> RunFolder:
+            if found is None:
+                run = RunFolder.create(config.logging.directory, run_name, config, device)
+            else:
+                run = found.run
+                go_on(found, config, device)
+            note_job(run.path, ranks)
+            return run
+
+        run = ranks.led(claim)
+        if run is None:
+            with interruptible(trainer, ranks):
+                trainer.follow()
+            return 0 if trainer.is_over() else EXIT_INTERRUPTED
         print(f"run folder: {run.path}", flush=True)
         try:
             return _train(trainer, run, profile, fresh=found is None)
         finally:
             run.release()
     finally:
-        if found is not None:
+        if found is not None and found.run is not None:
             found.run.release()
 
 
@@ -109,7 +140,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     """Train; say how it ended, on the screen, in the run folder and as exit code."""
     known: dict[str, Any] = {}
     try:
-        with _interruptible(trainer):
+        with interruptible(trainer, trainer.ranks):
             summary = trainer.train(run, profile)
     except KeyboardInterrupt:
         state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted at once"
@@ -120,7 +151,9 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
         if fresh and trainer.coma.training_steps == 0:
             run.discard()  # nothing was learned yet; the name stays free
         else:
-            run.write_status("failed", error=f"{type(error).__name__}: {error}"[:1000])
+            lost = trainer.ranks.count > 1 and is_lost_rank(error)
+            reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
+            run.write_status("failed", error=reason)
         raise
     else:
         run.write_summary(**summary)
@@ -141,22 +174,14 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     return code
 
 
+def _say(ranks: Ranks, text: str) -> None:
+    if ranks.leads:
+        print(text, flush=True)
+
+
+def _be_silent(text: str) -> None:
+    pass
+
+
 def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the training after its current step; a second one at once."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        trainer.interrupt()
-
-    earlier = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)

@@ -4,58 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from marl_framework.coma.policy import epsilon_at
-from marl_framework.coma.rollout import RolloutCollector, concatenate
+from marl_framework.coma.ranks import mean_over_ranks, means_over_ranks
+from marl_framework.coma.rollout import RolloutCollector
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
-from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import evaluate, validate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import LearnedPlanner
-from marl_framework.training.checkpoint import save_checkpoint
+from marl_framework.training.distributed import Ranks
 from marl_framework.training.files import link_file
 from marl_framework.training.hardware import HardwareMonitor
 from marl_framework.training.keeper import BEST, LAST, CheckpointKeeper
 from marl_framework.training.logger import TrainingLogger
 from marl_framework.training.monitor import StageTimer, profile_steps
-from marl_framework.training.outcome import flown_metrics, weights_checksum
+from marl_framework.training.numerics import check_numbers
+from marl_framework.training.outcome import describe_machine, flown_metrics, results, timing
 from marl_framework.training.progress import ProgressView
 from marl_framework.training.resume import check_fit
 from marl_framework.training.run_folder import RunFolder
-from marl_framework.training.schedule import learning_rate_factor
+from marl_framework.training.schedule import learning_rate_factor, passes
+from marl_framework.training.streams import (
+    renew_stream,
+    restore_streams,
+    stream_state,
+    tell_of_other_streams,
+)
 from marl_framework.training.task import MissionTask
 from marl_framework.training.writers import check_writers, more_writers
-
-
-class NumericalError(ArithmeticError):
-    """The training stopped because too many updates were not finite."""
 
 
 class Trainer:
     """Trains the team that a configuration describes.
 
     Everything random follows from `environment.seed`: networks, missions and actions. Validation
-    flies missions of its own and touches none of it.
+    flies missions of its own and touches none of it. On several ranks each has a trainer; the
+    first one calls `train`, the others `follow`.
 
     Args:
         config: the mission, the networks and the schedule.
         device: where everything lives.
+        ranks: the place of this process among those that train together.
     """
 
-    def __init__(self, config: Config, device: torch.device) -> None:
+    def __init__(self, config: Config, device: torch.device, ranks: Ranks | None = None) -> None:
         check_writers(config.logging.writers)
         self.config = config
         self.device = device
+        self.ranks = Ranks() if ranks is None else ranks
+        share = config.environment.num_envs // self.ranks.count
         self.task = MissionTask(
-            MissionEnvironment(config, config.environment.num_envs, device, "training")
+            MissionEnvironment(config, share, device, "training", rank=self.ranks.rank)
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
@@ -67,12 +73,14 @@ class Trainer:
         self._last: dict[str, float] = {}
         self._waiting: Mapping[str, Any] = {}
         self._resumed = False
+        self._absent_streams: list[dict[str, Any]] = []
         self._seconds_before = 0.0
         self._evaluations_without_better = 0
         self._collector = RolloutCollector(self.task, len(self.task.metric_names))
-        self._validation = MissionEnvironment(
-            config, config.evaluation.missions, device, "validation"
-        )
+        if self.ranks.leads:
+            self._validation = MissionEnvironment(
+                config, config.evaluation.missions, device, "validation"
+            )
         self._planner = LearnedPlanner(self.coma, self.task.builder, self.task.environment.lattice)
         self._rollouts_per_step = config.rollouts_per_step
 
@@ -95,6 +103,7 @@ class Trainer:
             NumericalError: more updates than `max_skipped_updates` were not finite.
         """
         missions, log = self.config.experiment.missions, self.config.logging
+        allowed = self.config.networks.max_skipped_updates
         timer = StageTimer(self.device)
         bins = {"altitudes": self.config.altitudes}
         first = self.coma.training_steps
@@ -116,18 +125,19 @@ class Trainer:
                 logger.load_state_dict(self._waiting, self.device)
             keeper = CheckpointKeeper(run.checkpoints, log, report or progress.print)
             saved = first if self._resumed else None
-            while not self._is_over() and not self.interrupted:
+            while self._goes_on():
+                before = self.coma.training_steps
                 metrics, counts = self._training_step(timer)
                 step = self.coma.training_steps
                 written = logger.log(step, metrics, counts)
                 found: dict[str, float] = {}
                 better = False
-                if self._is_due(self.config.evaluation.interval, step):
+                if self._is_due(self.config.evaluation.interval, before):
                     with timer("validation"):
                         found, better = self._validate()
                     logger.write(step, found)
                 self._last = written or self._last
-                self._check_numbers(written, run, progress.print)
+                check_numbers(self.coma, allowed, written, run.path, progress.print)
                 if written or found:
                     self._report(step, {**self._last, **found}, timer, logger, progress, hardware)
                 else:
@@ -135,14 +145,14 @@ class Trainer:
                 if better:
                     with timer("checkpoint"):
                         keeper.save_best(self.state_dict(logger, timer))
-                if keeper.is_due(step):
+                if self.ranks.any(keeper.is_due(step, before)):
                     with timer("checkpoint"):
                         saved = self._save(keeper, run, logger, timer) or saved
-                if log.figure_interval and step % log.figure_interval == 0:
+                if passes(log.figure_interval, before, step):
                     with timer("figure"):
                         self._draw_mission(run, logger, progress.print)
                 profiled()
-            if saved != self.coma.training_steps:
+            if self.ranks.any(saved != self.coma.training_steps):
                 saved = self._save(keeper, run, logger, timer) or saved
             if saved != self.coma.training_steps:
                 raise OSError(
@@ -153,17 +163,40 @@ class Trainer:
                     f"stopped after {self.coma.training_steps} training steps: "
                     f"{missions.patience} evaluations without a better validation entropy"
                 )
-            if not self._is_over():
+            if not self.is_over():
                 logger.forget()  # the checkpoint has it
             written = logger.flush()
             self._last = written or self._last
-            self._check_numbers(written, run, progress.print)
+            check_numbers(self.coma, allowed, written, run.path, progress.print)
             if not self._best:
                 link_file(run.checkpoints / LAST, run.checkpoints / BEST)
             self._draw_mission(run, logger, progress.print)
-        return self._summary(timer, hardware)
+        return {
+            "results": results(self, self._last, self._best, finished=self.is_over()),
+            "timing": timing(self, timer, self._seconds_before),
+            "machine": describe_machine(self, hardware.summary()),
+        }
 
-    def _is_over(self) -> bool:
+    def follow(self) -> None:
+        """Train along with rank 0, which writes and validates: the same exchanges as in `train`."""
+        timer = StageTimer(torch.device("cpu"))  # nobody reads it, so no GPU need wait for it
+        while self._goes_on():
+            before = self.coma.training_steps
+            self._training_step(timer)
+            timer.reset()
+            if self._is_due(self.config.evaluation.interval, before) and self._validate()[1]:
+                self._streams()
+            if self.ranks.any(False):  # a checkpoint is due
+                self._streams()
+        if self.ranks.any(False):  # the last one is missing
+            self._streams()
+
+    def _goes_on(self) -> bool:
+        """Whether there is another training step to make; the same on all ranks."""
+        return not self.is_over() and not self.ranks.any(self.interrupted)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing left to train."""
         missions = self.config.experiment.missions
         patient = self._evaluations_without_better < (missions.patience or math.inf)
         return self.coma.training_steps >= missions.n_episodes or not patient
@@ -199,43 +232,47 @@ class Trainer:
         timer.reset()
 
     def _training_step(self, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        missions = self.config.experiment.missions
+        """Make the next `update_interval` training steps, fewer at the end."""
+        missions, made = self.config.experiment.missions, self.coma.training_steps
+        steps = max(min(self.config.networks.update_interval, missions.n_episodes - made), 1)
         epsilon = 0.0
         if missions.use_eps:
             epsilon = epsilon_at(
                 self.episodes, missions.eps_max, missions.eps_min, missions.eps_anneal_phase
             )
         with timer("rollout"):
-            rollout = concatenate(
-                [
-                    self._collector.collect(self.coma.policy, epsilon)
-                    for _ in range(self._rollouts_per_step)
-                ]
-            )
-        rate = learning_rate_factor(self.config, self.coma.training_steps)
+            rounds = steps * self._rollouts_per_step
+            rollout = self._collector.collect(self.coma.policy, epsilon, rounds)
+        rate = learning_rate_factor(self.config, made)
         with timer("update"):
             self.coma.set_learning_rates(rate)
-            learned = self.coma.update(rollout, epsilon, self.task.generator)
-        self.episodes += rollout.rewards.shape[1]
-        timer.count("transitions", rollout.transitions)
-        metrics, counts = flown_metrics(
+            learned = self.coma.update(rollout, epsilon, self.task.generator, steps)
+        ranks = self.ranks.count
+        self.episodes += rollout.rewards.shape[1] * ranks
+        timer.count("transitions", rollout.transitions * ranks)
+        flown, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
         )
         known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
-        return {**learned, **metrics, **known}, counts
+        return (
+            {**learned, **means_over_ranks(flown), **known},
+            {name: ranks * mean_over_ranks(count.double()) for name, count in counts.items()},
+        )
 
-    def _is_due(self, interval: int, step: int) -> bool:
+    def _is_due(self, interval: int, before: int) -> bool:
+        step = self.coma.training_steps
         last = step == self.config.experiment.missions.n_episodes
-        return interval > 0 and (step % interval == 0 or last)
+        return interval > 0 and (passes(interval, before, step) or last)
 
     def _validate(self) -> tuple[dict[str, float], bool]:
         """Fly the validation missions greedily; return what they measure and if it is the best."""
-        flown = validate(self._validation, self._planner)
-        names = ("roi_entropy", "f1", "return")
-        means = torch.stack([flown[name].mean() for name in names]).tolist()
-        found = dict(
-            zip(("validation_entropy", "validation_f1", "validation_return"), means, strict=True)
-        )
+        means: list[float] = []
+        if self.ranks.leads:
+            flown = validate(self._validation, self._planner)
+            names = ("roi_entropy", "f1", "return")
+            means = torch.stack([flown[name].mean() for name in names]).tolist()
+        names = ("validation_entropy", "validation_f1", "validation_return")
+        found = dict(zip(names, self.ranks.from_leader(means), strict=True))
         better = found["validation_entropy"] < self.best_entropy
         self._evaluations_without_better += 1
         if better:
@@ -247,8 +284,11 @@ class Trainer:
     # Saving -------------------------------------------------------------------------------
 
     def state_dict(self, logger: TrainingLogger, timer: StageTimer) -> dict[str, Any]:
-        """Return everything that decides how the training goes on; see `save_checkpoint`."""
-        on_gpu = self.device.type == "cuda"
+        """Return everything that decides how the training goes on; see `save_checkpoint`.
+
+        The other ranks call `_streams` meanwhile.
+        """
+        own, *others = self._streams()
         return {
             **self.coma.state_dict(),
             "config": config_to_dict(self.config),
@@ -259,13 +299,16 @@ class Trainer:
             "last": dict(self._last),
             "logger": logger.state_dict(),
             "device": self.device.type,
-            "generators": {
-                "missions": self.task.generator.get_state(),
-                "torch": torch.get_rng_state(),
-                "device": torch.cuda.get_rng_state(self.device) if on_gpu else None,
-            },
+            "generators": own,
+            "other_generators": others,
+            "ranks": self.ranks.count,
             "seconds": self._seconds_before + timer.wall(total=True),
         }
+
+    def _streams(self) -> list[dict[str, Any]]:
+        """Return the random streams of all ranks, and of those that an earlier start had."""
+        mine = stream_state(self.task.generator, self.device)
+        return self.ranks.to_all(mine) + self._absent_streams
 
     def load_state_dict(
         self, state: Mapping[str, Any], report: Callable[[str], None] = print
@@ -297,18 +340,15 @@ class Trainer:
         self._resumed = True
 
     def _load_generators(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
-        generators = state["generators"]
+        tell_of_other_streams(state, self.device, self.ranks, report)
+        generator = self.task.generator
         if state["device"] != self.device.type:
-            report(
-                f"warning: the run began on {state['device']} and goes on on {self.device.type}: "
-                "random numbers start anew there"
-            )
-            self.task.generator.manual_seed(self.config.environment.seed + (self.episodes << 20))
+            seed = self.config.environment.seed
+            renew_stream(generator, seed, self.episodes, self.ranks.rank)
             return
-        self.task.generator.set_state(generators["missions"])
-        torch.set_rng_state(generators["torch"])
-        if generators["device"] is not None:
-            torch.cuda.set_rng_state(generators["device"], self.device)
+        streams = [state["generators"], *state.get("other_generators", [])]
+        restore_streams(streams, generator, self.device, self.ranks)
+        self._absent_streams = streams[self.ranks.count :]
 
     def _save(
         self, keeper: CheckpointKeeper, run: RunFolder, logger: TrainingLogger, timer: StageTimer
@@ -321,31 +361,6 @@ class Trainer:
         run.write_status("training", **known, last=self._last, best=self._best)
         return step
 
-    def _check_numbers(
-        self, written: Mapping[str, float], run: RunFolder, report: Callable[[str], None]
-    ) -> None:
-        """Stop where too many updates were not finite; called when metrics were read anyway."""
-        if not written.get("skipped_updates"):
-            return
-        allowed = self.config.networks.max_skipped_updates
-        skipped = self.coma.count_skipped()
-        step = self.coma.training_steps
-        text = f"{skipped} updates up to training step {step} had a loss or gradient that is not "
-        text += "finite and were not applied"
-        if skipped <= allowed:
-            report(f"warning: {text}; networks.max_skipped_updates allows {allowed}")
-            return
-        dump = run.path / "not_finite.pt"
-        try:
-            save_checkpoint(dump, {**self.coma.state_dict(), "metrics": dict(written)})
-        except OSError as error:
-            report(f"warning: {dump} could not be written: {error.strerror or error}")
-        raise NumericalError(
-            f"{text}; networks.max_skipped_updates allows {allowed}; the state is in {dump}; "
-            "lower networks.actor.learning_rate, networks.critic.learning_rate or gradient_norm, "
-            "or use networks.precision=float32"
-        )
-
     def _draw_mission(
         self, run: RunFolder, logger: TrainingLogger, report: Callable[[str], None]
     ) -> None:
@@ -357,33 +372,3 @@ class Trainer:
             logger.figure(self.coma.training_steps, "mission", path)
         except OSError as error:
             report(f"warning: {path} could not be drawn: {error.strerror or error}")
-
-    def _summary(self, timer: StageTimer, hardware: HardwareMonitor) -> dict[str, Any]:
-        synchronize(self.device)
-        transitions = self.episodes * self.task.n_agents * self.task.episode_length
-        seconds = self._seconds_before + timer.wall(total=True)
-        names = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
-        return {
-            "results": {
-                "training_steps": self.coma.training_steps,
-                "episodes": self.episodes,
-                "transitions": transitions,
-                "finished": self._is_over(),
-                "last": {name: self._last[name] for name in names if name in self._last},
-                "best": self._best,
-                "weights_sha256": weights_checksum(self.coma),
-            },
-            "timing": {
-                "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-                "seconds": seconds,
-                "transitions_per_second": transitions / seconds,
-                "stage_shares": timer.shares(total=True),
-            },
-            "machine": {
-                "device": describe_device(self.device),
-                "precision": str(self.coma.precision).removeprefix("torch."),
-                "torch": torch.__version__,
-                "threads": torch.get_num_threads(),
-                "hardware": hardware.summary(),
-            },
-        }

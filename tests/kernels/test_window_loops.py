@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -117,3 +121,15 @@ def test_strided_memory_is_refused():
             strided,
             torch.zeros(2, 1, 4, 4),
         )
+
+
+def test_the_loops_leave_the_number_of_threads_as_it_is():
+    code = "import torch, marl_framework.kernels.cpu; print(torch.get_num_threads())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1\n"

@@ -1,0 +1,269 @@
+"""Rare and large updates: `python -m benchmarks.update_interval [--intervals 1,5,10,20]`.
+
+With `networks.update_interval` K the missions of K training steps are flown before their updates
+are made in one stretch. Every row flies as many missions and makes as many updates, K and
+`batch_size` aside; seeds follow one another from `environment.seed` on.
+
+Columns: share of the time collecting and updating, transitions and updates a second (of actor and
+critic), utilisation as the machine reports it and as it really is (operations of the networks over
+the measured peak of matrix products), memory, and the return of the validation missions after the
+same number of transitions, with the standard error over missions and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks import harness
+from benchmarks.harness import BAD_INPUT, number_text
+from benchmarks.learning import learn, mean_of, peak_flops, progress
+from benchmarks.training import add_device, read_options, with_overrides
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.device import describe_device, resolve_precision
+from marl_framework.training.memory import check_memory
+
+SUITE = "update_interval"
+INTERVALS = (1, 5, 10, 20)
+
+
+def run(
+    config: Config,
+    device: torch.device,
+    intervals: Sequence[int],
+    batch_sizes: Sequence[int],
+    seeds: int,
+) -> dict[str, Any]:
+    """Train with each interval and batch size.
+
+    Args:
+        config: mission, networks, and with `n_episodes` how long.
+        device: where.
+        intervals: values of `networks.update_interval`.
+        batch_sizes: values of `networks.batch_size`; `batch_number` follows, so that a training
+            step takes as many transitions.
+        seeds: trainings of each.
+
+    Returns:
+        `settings`, `machine`, `peak_flops_per_s`, `rows`, `advice`.
+
+    Raises:
+        ConfigError: an interval cannot fit in memory, or a batch size makes no sense.
+    """
+    wanted = config.networks.batch_size * config.networks.batch_number
+    changed = [
+        with_overrides(
+            config,
+            f"networks.update_interval={interval}",
+            f"networks.batch_size={size}",
+            f"networks.batch_number={max(round(wanted / size), 1)}",
+        )
+        for size in batch_sizes
+        for interval in intervals
+    ]
+    for one in changed:
+        check_memory(one, device)
+    machine = harness.describe_machine(device)
+    harness.warn_if_busy(machine)
+    peak = peak_flops(device, resolve_precision(config.networks.precision, device))
+    rows = [_row(one, device, peak, seeds) for one in changed]
+    return {
+        "settings": {"seeds": seeds, "configuration": config_to_dict(config)},
+        "machine": machine,
+        "peak_flops_per_s": peak,
+        "rows": rows,
+        "advice": advice(rows),
+    }
+
+
+def _row(config: Config, device: torch.device, peak: float, seeds: int) -> dict[str, Any]:
+    networks, first = config.networks, config.environment.seed
+    name = f"K = {networks.update_interval}, batch {networks.batch_size}"
+    courses = [
+        learn(
+            with_overrides(config, f"environment.seed={first + number}"),
+            device,
+            progress(f"{name}, seed {first + number}"),
+        )
+        for number in range(seeds)
+    ]
+    seconds = mean_of(courses, lambda c: c["seconds"])
+    flops = mean_of(courses, lambda c: c["flops"] / c["seconds"])
+    squares = mean_of(courses, lambda c: c["validation"]["return"]["standard_error"] ** 2)
+    sm = [c["sm_activity"] for c in courses if c["sm_activity"] is not None]
+    return {
+        "update_interval": networks.update_interval,
+        "batch_size": networks.batch_size,
+        "batch_number": networks.batch_number,
+        "seconds": seconds,
+        "rollout_seconds": mean_of(courses, lambda c: c["rollout_seconds"]),
+        "update_seconds": mean_of(courses, lambda c: c["update_seconds"]),
+        "transitions": courses[0]["transitions"],
+        "updates": courses[0]["updates"],
+        "transitions_per_s": courses[0]["transitions"] / seconds,
+        "updates_per_s": courses[0]["updates"] / seconds,
+        "reported_utilisation": mean_of(courses, lambda c: c["reported"] or 0.0),
+        "sm_activity": sum(sm) / len(sm) if sm else None,
+        "flops_per_s": flops,
+        "real_utilisation": flops / peak,
+        "peak_memory_bytes": max(c["peak_memory_bytes"] for c in courses),
+        "return": mean_of(courses, lambda c: c["validation"]["return"]["mean"]),
+        "return_standard_error": (squares / seeds) ** 0.5,
+        "roi_entropy": mean_of(courses, lambda c: c["validation"]["roi_entropy"]["mean"]),
+        "kl": mean_of(courses, lambda c: c["metrics"]["kl"][-1]),
+        "explained_variance": mean_of(courses, lambda c: c["metrics"]["explained_variance"][-1]),
+        "seeds": [{"return": c["validation"]["return"], "seconds": c["seconds"]} for c in courses],
+    }
+
+
+def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return lines on choosing K that follow from the rows, one for each batch size.
+
+    A K is sound where the return is not worse than that of the smallest K by more than twice the
+    standard error of the difference; of those the fastest is best, the smaller of equals (1 %).
+    """
+    lines = []
+    for size in dict.fromkeys(row["batch_size"] for row in rows):
+        same = sorted(
+            (row for row in rows if row["batch_size"] == size), key=lambda r: r["update_interval"]
+        )
+        base = same[0]
+
+        def is_sound(row: Mapping[str, Any], base: Mapping[str, Any] = base) -> bool:
+            errors = row["return_standard_error"] ** 2 + base["return_standard_error"] ** 2
+            worse: bool = base["return"] - row["return"] > 2 * errors**0.5
+            return not worse
+
+        best = base
+        for row in same[1:]:
+            if is_sound(row) and row["transitions_per_s"] > 1.01 * best["transitions_per_s"]:
+                best = row
+        unsound = [str(row["update_interval"]) for row in same if not is_sound(row)]
+        speeds = [f"{row['transitions_per_s']:,.0f}" for row in (best, base)]
+        memories = [f"{row['peak_memory_bytes'] / 2**30:.2f}" for row in (best, base)]
+        text = (
+            f"batch {size}: K = {best['update_interval']} is the fastest that learns as well as "
+            f"K = {base['update_interval']}: {speeds[0]} transitions/s against {speeds[1]}, "
+            f"{memories[0]} GiB against {memories[1]}"
+        )
+        if unsound:
+            text += f"; a lower return at K = {', '.join(unsound)}"
+        lines.append(text)
+    return lines
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return all rows as text, and the advice."""
+    lines = [
+        (
+            str(row["update_interval"]),
+            f"{row['batch_size']:,}",
+            f"{row['rollout_seconds'] / row['seconds']:.0%}",
+            f"{row['update_seconds'] / row['seconds']:.0%}",
+            f"{row['transitions_per_s']:,.0f}",
+            f"{row['updates_per_s']:,.1f}",
+            f"{row['reported_utilisation']:.0%}",
+            number_text(row["sm_activity"], ".0%"),
+            f"{row['real_utilisation']:.0%}",
+            f"{row['peak_memory_bytes'] / 2**30:.2f} GiB",
+            f"{row['return']:.3f} ± {row['return_standard_error']:.3f}",
+            f"{row['kl']:.4f}",
+        )
+        for row in found["rows"]
+    ]
+    header = (
+        *("K", "batch", "collecting", "updating", "transitions/s", "updates/s", "reported"),
+        *("SM activity", "real", "memory", "return", "KL"),
+    )
+    transitions = found["rows"][0]["transitions"]
+    title = f"After {transitions:,} transitions; {found['settings']['seeds']} seeds"
+    return harness.table_text(title, header, lines) + "".join(
+        f"{line}.\n" for line in found["advice"]
+    )
+
+
+def draw(found: Mapping[str, Any], path: Path) -> None:
+    """Draw speed, time and return against K, a line for each batch size."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    speed, time, value = figure.subplots(1, 3)
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+    sizes = list(dict.fromkeys(row["batch_size"] for row in found["rows"]))
+    for number, size in enumerate(sizes):
+        rows = [row for row in found["rows"] if row["batch_size"] == size]
+        intervals = [row["update_interval"] for row in rows]
+        style = {"marker": "o", "color": colours[number % len(colours)], "label": f"batch {size}"}
+        speed.plot(intervals, [row["transitions_per_s"] for row in rows], **style)
+        time.plot(intervals, [row["update_seconds"] for row in rows], **style)
+        time.plot(
+            intervals, [row["rollout_seconds"] for row in rows], **{**style, "label": None},
+            linestyle="--",
+        )  # fmt: skip
+        value.errorbar(
+            intervals, [row["return"] for row in rows],
+            [row["return_standard_error"] for row in rows], capsize=3, **style,
+        )  # fmt: skip
+    speed.set(ylabel="transitions a second", ylim=(0, None))
+    time.set(ylabel="time [s], updating (—), collecting (--)", ylim=(0, None))
+    value.set(ylabel="validation return, ± standard error")
+    for axes in (speed, time, value):
+        axes.set(xlabel="update interval K")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    value.legend(frameon=False)
+    figure.suptitle(found["machine"]["device"], fontsize=10)
+    figure.savefig(path, dpi=120)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read a list such as `1,5,10`, rising and above 0."""
+    try:
+        values = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or min(values) < 1 or list(values) != sorted(set(values)):
+        raise argparse.ArgumentTypeError(f"{text!r}: give rising whole numbers such as 1,5,10")
+    return values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = harness.Parser(SUITE, "Compare update intervals at equal transitions.")
+    add_device(parser)
+    parser.set_defaults(config="params_fast.yaml")
+    parser.add_argument("--intervals", type=numbers, default=INTERVALS, metavar="K,K")
+    parser.add_argument("--batch-sizes", type=numbers, metavar="B,B", help="(as configured)")
+    parser.add_argument("--steps", type=int, default=40, metavar="S", help="training steps (40)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings a row (1)")
+    options = parser.parse_args(arguments)
+    try:
+        if options.seeds < 1:
+            raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
+        options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+        config, device, path = read_options(options, SUITE)
+        print(describe_device(device), flush=True)
+        sizes = options.batch_sizes or (config.networks.batch_size,)
+        found = run(config, device, options.intervals, sizes, options.seeds)
+        harness.write_json(path, SUITE, found)
+        draw(found, path.with_suffix(".png"))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
+    print(table(found))
+    print(f"{path}\n{path.with_suffix('.png')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

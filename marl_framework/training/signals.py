@@ -1,0 +1,85 @@
+"""SIGINT and SIGTERM in a training: end after the current step, or at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Protocol
+
+from marl_framework.training.distributed import Ranks
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE = 20.0
+"""Seconds that a rank may take to end its training step; torchrun kills after 30."""
+
+
+class Interruptible(Protocol):
+    """A trainer."""
+
+    interrupted: bool
+
+    def interrupt(self) -> None:
+        """End after the current training step."""
+
+
+@contextmanager
+def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the training after its current step; a second one at once.
+
+    One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
+    never run. It ends all the same, a while after the signal.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        trainer.interrupt()
+
+    earlier = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    try:
+        with _ended_if_stuck() if ranks.count > 1 else _nothing():
+            yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _ended_if_stuck() -> Iterator[None]:
+    """End this process `_PATIENCE` after a signal, whatever its main thread waits for.
+
+    The interpreter writes each signal's number to a socket at once, before any handler.
+    """
+    inside, outside = socket.socketpair()
+    outside.setblocking(False)
+    done = threading.Event()
+
+    def watch() -> None:
+        with suppress(OSError):
+            while number := inside.recv(1):
+                if number[0] in _SIGNALS and not done.wait(_PATIENCE):
+                    print(f"error: still waiting {_PATIENCE:g} s after a signal", file=sys.stderr)
+                    os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="signals", daemon=True)
+    watcher.start()
+    earlier = signal.set_wakeup_fd(outside.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(earlier)
+        done.set()
+        outside.close()
+        watcher.join()
+        inside.close()

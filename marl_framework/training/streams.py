@@ -1,0 +1,61 @@
+"""The random streams of all ranks, in checkpoints and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from marl_framework.training.distributed import Ranks
+
+_GOLDEN = 0x9E3779B1  # spreads ranks over the 32 bits that torch's CPU generator keeps of a seed
+
+
+def stream_state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+    """Return the states of all generators of this process: missions, and PyTorch's own."""
+    on_gpu = device.type == "cuda"
+    return {
+        "missions": generator.get_state(),
+        "torch": torch.get_rng_state(),
+        "device": torch.cuda.get_rng_state(device) if on_gpu else None,
+    }
+
+
+def restore_streams(
+    streams: Sequence[Mapping[str, Any]],
+    generator: torch.Generator,
+    device: torch.device,
+    ranks: Ranks,
+) -> None:
+    """Go on with the stream of this rank; one that was not there yet keeps its fresh one."""
+    if ranks.rank >= len(streams):
+        return
+    stream = streams[ranks.rank]
+    generator.set_state(stream["missions"])
+    torch.set_rng_state(stream["torch"])
+    if stream["device"] is not None:
+        torch.cuda.set_rng_state(stream["device"], device)
+
+
+def renew_stream(generator: torch.Generator, seed: int, episodes: int, rank: int) -> None:
+    """Start a stream that no training of this seed has drawn from, as far as can be told."""
+    generator.manual_seed(seed + (episodes << 20) + rank * _GOLDEN)
+
+
+def tell_of_other_streams(
+    state: Mapping[str, Any], device: torch.device, ranks: Ranks, report: Callable[[str], None]
+) -> None:
+    """Say where a resumed training cannot fly the missions that it would have flown."""
+    if state["device"] != device.type:
+        report(
+            f"warning: the run began on {state['device']} and goes on on {device.type}: "
+            "random numbers start anew there"
+        )
+        return
+    before = state.get("ranks", 1)
+    if before != ranks.count:
+        report(
+            f"warning: the run goes on on {ranks.count} rank{'s' if ranks.count > 1 else ''} after "
+            f"{before}: from here on it flies other missions than it would have flown"
+        )

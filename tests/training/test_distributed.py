@@ -1,0 +1,215 @@
+"""The place of a process among its ranks, and what cannot be shared among them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.coma.ranks import mean_over_ranks, number_of_ranks, with_shared_gradients
+from marl_framework.config import Config
+from marl_framework.config_io import ConfigError, load_config
+from marl_framework.main import main
+from marl_framework.training.distributed import (
+    LeaderError,
+    Ranks,
+    check_ranks,
+    is_lost_rank,
+    note_job,
+    rank_device,
+    started_by,
+)
+from marl_framework.training.memory import check_memory, memory_advice, memory_estimate
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+    "TORCHELASTIC_MAX_RESTARTS": "2",
+    "TORCHELASTIC_RUN_ID": "mine",
+}
+
+
+def config_with(*overrides: str) -> Config:
+    return load_config("params_test", overrides)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def test_torchrun_tells_each_rank_its_place() -> None:
+    assert Ranks.of(TORCHRUN) == Ranks(3, 4, 1, 2, restarts=1, may_restart=True, job="mine")
+    assert not Ranks.of(TORCHRUN).leads
+    assert Ranks.of({**TORCHRUN, "RANK": "0"}).leads
+
+
+def test_without_torchrun_there_is_one_rank_that_leads() -> None:
+    assert Ranks.of({"RANK": "3", "WORLD_SIZE": "4"}) == Ranks()
+    assert Ranks().leads
+    assert Ranks().any(True)
+    assert not Ranks().any(False)
+    assert Ranks().to_all("x") == ["x"]
+    assert Ranks().led(lambda: "x") == "x"
+    assert number_of_ranks() == 1
+    value, network = torch.ones(2), torch.nn.Linear(2, 2)
+    assert mean_over_ranks(value) is value
+    assert with_shared_gradients(network, CPU) is network
+
+
+def test_variables_that_make_no_sense_are_one_error() -> None:
+    with pytest.raises(ConfigError, match="torchrun: its environment variables make no sense"):
+        Ranks.of({**TORCHRUN, "WORLD_SIZE": "many"})
+
+
+def test_missions_must_be_shared_equally() -> None:
+    check_ranks(config_with("environment.num_envs=6"), Ranks(count=3))
+    with pytest.raises(ConfigError, match=r"num_envs: 4 .* a multiple of 3, such as 3"):
+        check_ranks(config_with("environment.num_envs=4"), Ranks(count=3))
+    with pytest.raises(ConfigError, match="a multiple of 8, such as 8"):
+        check_ranks(config_with("environment.num_envs=4"), Ranks(count=8))
+
+
+def test_there_are_only_so_many_streams_of_random_numbers() -> None:
+    with pytest.raises(ConfigError, match="2048 ranks; 1024 at most"):
+        check_ranks(config_with("environment.num_envs=2048"), Ranks(count=2048))
+
+
+def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    for name in ("auto", "cuda"):
+        config = config_with(f"networks.device={name}")
+        assert rank_device(config, Ranks(3, 4, 1, 2)) == torch.device("cuda", 1)
+    assert rank_device(config_with("networks.device=cpu"), Ranks(3, 4, 1, 2)) == CPU
+    assert rank_device(config_with("networks.device=cuda:1"), Ranks()) == torch.device("cuda", 1)
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 1)
+    with pytest.raises(ConfigError, match=r"2 ranks on a machine with 1 GPU; use --nproc_per_node"):
+        rank_device(config_with("networks.device=auto"), Ranks(0, 2, 0, 2))
+
+
+def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    with pytest.raises(ConfigError, match=r"distributed\.backend: nccl needs GPUs"):
+        rank_device(config_with("distributed.backend=nccl"), Ranks())
+    gpus(monkeypatch, 1)
+    config = config_with("distributed.backend=nccl", "networks.device=cuda")
+    assert rank_device(config, Ranks()).type == "cuda"
+
+
+def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> None:
+    told = []
+    monkeypatch.setattr(Ranks, "from_leader", lambda self, value: told.append(value) or value)
+
+    def fail() -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        Ranks(0, 2).led(fail)
+    monkeypatch.setattr(Ranks, "from_leader", lambda self, value: told[-1])
+    with pytest.raises(LeaderError) as caught:
+        Ranks(1, 2).led(fail)
+    assert caught.value.exit_code == 2
+
+
+def test_only_the_call_that_began_a_run_takes_it_up(tmp_path: Path) -> None:
+    config = config_with(f"logging.directory={tmp_path}")
+    first, again = Ranks(job="a", may_restart=True), Ranks(job="a", may_restart=True, restarts=1)
+    (tmp_path / "t").mkdir()
+    assert not started_by(config, "t", again)
+    note_job(tmp_path / "t", first)
+    assert started_by(config, "t", again)
+    assert not started_by(config, "t", first)
+    assert not started_by(config, "t", Ranks(job="b", may_restart=True, restarts=1))
+    assert not started_by(config, "other", again)
+
+
+def test_restarts_need_a_name(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for name, value in {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--config", "params_test.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "--max-restarts" in error
+    assert "--run-name" in error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer"), True),
+        (torch.distributed.DistBackendError("NCCL communicator was aborted"), True),
+        (torch.distributed.DistBackendError("NCCL error: ncclRemoteError: A call failed"), True),
+        (torch.distributed.DistBackendError("NCCL error: ncclUnhandledCudaError"), False),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("Connection closed by peer"), False),
+    ],
+)
+def test_a_lost_rank_is_told_from_other_errors(error: BaseException, expected: bool) -> None:
+    assert is_lost_rank(error) is expected
+
+
+STUCK = """
+import signal, sys, threading, time
+from marl_framework.training import signals
+from marl_framework.training.distributed import Ranks
+class Trainer:
+    interrupted = False
+    def interrupt(self): self.interrupted = True
+signals._PATIENCE = 0.1
+with signals.interruptible(Trainer(), Ranks(0, 2)):
+    threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident,
+        signal.SIGTERM)).start()
+    {wait}
+print("ended by itself")
+"""
+
+
+def test_a_rank_that_waits_in_a_driver_ends_after_a_signal() -> None:
+    code = STUCK.format(wait="threading.Semaphore(0).acquire()")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: still waiting 0.1 s after a signal\n"
+
+
+def test_a_rank_that_ends_its_step_is_left_alone() -> None:
+    code = STUCK.replace("0.1", "1e6").format(wait="pass")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ended by itself\n")
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def test_ranks_share_missions_and_transitions_but_not_weights() -> None:
+    config = config_with("environment.num_envs=8")
+    alone, shared = memory_estimate(config), memory_estimate(config, 4)
+    assert shared["missions"] * 4 == alone["missions"]
+    assert shared["transitions"] * 4 == alone["transitions"]
+    assert shared["weights"] == alone["weights"]
+
+
+def test_an_interval_that_cannot_fit_is_refused_by_key() -> None:
+    sets = ("networks.update_interval=100000000", "experiment.missions.n_episodes=100000000")
+    with pytest.raises(ConfigError, match=r"^networks\.update_interval=\d+"):
+        check_memory(config_with(*sets), CPU)
+    check_memory(config_with(sets[0]), CPU)  # four training steps at most
+
+
+def test_the_advice_on_the_interval_fits() -> None:
+    sets = ("networks.update_interval=4096", "experiment.missions.n_episodes=4096")
+    free = 2**27
+    assert sum(memory_estimate(config_with(*sets)).values()) > free
+    change = memory_advice(config_with(*sets), free).partition(" or ")[0]
+    assert change.startswith("networks.update_interval=")
+    assert sum(memory_estimate(config_with(*sets, change)).values()) < free

@@ -1,0 +1,147 @@
+"""What both ranks of `test_two_ranks.py` do, in one process group; leaves files for the tests.
+
+torchrun --nproc_per_node=2 tests/training/two_ranks.py FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from marl_framework.coma.batch import Transitions
+from marl_framework.coma.rollout import Rollout
+from marl_framework.config import Config
+from marl_framework.main import main
+from marl_framework.training import distributed, session
+from marl_framework.training.distributed import Ranks, joined
+from marl_framework.training.trainer import Trainer
+from tests.coma.test_wrapper import make
+from tests.coma.toy_game import ToyGame
+
+SCHEDULE = (
+    "experiment.missions.n_episodes=8",
+    "logging.checkpoint_interval=3",
+    "logging.scalar_interval=2",
+    "evaluation.interval=3",
+    "evaluation.missions=2",
+    "networks.precision=float32",
+)
+STOP = 5
+"""Training step in which one rank is told to stop."""
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "normalised": {"normalize_advantages": True},
+    "micro-batches": {"normalize_advantages": True, "micro_batch": 5},
+    "clipped": {"clip_ratio": 0.2, "entropy_coefficient": 0.1, "kl_limit": 10.0},
+    "recomputed": {"gradient_checkpointing": True},
+}
+
+
+def arguments(runs: Path, name: str, *options: str) -> list[str]:
+    """A command line for a run below a folder."""
+    settings = (*SCHEDULE, f"logging.directory={runs}")
+    sets = [part for text in settings for part in ("--set", text)]
+    return ["--config", "params_test.yaml", *sets, "--run-name", name, *options]
+
+
+def rollout_of(rank: int) -> Rollout:
+    """Random transitions of a rank, of default precision."""
+    lead, sizes = (2, 6, 2), ToyGame.sizes
+    generator = torch.Generator().manual_seed(rank)
+    masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
+    return Rollout(
+        states=torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator),
+        actions=torch.randint(2, lead, generator=generator),
+        masks=masks,
+        probabilities=masks / 2,
+        rewards=torch.randn(*lead[:2], generator=generator),
+        metrics=torch.zeros(*lead[:2], 0),
+    )
+
+
+def learn(rollout: Rollout, case: str) -> dict[str, Any]:
+    """Make one update on all transitions of a rollout; return its gradients and losses."""
+    large = {"gradient_norm": 1e9}  # gradients as they are, unclipped
+    coma = make(actor=large, critic=large, **CASES[case])
+    stats = coma._learn(Transitions.of(rollout, coma.targets(rollout)), 0.1)
+    return {
+        "gradients": [p.grad for n in (coma.actor, coma.critic) for p in n.parameters()],
+        "losses": torch.stack((stats["critic_loss"], stats["actor_loss"])),
+    }
+
+
+def weights_after_an_update(rank: int) -> dict[str, Any]:
+    """Make a whole update on transitions of one's own, shuffled in one's own order."""
+    coma = make(normalize_advantages=True, batch_number=3)
+    stats = coma.update(rollout_of(rank), 0.1, torch.Generator().manual_seed(rank))
+    return {"state": coma.state_dict(), "stats": stats}
+
+
+def stop_in(step: int) -> None:
+    """Tell the second rank alone to stop, in the middle of a training step."""
+    real = Trainer._training_step
+
+    def training_step(trainer: Trainer, timer):
+        if trainer.coma.training_steps == step - 1:
+            Trainer._training_step = real
+            if trainer.ranks.rank == 1:
+                signal.raise_signal(signal.SIGTERM)
+        return real(trainer, timer)
+
+    Trainer._training_step = training_step
+
+
+def said(work: Callable[[], int]) -> dict[str, Any]:
+    """Run a command; return its exit code and what it wrote to standard error."""
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text):
+        code = work()
+    return {"code": code, "error": text.getvalue()}
+
+
+def run(folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Train and fail in several ways; return what came out on this rank."""
+    runs = folder / "runs"
+    found = {"whole": said(lambda: main(arguments(runs, "whole")))}
+    stop_in(STOP)
+    found["stopped"] = said(lambda: main(arguments(runs, "split")))
+    if ranks.leads:
+        shutil.copytree(runs / "split", runs / "shrunk")
+    for name in ("split", "grown"):
+        found[name] = said(lambda name=name: main(arguments(runs, name, "--resume")))
+    for name, options in (
+        ("again", ()),
+        ("missions", ("--set", "environment.num_envs=3")),
+        ("nccl", ("--set", "distributed.backend=nccl")),
+        ("gpu", ("--set", "networks.device=cuda:0")),
+        ("flown", ("--set", "experiment.missions.type=random")),
+    ):
+        found[name] = said(lambda options=options: main(arguments(runs, "whole", *options)))
+    return found
+
+
+if __name__ == "__main__":
+    folder, ranks = Path(sys.argv[1]), Ranks.of()
+    torch.set_num_threads(1)
+    distributed._LEADER_SPEAKS = 0.0
+    session.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
+    Trainer._draw_mission = lambda *_: None
+    with joined(Config(), torch.device("cpu"), ranks):
+        torch.set_default_dtype(torch.float64)
+        learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}
+        torch.set_default_dtype(torch.float32)
+        updated = weights_after_an_update(ranks.rank)
+        torch.save({"learned": learned, "updated": updated}, folder / f"{ranks.rank}.pt")
+        found = run(folder, ranks)
+        (folder / f"{ranks.rank}.json").write_text(json.dumps(found))
