@@ -89,9 +89,10 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     needed = max(needed, parts["validation"])
     _, total = device_memory(device)
     if needed > total:
+        advice = memory_advice(config, total, ranks, activations=False)
         raise ConfigError(
-            f"{memory_advice(config, total, ranks, activations=False)}: this training needs at "
-            f"least {needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
+            f"{advice}: this training needs at least "
+            f"{needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
         )
 
 
