@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from marl_framework.config_io import ConfigError
 from marl_framework.main import main
@@ -95,6 +96,10 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    # TensorBoard reads files by name: second, process, count. Runs of one process in one second
+    # are in order as long as the count keeps its number of digits.
+    counter = event_file_writer.AtomicCounter(100)
+    monkeypatch.setattr(event_file_writer, "_global_uid", counter)
     return House(tmp_path, monkeypatch)
 
 

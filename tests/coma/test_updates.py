@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -37,9 +39,9 @@ def recorded(coma: COMAWrapper, monkeypatch: pytest.MonkeyPatch) -> list[torch.T
     """The targets of each batch that the wrapper learns from, which tell transitions apart."""
     batches, learn = [], coma._learn
 
-    def record(batch: Transitions, epsilon: float) -> dict[str, torch.Tensor]:
+    def record(batch: Transitions, *others: Any, **named: Any) -> dict[str, torch.Tensor]:
         batches.append(batch.targets)
-        return learn(batch, epsilon)
+        return learn(batch, *others, **named)
 
     monkeypatch.setattr(coma, "_learn", record)
     return batches
