@@ -46,7 +46,14 @@ def make_loss(env: VmasEnv, device: str) -> tuple[ProbabilisticActor, COMALoss]:
         [(GROUP, "observation"), (GROUP, "action")],
         [(GROUP, "action_value")],
     )
-    loss = COMALoss(policy, critic, entropy_coeff=0.01, gamma=0.95, normalize_advantage=True)
+    loss = COMALoss(
+        policy,
+        critic,
+        entropy_coeff=0.01,
+        gamma=0.95,
+        advantage="return",
+        normalize_advantage=True,
+    )
     names = "action", "reward", "action_value", "value_target"
     loss.set_keys(**{name: (GROUP, name) for name in names})
     return policy, loss
