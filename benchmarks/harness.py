@@ -293,6 +293,8 @@ def duration_text(seconds: float | None) -> str:
     """Return a duration with three digits and a unit; a dash where there is none."""
     if seconds is None:
         return "–"
+    if seconds < 0:
+        return f"−{duration_text(-seconds)}"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
             return f"{seconds / size:.3g} {unit}"

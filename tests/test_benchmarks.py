@@ -113,7 +113,7 @@ def test_json_is_strict(tmp_path):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "–"), (2.0, "2 s"), (0.0123, "12.3 ms"), (4.56e-5, "45.6 µs"), (7.89e-9, "7.89 ns"),
-     (9.996e-4, "1 ms"), (0.9999, "1 s")],
+     (9.996e-4, "1 ms"), (0.9999, "1 s"), (-3.4e-3, "−3.4 ms")],
 )  # fmt: skip
 def test_durations_read_well(seconds, text):
     assert harness.duration_text(seconds) == text
