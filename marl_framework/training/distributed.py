@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError
@@ -223,7 +224,15 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
         backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend)
+    # torchrun keeps one store for all its restarts: without a prefix a rank that is started anew
+    # may read where one of those before it listened.
+    store, rank, count = next(rendezvous("env://"))
+    dist.init_process_group(
+        f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend,
+        store=dist.PrefixStore(f"restart_{ranks.restarts}", store),
+        rank=rank,
+        world_size=count,
+    )
     yield
     dist.destroy_process_group()  # not after an error: it may wait for a rank that is gone
 
