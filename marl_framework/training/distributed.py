@@ -229,7 +229,7 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
     store, rank, count = next(rendezvous("env://"))
     dist.init_process_group(
         f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend,
-        store=dist.PrefixStore(f"restart_{ranks.restarts}", store),
+        store=dist.PrefixStore(f"restart_{ranks.restarts}", store),  # type: ignore[attr-defined]
         rank=rank,
         world_size=count,
     )
