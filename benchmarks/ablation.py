@@ -11,6 +11,7 @@ figure beside the JSON has the curves.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -24,7 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, number_text
+from benchmarks.harness import number_text
 from benchmarks.training import add_device, read_options, with_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
@@ -261,23 +262,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
     options = parser.parse_args(arguments)
-    try:
-        variants, seeds = parse_names(options.variants), parse_seeds(options.seeds)
-        if options.steps < 1:
-            raise ConfigError(f"--steps {options.steps}: must be at least 1")
-        options.overrides += [f"experiment.missions.n_episodes={options.steps}"]
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        found = run(config, device, variants, seeds, path)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(f"{path}\n{path.with_suffix('.png')}")
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    variants, seeds = parse_names(options.variants), parse_seeds(options.seeds)
+    if options.steps < 1:
+        raise ConfigError(f"--steps {options.steps}: must be at least 1")
+    options.overrides += [f"experiment.missions.n_episodes={options.steps}"]
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    found = run(config, device, variants, seeds, path)
+    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ and the updates that the library does by default for a batch of that many transi
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import warnings
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, CPU, number_text
+from benchmarks.harness import CPU, number_text
 from benchmarks.rollout import in_fresh_process, parse_num_envs
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
@@ -272,23 +273,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everybody = ",".join(CONTENDERS)
     parser.add_argument("--contenders", default=everybody, metavar="NAME,…", help=f"({everybody})")
     options = parser.parse_args(arguments)
-    try:
-        numbers = parse_num_envs(options.num_envs)
-        names = options.contenders.split(",")
-        unknown = [name for name in names if name not in CONTENDERS]
-        if unknown:
-            raise ConfigError(f"--contenders {options.contenders}: known are {everybody}")
-        config = harness.read_config(options)
-        path: Path = harness.output_file(options.out, SUITE, CPU)
-        print(describe_device(CPU), flush=True)
-        found = run(config, names, numbers, options.seconds_per_row)
-        harness.write_json(path, SUITE, found)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    print(rows_table(found))
-    print(path)
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    numbers = parse_num_envs(options.num_envs)
+    names = options.contenders.split(",")
+    unknown = [name for name in names if name not in CONTENDERS]
+    if unknown:
+        known = ",".join(CONTENDERS)
+        raise ConfigError(f"--contenders {options.contenders}: known are {known}")
+    config = harness.read_config(options)
+    path: Path = harness.output_file(options.out, SUITE, CPU)
+    print(describe_device(CPU), flush=True)
+    found = run(config, names, numbers, options.seconds_per_row)
+    harness.write_json(path, SUITE, found)
+    return f"{rows_table(found)}\n{path}"
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ docs/observations.md are made by `python -m benchmarks.draw_observations docs/ob
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,6 +27,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config import Config, ObservationConfig
 from marl_framework.config_io import ConfigError, load_config, resolve_config_path
 from marl_framework.evaluation.figures import footprint_masks
@@ -307,15 +307,9 @@ def area_errors(scene: Scene, folder: Path) -> tuple[Path, str]:
 # Command line -----------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line, like every other bad input."""
-        self.exit(2, f"error: {message}\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write all figures into a folder; returns the exit code."""
-    parser = _Parser(prog="python -m benchmarks.draw_observations")
+    parser = Parser(prog="python -m benchmarks.draw_observations")
     parser.description = "Draw the maps that actor and critic see."
     parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="where the PNGs go")
     parser.add_argument("--config", default="params.yaml", metavar="FILE", help="params file")
@@ -329,10 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path, table = area_errors(scene, folder)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     except OSError as error:
         print(f"error: {error.filename or folder}: {error.strerror}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     for written in [*paths, path]:
         print(f"{written}: {written.stat().st_size / 1024:.0f} kB")
     print(table)

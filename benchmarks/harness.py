@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -30,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from marl_framework import command_line
+from marl_framework.command_line import BAD_INPUT, add_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.device import describe_device, synchronize
@@ -39,8 +41,6 @@ from marl_framework.training.run_folder import describe_environment
 SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"
 CPU = torch.device("cpu")
-BAD_INPUT = 2
-"""Exit code of a command line that cannot be followed."""
 
 _COPIED_BYTES = 2**28  # far larger than any cache
 _MOST_REPEATS = 10_000
@@ -192,8 +192,8 @@ def device_slug(device: torch.device) -> str:
 # Command lines ----------------------------------------------------------------------------
 
 
-class Parser(argparse.ArgumentParser):
-    """Has the arguments of every benchmark; bad ones end with one line and exit code 2."""
+class Parser(command_line.Parser):
+    """Has the arguments of every benchmark."""
 
     def __init__(self, suite: str, description: str | None) -> None:
         super().__init__(prog=f"python -m benchmarks.{suite}", description=description)
@@ -203,14 +203,7 @@ class Parser(argparse.ArgumentParser):
             metavar="FILE",
             help="params file: a path, or a name in params/ (default: params.yaml)",
         )
-        self.add_argument(
-            "--set",
-            dest="overrides",
-            action="append",
-            default=[],
-            metavar="SECTION.KEY=VALUE",
-            help="override a key of the params file; may be repeated",
-        )
+        add_overrides(self)
         self.add_argument(
             "--out",
             type=Path,
@@ -221,9 +214,27 @@ class Parser(argparse.ArgumentParser):
             "--seconds-per-row", type=float, default=3.0, metavar="S", help="time budget (3)"
         )
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line."""
-        self.exit(BAD_INPUT, f"error: {message}\n")
+
+def answer(out: Path | None, work: Callable[[], str]) -> int:
+    """Print what the work behind a command line returns, or one line where its input is bad.
+
+    Args:
+        out: the file that is written, for errors of the system that name none.
+        work: raises ConfigError or OSError.
+
+    Returns:
+        The exit code: 0, or `BAD_INPUT`.
+    """
+    try:
+        text = work()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error.filename or out}: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
+    print(text)
+    return 0
 
 
 def read_config(options: argparse.Namespace) -> Config:

@@ -13,6 +13,7 @@ the batch: look up where that ends in `python -m benchmarks.utilisation`.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
@@ -27,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, duration_text
+from benchmarks.harness import duration_text
 from benchmarks.training import add_device, read_options, with_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
@@ -212,22 +213,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_device(parser)
     parser.add_argument("--steps", type=int, default=5, metavar="S", help="that count (5)")
     options = parser.parse_args(arguments)
-    try:
-        if not 1 <= options.steps <= 10_000:
-            raise ConfigError(f"--steps {options.steps}: must lie in 1 … 10000")
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        found = run(config, device, options.steps)
-        harness.write_json(path, SUITE, found)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(path)
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    if not 1 <= options.steps <= 10_000:
+        raise ConfigError(f"--steps {options.steps}: must lie in 1 … 10000")
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    found = run(config, device, options.steps)
+    harness.write_json(path, SUITE, found)
+    return f"{table(found)}\n{path}"
 
 
 if __name__ == "__main__":

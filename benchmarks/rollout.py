@@ -15,6 +15,7 @@ processes.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, duration_text, number_text
+from benchmarks.harness import duration_text, number_text
 from benchmarks.training import (
     add_device,
     held_memory,
@@ -371,27 +372,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--episodes", type=int, default=200, metavar="N", help="flown to see memory grow (200)"
     )
     options = parser.parse_args(arguments)
-    try:
-        numbers = parse_num_envs(options.num_envs)
-        if options.episodes <= SETTLED:
-            raise ConfigError(f"--episodes {options.episodes}: must be above {SETTLED}")
-        config, device, path = read_options(options, SUITE)
-        refuse_too_many(config, max(numbers), device)
-        print(describe_device(device), flush=True)
-        found = run(
-            config, numbers, device, options.policy, options.episodes, options.seconds_per_row
-        )
-        harness.write_json(path, SUITE, found)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(rows_table(found))
-    print(memory_text(found))
-    print(path)
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    numbers = parse_num_envs(options.num_envs)
+    if options.episodes <= SETTLED:
+        raise ConfigError(f"--episodes {options.episodes}: must be above {SETTLED}")
+    config, device, path = read_options(options, SUITE)
+    refuse_too_many(config, max(numbers), device)
+    print(describe_device(device), flush=True)
+    found = run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
+    harness.write_json(path, SUITE, found)
+    return f"{rows_table(found)}\n{memory_text(found)}\n{path}"
 
 
 if __name__ == "__main__":

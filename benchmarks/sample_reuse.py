@@ -9,6 +9,7 @@ and transitions a second.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT
 from benchmarks.learning import last_fifth, learn, mean_of, progress
 from benchmarks.training import add_device, read_options, with_overrides
 from benchmarks.update_interval import numbers
@@ -158,26 +158,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=40, metavar="S", help="training steps (40)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings a row (1)")
     options = parser.parse_args(arguments)
-    try:
-        if options.seeds < 1:
-            raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
-        if not 0 <= options.kl_limit <= 1e9:
-            raise ConfigError(f"--kl-limit {options.kl_limit:g}: give a number of nat, 0 = none")
-        options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        found = run(config, device, options.passes, options.kl_limit, options.seeds)
-        harness.write_json(path, SUITE, found)
-        draw(found, path.with_suffix(".png"))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(f"{path}\n{path.with_suffix('.png')}")
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    if options.seeds < 1:
+        raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
+    if not 0 <= options.kl_limit <= 1e9:
+        raise ConfigError(f"--kl-limit {options.kl_limit:g}: give a number of nat, 0 = none")
+    options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    found = run(config, device, options.passes, options.kl_limit, options.seeds)
+    harness.write_json(path, SUITE, found)
+    draw(found, path.with_suffix(".png"))
+    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 
 
 if __name__ == "__main__":

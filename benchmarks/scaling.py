@@ -15,6 +15,7 @@ missions. The figure beside it has the JSON's name.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +28,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, CPU, duration_text, number_text
+from benchmarks.harness import CPU, duration_text, number_text
 from benchmarks.rollout import Flight
 from benchmarks.training import add_device, read_options, with_overrides
 from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config_io import config_to_dict
 from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
@@ -296,22 +297,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_device(parser)
     parser.add_argument("--quick", action="store_true", help="a few small sizes")
     options = parser.parse_args(arguments)
-    try:
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        found = run(config, device, options.quick, options.seconds_per_row)
-        figure = path.with_suffix(".png")
-        harness.write_json(path, SUITE, found)
-        draw(found, figure)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(f"{path}\n{figure}")
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    found = run(config, device, options.quick, options.seconds_per_row)
+    figure = path.with_suffix(".png")
+    harness.write_json(path, SUITE, found)
+    draw(found, figure)
+    return f"{table(found)}\n{path}\n{figure}"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, duration_text, number_text, quartiles
+from benchmarks.harness import duration_text, number_text, quartiles
 from marl_framework.coma.networks import ActorNetwork, CriticNetwork
 from marl_framework.coma_wrapper import _TARGET_CHUNK
 from marl_framework.config import Config
@@ -307,22 +307,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", choices=PRECISIONS, help="of the networks (as configured)")
     parser.add_argument("--steps", type=int, default=5, metavar="K", help="that count (5)")
     options = parser.parse_args(arguments)
-    try:
-        if not 1 <= options.steps <= MOST_STEPS:
-            raise ConfigError(f"--steps {options.steps}: must lie in 1 … {MOST_STEPS}")
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        found = run(config, device, options.steps)
-        harness.write_json(path, SUITE, found)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(path)
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    if not 1 <= options.steps <= MOST_STEPS:
+        raise ConfigError(f"--steps {options.steps}: must lie in 1 … {MOST_STEPS}")
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    found = run(config, device, options.steps)
+    harness.write_json(path, SUITE, found)
+    return f"{table(found)}\n{path}"
 
 
 if __name__ == "__main__":

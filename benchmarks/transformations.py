@@ -30,12 +30,13 @@ import numpy as np
 import torch
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, CPU, duration_text, number_text
+from benchmarks.harness import CPU, duration_text, number_text
 from benchmarks.mid_mission import with_team
 from benchmarks.one_at_a_time import keep_freed_memory, process_pool
 from benchmarks.transformations_backends import Bench, Recorded, Row
 from benchmarks.transformations_figure import draw
 from benchmarks.transformations_maps import map_rows
+from marl_framework.command_line import BAD_INPUT
 from marl_framework.config import Config, ObservationConfig
 from marl_framework.config_io import ConfigError, config_to_dict
 from marl_framework.device import describe_device, resolve_device

@@ -12,6 +12,7 @@ in the same precision. On a GPU that counts them, SM activity and occupancy stan
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import sys
 import time
@@ -24,7 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, number_text, usable_cores
+from benchmarks.harness import number_text, usable_cores
 from benchmarks.learning import (
     cpu_seconds,
     flops_of,
@@ -245,26 +246,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=2048, metavar="B", help="the large one (2048)")
     parser.add_argument("--steps", type=int, default=5, metavar="S", help="training steps (5)")
     options = parser.parse_args(arguments)
-    try:
-        for name, most in (("processes", 256), ("batch", 10**6)):
-            if not 1 <= getattr(options, name) <= most:
-                raise ConfigError(f"--{name} {getattr(options, name)}: must lie in 1 … {most}")
-        options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        config = with_overrides(config, f"networks.device={device}")
-        found = run(config, device, options.seconds_per_row, options.processes, options.batch)
-        harness.write_json(path, SUITE, found)
-        draw(found, path.with_suffix(".png"))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(f"{path}\n{path.with_suffix('.png')}")
-    return 0
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    for name, most in (("processes", 256), ("batch", 10**6)):
+        if not 1 <= getattr(options, name) <= most:
+            raise ConfigError(f"--{name} {getattr(options, name)}: must lie in 1 … {most}")
+    options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    config = with_overrides(config, f"networks.device={device}")
+    found = run(config, device, options.seconds_per_row, options.processes, options.batch)
+    harness.write_json(path, SUITE, found)
+    draw(found, path.with_suffix(".png"))
+    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 
 
 if __name__ == "__main__":

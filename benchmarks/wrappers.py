@@ -14,6 +14,7 @@ change, and not the time that passed.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 import warnings
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import BAD_INPUT, duration_text, number_text
+from benchmarks.harness import duration_text, number_text
 from benchmarks.training import add_device, read_options
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
@@ -193,23 +194,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--cpu-time", action="store_true", help="of one thread; CPU only")
     options = parser.parse_args(arguments)
+    return harness.answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    num_envs = _numbers(options.num_envs)
+    config, device, path = read_options(options, SUITE)
+    print(describe_device(device), flush=True)
+    if options.cpu_time and device.type != "cpu":
+        raise ConfigError(f"--cpu-time: has no meaning on {device}; use --device cpu")
     try:
-        num_envs = _numbers(options.num_envs)
-        config, device, path = read_options(options, SUITE)
-        print(describe_device(device), flush=True)
-        if options.cpu_time and device.type != "cpu":
-            raise ConfigError(f"--cpu-time: has no meaning on {device}; use --device cpu")
         found = run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
-        harness.write_json(path, SUITE, found)
-    except (ConfigError, ModuleNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(found))
-    print(path)
-    return 0
+    except ModuleNotFoundError as error:  # names the extra to install
+        raise ConfigError(str(error)) from error
+    harness.write_json(path, SUITE, found)
+    return f"{table(found)}\n{path}"
 
 
 def _rows(

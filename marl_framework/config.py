@@ -25,7 +25,6 @@ from marl_framework.configuration.learning import (
     ObservationConfig,
 )
 from marl_framework.configuration.mission import (
-    TERRAIN_KINDS,
     BaselinesConfig,
     ConstraintsConfig,
     EnvironmentConfig,
@@ -44,7 +43,7 @@ from marl_framework.configuration.mission import (
     SimulationConfig,
     UAVConfig,
 )
-from marl_framework.configuration.types import Section
+from marl_framework.configuration.types import TERRAIN_KINDS, Section
 
 __all__ = [
     "ACTOR_CHANNELS",

@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marl_framework.command_line import add_overrides
+
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
 
@@ -255,14 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where a training can start, else 1."""
     parser = argparse.ArgumentParser(prog="python -m marl_framework.doctor", description=__doc__)
     parser.add_argument("--config", metavar="FILE", help="params file (default: as of main)")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a key of the params file; may be repeated",
-    )
+    add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)
     name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"

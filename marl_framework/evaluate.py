@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
 from marl_framework.config import TERRAIN_KINDS, Config
 from marl_framework.config_io import ConfigError
 from marl_framework.device import describe_device, resolve_device
@@ -23,20 +24,13 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.teams import PLANNERS, Checkpoint, find_checkpoint, world
 from marl_framework.mission.seeding import MAX_SEED
 
-_EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
 _RASTER = "raster:"
 _TERRAINS = (*TERRAIN_KINDS[:-1], "mixed")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line, like every other bad input."""
-        self.exit(_EXIT_BAD_INPUT, f"error: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m marl_framework.evaluate", description=__doc__)
+    parser = Parser(prog="python -m marl_framework.evaluate", description=__doc__)
     add = parser.add_argument
     add(
         "--policies",
@@ -65,14 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--agents", metavar="N,…", help="team sizes; every one flies with every range")
     add("--communication", metavar="M,…", help="radio ranges [m], inf = everybody hears all")
-    add(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a key of the configuration; may be repeated",
-    )
+    add_overrides(parser, "override a key of the configuration; may be repeated")
     add("--missions", type=int, default=50, help="how many (default: 50)")
     add("--seed", type=int, default=20001, help="of the missions (default: 20001)")
     add("--sample", action="store_true", help="the trained team draws its actions (default: best)")
@@ -89,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _EXIT_BAD_INPUT
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted; results are incomplete", file=sys.stderr)
         return _EXIT_INTERRUPTED

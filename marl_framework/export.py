@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
 from marl_framework.evaluation.teams import find_checkpoint, trained_team, world
@@ -39,7 +40,6 @@ TOLERANCE = 1e-5
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 _NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
 _EXIT_FAILED = 1
-_EXIT_BAD_INPUT = 2
 _MISSIONS = 5  # compared with PyTorch, each after every move
 _LATENCY_SECONDS = 0.5
 
@@ -48,14 +48,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line, like every other bad input."""
-        self.exit(_EXIT_BAD_INPUT, f"error: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m marl_framework.export", description=__doc__)
+    parser = Parser(prog="python -m marl_framework.export", description=__doc__)
     add = parser.add_argument
     add(
         "--checkpoint",
@@ -70,13 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         help="build observations and masks inside: from maps to actions of a whole team "
         "(default: from one UAV's observation and mask to its policy)",
     )
-    add(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a key of the checkpoint's configuration, such as the team's size",
+    add_overrides(
+        parser, "override a key of the checkpoint's configuration, such as the team's size"
     )
     add("--out", required=True, metavar="FILE", help="the file to write")
     return parser
@@ -89,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _EXIT_BAD_INPUT
+        return BAD_INPUT
 
 
 def _run(options: argparse.Namespace) -> int:

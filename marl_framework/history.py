@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from marl_framework.command_line import BAD_INPUT
 from marl_framework.config_io import ConfigError, config_to_dict, load_config
 from marl_framework.configuration.errors import KEYS, show
 from marl_framework.training.files import (
@@ -31,7 +32,6 @@ from marl_framework.training.files import (
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
 _METADATA = "metadata.json"
-_EXIT_BAD_INPUT = 2
 
 
 class History:
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line)
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return _EXIT_BAD_INPUT
+        return BAD_INPUT
     return 0
 
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from marl_framework.command_line import BAD_INPUT, add_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.evaluation.session import deploy, fly_baseline
@@ -17,7 +18,6 @@ from marl_framework.training.distributed import LeaderError, Ranks, check_ranks,
 from marl_framework.training.files import check_run_name
 from marl_framework.training.session import EXIT_FAILED, EXIT_INTERRUPTED, train
 
-_EXIT_BAD_INPUT = 2
 _SHORT_FORMS = {
     "update_interval": "networks.update_interval",
     "batch_size": "networks.batch_size",
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
         ranks = Ranks.of()
         if not ranks.leads:
             ranks.let_leader_speak()
-            sys.exit(_EXIT_BAD_INPUT)
+            sys.exit(BAD_INPUT)
         super().error(message)
 
 
@@ -46,14 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="params file: a path, or a name in params/ (default: CONFIG_FILE_PATH, params.yaml)",
     )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a key of the params file; may be repeated",
-    )
+    add_overrides(parser)
     parser.add_argument("--run-name", metavar="NAME", help="name of the folder of this run")
     parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
     for name, key in _SHORT_FORMS.items():
@@ -104,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ranks.leads:
             print(f"error: {error}", file=sys.stderr, flush=True)
         ranks.let_leader_speak()
-        return _EXIT_BAD_INPUT
+        return BAD_INPUT
     except LeaderError as error:
         ranks.let_leader_speak()
         return error.exit_code

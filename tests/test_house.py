@@ -17,7 +17,7 @@ LONGEST_FILE = 400
 
 # Lowest first. A module may import its own floor and the floors below it.
 FLOORS = (
-    {"configuration", "config", "config_io", "device", "kernels"},
+    {"configuration", "config", "config_io", "command_line", "device", "kernels"},
     {"mission"},
     {"observations"},
     {"coma"},

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from marl_framework.configuration.types import (
+    TERRAIN_KINDS,
     Angle,
     Count,
     DottedPath,
@@ -23,16 +24,6 @@ from marl_framework.configuration.types import (
     TerrainKind,
     Text,
     Threshold,
-)
-
-TERRAIN_KINDS = (
-    "split",
-    "corner",
-    "band",
-    "two_corners",
-    "four_corners",
-    "random_field",
-    "raster",
 )
 
 

@@ -88,21 +88,19 @@ Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
 ]
 DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
+TERRAIN_KINDS = (
+    "split",
+    "corner",
+    "band",
+    "two_corners",
+    "four_corners",
+    "random_field",
+    "raster",
+)
 TerrainKind = Annotated[
     str,
     Field(max_length=1000),
-    AfterValidator(
-        _one_of_or_own(
-            "split",
-            "corner",
-            "band",
-            "two_corners",
-            "four_corners",
-            "random_field",
-            "raster",
-            "mixed",
-        )
-    ),
+    AfterValidator(_one_of_or_own(*TERRAIN_KINDS, "mixed")),
 ]
 MissionType = Annotated[
     str,

@@ -1,0 +1,32 @@
+"""What all command lines share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+BAD_INPUT = 2
+"""Exit code."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with one line and `BAD_INPUT` where arguments are wrong, like every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line."""
+        self.exit(BAD_INPUT, f"error: {message}\n")
+
+
+def add_overrides(
+    parser: argparse.ArgumentParser,
+    meaning: str = "override a key of the params file; may be repeated",
+) -> None:
+    """Add `--set SECTION.KEY=VALUE`, read into `overrides`."""
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help=meaning,
+    )
