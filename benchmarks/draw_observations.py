@@ -129,9 +129,11 @@ def draw(scene: Scene, folder: Path) -> list[Path]:
         "probability": _draw_own_belief,
         "local_entropy": _draw_square,
         "footprint": _draw_footprints,
+        "uncertainty": _draw_own_belief,
         "global_entropy": _draw_global_belief,
         "global_probability": _draw_global_belief,
         "global_footprint": _draw_all_footprints,
+        "global_uncertainty": _draw_global_belief,
     }
     paths = [folder / "mission.png"]
     figure = _figure(3)
@@ -153,8 +155,8 @@ def draw(scene: Scene, folder: Path) -> list[Path]:
         _bar(figure, _draw_map(panels[-1], scene, name), panels[-1])
         figure.savefig(paths[-1], dpi=_DPI)
     paths.append(folder / "centred.png")
-    figure = _figure(3)
-    axes = figure.subplots(1, 3)
+    figure = _figure(len(centred))
+    axes = figure.subplots(1, len(centred))
     for ax, name in zip(axes, centred, strict=True):
         image = _draw_map(ax, scene, name)
     _bar(figure, image, axes[-1])

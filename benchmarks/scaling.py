@@ -128,9 +128,8 @@ def measure_axis(
     """
     rows = []
     for value in axis.quick if quick else axis.values:
-        changed = with_overrides(
-            config, f"environment.num_envs={MISSIONS}", *axis.setting(config, value)
-        )
+        settings = (f"environment.num_envs={MISSIONS}", *axis.setting(config, value))
+        changed = with_overrides(config, "networks.symmetries=false", *settings)  # not all have any
         flight = Flight(changed, changed.environment.num_envs, device)
         step = harness.measure(flight.episode, seconds, device).per(changed.episode_length)
         rows.append(
@@ -188,13 +187,15 @@ def count_work(config: Config) -> dict[str, float]:
     measured, listened, viewed = (total / steps for total in totals.tolist())
     x, y, _ = env.lattice.shape
     observation = config.observation
+    unsure = observation.sees_uncertainty
     channels = len(observation.actor_channels) + len(observation.critic_channels)
     return {
         "cells_measured": measured,
         "cells_heard": listened,
         "cells_seen": viewed,
         "bayes_updates": 2 * measured + listened,  # own belief, global belief; own belief
-        "logarithms": 4 * viewed,  # of p and 1 - p, before and after
+        # Of p and 1 - p, before and after: global belief; where uncertainty is seen, that and all.
+        "logarithms": 4 * viewed + 4 * unsure * (viewed + measured + listened),
         # A cell measured: bits 2 + 2, truth 1, reading 1 + 1, own belief 4 + 4. A cell heard:
         # reading 1, own belief 4 + 4. A cell seen: global belief 4 + 4.
         "bytes": 15 * measured + 9 * listened + 8 * viewed + 4 * env.n_agents * channels * x * y,

@@ -13,9 +13,9 @@ from benchmarks import reference
 from benchmarks.harness import CPU, measure, threads
 from benchmarks.mid_mission import Batch, Round, as_plain
 from benchmarks.one_at_a_time import Missions, fuse_heard, fuse_whole_map
-from marl_framework.config import ACTOR_CHANNELS, CENTRED, Config, ObservationConfig
+from marl_framework.config import Config, ObservationConfig
 
-CHANNELS = tuple(name for name in ACTOR_CHANNELS if not name.startswith(CENTRED))
+CHANNELS = ObservationConfig().actor_channels
 ONE_THREAD = "kornia cpu one thread"
 OWN, HEARD, ALL = "own reading", "fusing", "all 7 channels"
 

@@ -31,6 +31,7 @@ from marl_framework.coma.ranks import (
 )
 from marl_framework.coma.returns import td_lambda_returns
 from marl_framework.coma.rollout import Rollout
+from marl_framework.coma.symmetry import Symmetries
 from marl_framework.config import Config, NetworksConfig
 from marl_framework.config_io import ConfigError
 from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
@@ -56,6 +57,7 @@ class COMAWrapper:
         networks: widths, rates and schedule.
         sizes: what the task asks of the networks; `mission_sizes(config)` for missions.
         device: where everything lives.
+        symmetries: of the task, to learn from turned transitions too.
 
     Attributes:
         actor, critic, target_critic: modules in float32; forward passes run in `precision`.
@@ -63,9 +65,14 @@ class COMAWrapper:
     """
 
     def __init__(
-        self, networks: NetworksConfig, sizes: NetworkSizes, device: torch.device | str
+        self,
+        networks: NetworksConfig,
+        sizes: NetworkSizes,
+        device: torch.device | str,
+        symmetries: Symmetries | None = None,
     ) -> None:
         self.device = torch.device(device)
+        self._symmetries = symmetries
         self.sizes = sizes
         self.precision = resolve_precision(networks.precision, self.device)
         self.training_steps = 0
@@ -134,7 +141,7 @@ class COMAWrapper:
         Args:
             rollout: whole episodes; on several ranks this one's, as many as the others'.
             epsilon: floor of the policy that flew them.
-            generator: shuffles the transitions; on the networks' device.
+            generator: shuffles and turns the transitions; on the networks' device.
             steps: training steps that the rollout is for.
 
         Returns:
@@ -150,7 +157,11 @@ class COMAWrapper:
         for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
             for index in order.tensor_split(batches):
-                record = self._learn(flat[index], epsilon, describe=number == passes - 1)
+                batch = flat[index]
+                if self._symmetries is not None:
+                    which = self._symmetries.draw(len(batch), generator)
+                    batch = self._symmetries.apply(batch, which)
+                record = self._learn(batch, epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
         self.training_steps += steps

@@ -131,6 +131,13 @@ class Config(Section):
         )
 
     @property
+    def turns(self) -> bool:
+        """Whether a mission turned by a quarter is a mission: area and footprints are squares."""
+        area, view, pixel = self.environment, self.sensor.field_of_view, self.sensor.pixel
+        pairs = (area.x_dim, area.y_dim), (view.angle_x, view.angle_y)
+        return pixel.number_x == pixel.number_y and all(x == y for x, y in pairs)
+
+    @property
     def episode_length(self) -> int:
         """Moves of a mission, T = budget + 1."""
         return self.experiment.constraints.budget + 1
@@ -173,6 +180,7 @@ class Config(Section):
         _check_noise(self)
         _check_lawnmower(self)
         _check_learning_rates(self)
+        _check_symmetries(self)
         return self
 
 
@@ -230,6 +238,21 @@ def _check_lawnmower(config: Config) -> None:
         raise ValueError(
             f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
             f"altitudes ({listed})"
+        )
+
+
+def _check_symmetries(config: Config) -> None:
+    area, spacing = config.environment, config.experiment.constraints.spacing
+    x, y, _ = config.lattice_shape
+    whole = math.isclose((x - 1) * spacing, area.x_dim) and math.isclose(
+        (y - 1) * spacing, area.y_dim
+    )
+    if config.networks.symmetries and not (x % 2 and y % 2 and whole):
+        raise ValueError(
+            f"networks.symmetries needs a lattice with a middle position that ends at the area's "
+            f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
+            f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
+            "experiment.constraints.spacing, or set networks.symmetries=false"
         )
 
 

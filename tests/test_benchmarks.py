@@ -341,7 +341,8 @@ def test_every_channel_is_drawn(tmp_path, capsys):
     assert draw_observations.main([str(tmp_path), "--config", "params_test.yaml"]) == 0
     names = {path.stem for path in tmp_path.iterdir()}
     channels = {*CHANNELS, "global_position", "global_entropy", "global_probability",
-                "global_footprint", "other_actions"}  # fmt: skip
+                "global_footprint", "global_uncertainty", "other_actions",
+                "uncertainty"}  # fmt: skip
     assert names == {*channels, "centred", "mission", "area"}
     for path in tmp_path.iterdir():
         assert cv2.imread(str(path)) is not None

@@ -265,7 +265,7 @@ def test_a_finished_run_goes_on_for_longer(house: House, whole: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "key"),
     [
-        ("experiment.constraints.spacing=10", "experiment.constraints.spacing"),
+        ("environment.x_dim=40", "environment.x_dim"),
         ("observation.budget=false", "observation.budget"),
     ],
 )

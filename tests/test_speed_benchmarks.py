@@ -314,7 +314,7 @@ def test_work_of_a_lonely_uav(config):
     assert work["cells_heard"] == 0
     assert work["cells_seen"] == cells
     assert work["bayes_updates"] == 2 * cells
-    assert work["bytes"] == 15 * cells + 8 * cells + 4 * (7 + 12) * 11 * 11
+    assert work["bytes"] == 15 * cells + 8 * cells + 4 * (9 + 15) * 11 * 11
 
 
 def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
@@ -340,7 +340,8 @@ def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
     assert work["cells_measured"] == pytest.approx(measured)
     assert work["cells_heard"] == pytest.approx(measured)  # the other one's, for two UAVs
     assert work["cells_seen"] == pytest.approx(sum((v > 0).sum() for v in views) / len(views))
-    assert work["logarithms"] == 4 * work["cells_seen"]
+    entropies = 2 * work["cells_seen"] + work["cells_measured"] + work["cells_heard"]
+    assert work["logarithms"] == 4 * entropies  # params_test.yaml has the uncertainty maps
 
 
 # Command lines ----------------------------------------------------------------------------

@@ -27,9 +27,11 @@ ACTOR_CHANNELS = (
     "local_entropy",
     "probability",
     "footprint",
+    "uncertainty",
     "centred_entropy",
     "centred_probability",
     "centred_footprint",
+    "centred_uncertainty",
 )
 CENTRED = "centred_"
 """Prefix of channels that show another channel with the UAV at the centre."""
@@ -39,6 +41,7 @@ CRITIC_ONLY_CHANNELS = (
     "global_probability",
     "global_footprint",
     "other_actions",
+    "global_uncertainty",
 )
 
 
@@ -46,7 +49,8 @@ class ObservationConfig(Section):
     """Channels of the networks' inputs; a channel that is off narrows the input.
 
     The `centred_` channels are not the paper's: the same maps shifted so that the UAV is at the
-    centre, as it is in `position`, 0 beyond the lattice.
+    centre, as it is in `position`, 0 beyond the lattice. Nor are the `uncertainty` channels: area
+    means of p·H(p), taken cell by cell before they are averaged.
     """
 
     budget: bool = True
@@ -59,11 +63,14 @@ class ObservationConfig(Section):
     centred_entropy: bool = False
     centred_probability: bool = False
     centred_footprint: bool = False
+    uncertainty: bool = False
+    centred_uncertainty: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True
     global_footprint: bool = True
     other_actions: bool = True
+    global_uncertainty: bool = False
 
     @property
     def actor_channels(self) -> tuple[str, ...]:
@@ -75,6 +82,11 @@ class ObservationConfig(Section):
         """Names of the critic's channels, in order: the actor's, then its own."""
         own = tuple(name for name in CRITIC_ONLY_CHANNELS if getattr(self, name))
         return self.actor_channels + own
+
+    @property
+    def sees_uncertainty(self) -> bool:
+        """Whether some network sees uncertainty, own or global."""
+        return self.uncertainty or self.centred_uncertainty or self.global_uncertainty
 
     @model_validator(mode="after")
     def _something_to_see(self) -> Self:
@@ -124,7 +136,8 @@ class NetworksConfig(Section):
     applied, until the training stops; copy_rate [training steps] between hard copies into the
     target critic; advantage: what an action is credited with before the counterfactual baseline
     is taken off, the critic's Q(s, a) or its TD(λ) return; kl_limit [nat]: the actor waits for the
-    next training step once the policy is so far from the one that flew, 0 = off; lr_scaling: how
+    next training step once the policy is so far from the one that flew, 0 = off; symmetries:
+    each pass sees every transition flipped or turned at random; lr_scaling: how
     both learning rates follow the batch, from lr_base_batch [transitions] on; warmup_steps
     [training steps]: while they rise; lr_decay: their last value as a share of the configured one
     (see `training.schedule`).
@@ -152,6 +165,7 @@ class NetworksConfig(Section):
     normalize_advantages: bool = False
     clip_ratio: Share = 0.0
     kl_limit: NonNegative = 0.0
+    symmetries: bool = False
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     lr_base_batch: Count = 60
     warmup_steps: Interval = 0

@@ -32,6 +32,7 @@ class WindowLoops:
         map_shape: (R, C).
         shape: lattice (X, Y), no finer than the map.
         sides: of the footprints along x and y, by altitude [cells].
+        tracks_uncertainty: whether pooled uncertainties are updated.
 
     Attributes:
         pools_readings: whether `measure` writes `pooled_readings`; not where a footprint has
@@ -39,8 +40,13 @@ class WindowLoops:
     """
 
     def __init__(
-        self, map_shape: tuple[int, int], shape: tuple[int, int], sides: Sequence[Sequence[int]]
+        self,
+        map_shape: tuple[int, int],
+        shape: tuple[int, int],
+        sides: Sequence[Sequence[int]],
+        tracks_uncertainty: bool = False,
     ) -> None:
+        self._tracks = tracks_uncertainty
         self._rows, self._cols = (divide(n, m) for n, m in zip(map_shape, shape, strict=True))
         self.pools_readings = all(min(s) >= m for s, m in zip(sides, shape, strict=True))
         self._tiles = [divide_each(axis, m) for axis, m in zip(sides, shape, strict=True)]
@@ -63,6 +69,7 @@ class WindowLoops:
         pooled_readings: Tensor,
         beliefs: Tensor,
         pooled: Tensor,
+        unsure: Tensor,
     ) -> None:
         """Take a reading at each UAV and put it into its own belief.
 
@@ -78,11 +85,12 @@ class WindowLoops:
             pooled_readings: their area means [E, N, X, Y], written; see `pools_readings`.
             beliefs: [E, N, R, C], updated.
             pooled: area means of the beliefs [E, N, X, Y], updated.
+            unsure: area means of their uncertainty [E, N, X, Y], updated.
         """
         arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
-        maps = _views(pooled_readings, beliefs, pooled, odds)
+        maps = _views(pooled_readings, beliefs, pooled, unsure, odds)
         window_loops.measure(
-            *arrays, *maps, self._rows, self._cols, *self._tiles, self.pools_readings
+            *arrays, *maps, self._rows, self._cols, *self._tiles, self.pools_readings, self._tracks
         )
 
     def fuse_heard(
@@ -93,10 +101,11 @@ class WindowLoops:
         odds: Tensor,
         beliefs: Tensor,
         pooled: Tensor,
+        unsure: Tensor,
     ) -> None:
         """Update own beliefs with the readings listened to ([E, N, N] bool), in order of ids."""
-        arrays = _views(readings, listens, boxes, beliefs, pooled, odds)
-        window_loops.fuse_heard(*arrays, self._rows, self._cols)
+        arrays = _views(readings, listens, boxes, beliefs, pooled, unsure, odds)
+        window_loops.fuse_heard(*arrays, self._rows, self._cols, self._tracks)
 
     def fuse_global(
         self,
@@ -106,6 +115,7 @@ class WindowLoops:
         odds: Tensor,
         belief: Tensor,
         pooled: Tensor,
+        unsure: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Update global beliefs [E, R, C] with all readings.
 
@@ -114,9 +124,9 @@ class WindowLoops:
             (w(after) - w(before))·H(before), [E] float64.
         """
         gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
-        arrays = _views(readings, boxes, active, belief, pooled, odds)
+        arrays = _views(readings, boxes, active, belief, pooled, unsure, odds)
         sums = _views(gain, reweighted)
-        window_loops.fuse_global(*arrays, self._rows, self._cols, *sums)
+        window_loops.fuse_global(*arrays, self._rows, self._cols, *sums, self._tracks)
         return gain, reweighted
 
 

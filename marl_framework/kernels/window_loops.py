@@ -77,6 +77,12 @@ def _entropy(p: Array) -> Array:
 
 
 @njit(**_FAST)
+def _uncertainty(p: Array) -> Array:
+    p = min(max(p, _LOW), _HIGH)
+    return p * _entropy(p)
+
+
+@njit(**_FAST)
 def _weight(p: Array) -> Array:
     return (_HALF if p > _INTEREST else np.float32(0.0)) + (
         _HALF if p >= _NO_INTEREST else np.float32(0.0)
@@ -112,6 +118,7 @@ def _pool_row(
 def _fuse_window(
     belief: Array,
     pooled: Array,
+    unsure: Array,
     signs: Array,
     box: Array,
     up: Array,
@@ -119,6 +126,7 @@ def _fuse_window(
     rows: Array,
     cols: Array,
     change: Array,
+    tracks: bool,
 ) -> None:
     """Update one map with one reading; for `box` see `cpu.WindowLoops.measure`."""
     first, last = box[2], box[3]
@@ -132,6 +140,10 @@ def _fuse_window(
             line[c] = updated
         if first < last:
             _pool_row(change, first, last, r, pooled, rows, cols)
+            if tracks:
+                for c in range(last - first):
+                    change[c] = _uncertainty(line[c]) - _uncertainty(line[c] - change[c])
+                _pool_row(change, first, last, r, unsure, rows, cols)
 
 
 @njit(**_FAST)
@@ -189,12 +201,14 @@ def measure(
     pooled_readings: Array,
     beliefs: Array,
     pooled: Array,
+    unsure: Array,
     odds: Array,
     rows: Array,
     cols: Array,
     tile_rows: Array,
     tile_cols: Array,
     pools: bool,
+    tracks: bool,
 ) -> None:
     """Take the readings of all UAVs and put each into the UAV's own belief."""
     n = boxes.shape[1]
@@ -217,6 +231,7 @@ def measure(
             _fuse_window(
                 beliefs[e, i],
                 pooled[e, i],
+                unsure[e, i],
                 readings[e, i],
                 boxes[e, i],
                 odds[e, i, 0],
@@ -224,6 +239,7 @@ def measure(
                 rows,
                 cols,
                 line,
+                tracks,
             )
 
 
@@ -234,9 +250,11 @@ def fuse_heard(
     boxes: Array,
     beliefs: Array,
     pooled: Array,
+    unsure: Array,
     odds: Array,
     rows: Array,
     cols: Array,
+    tracks: bool,
 ) -> None:
     """Update each own belief with the readings of the UAVs it listens to, in order of ids."""
     n = boxes.shape[1]
@@ -248,6 +266,7 @@ def fuse_heard(
                 _fuse_window(
                     beliefs[e, i],
                     pooled[e, i],
+                    unsure[e, i],
                     readings[e, j],
                     boxes[e, j],
                     odds[e, j, 0],
@@ -255,6 +274,7 @@ def fuse_heard(
                     rows,
                     cols,
                     change,
+                    tracks,
                 )
 
 
@@ -284,11 +304,13 @@ def fuse_global(
     active: Array,
     belief: Array,
     pooled: Array,
+    unsure: Array,
     odds: Array,
     rows: Array,
     cols: Array,
     gain: Array,
     reweighted: Array,
+    tracks: bool,
 ) -> None:
     """Update the global beliefs with all readings, and add up what they tell.
 
@@ -334,3 +356,7 @@ def fuse_global(
                     gain[e] += told
                     reweighted[e] += moved
                     _pool_row(old, low[k], high[k], r, pooled[e], rows, cols)
+                    if tracks:
+                        for c in range(old.size):
+                            old[c] = _uncertainty(new[c]) - _uncertainty(new[c] - old[c])
+                        _pool_row(old, low[k], high[k], r, unsure[e], rows, cols)

@@ -49,3 +49,8 @@ def interest_weight(p: Tensor) -> Tensor:
 def weighted_entropy(p: Tensor) -> Tensor:
     """Return w(p)·H(p) [bit]."""
     return interest_weight(p) * entropy(p)
+
+
+def uncertainty(p: Tensor) -> Tensor:
+    """Return p·H(p) [bit]: the entropy that a cell is expected to add to the region of interest."""
+    return clamp_probability(p) * entropy(p)

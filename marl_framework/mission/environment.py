@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marl_framework.config import Config
 from marl_framework.mission.area import area_pool, area_weights
-from marl_framework.mission.belief import weighted_entropy
+from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.communication import hear
 from marl_framework.mission.fusion import make_fusion
@@ -187,6 +187,9 @@ class MissionEnvironment:
             state.pooled_global,
         ):
             belief.masked_fill_(_expand(active, belief), self._prior)
+        if self._fusion.tracks_uncertainty:
+            for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
+                _assign(pooled, uncertainty(torch.full_like(pooled, self._prior)), active)
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
         _assign(state.weighted_entropy, blank * self._cells, active)
         self._fusion.measure(state, draws.first.sensor, active)
@@ -249,6 +252,10 @@ class MissionEnvironment:
         self._fusion.pool_readings(state)
         state.pooled_beliefs.copy_(area_pool(state.beliefs, *self._area))
         state.pooled_global.copy_(area_pool(state.global_belief, *self._area))
+        if self._fusion.tracks_uncertainty:
+            state.pooled_uncertainty.copy_(area_pool(uncertainty(state.beliefs), *self._area))
+            unsure = uncertainty(state.global_belief)
+            state.pooled_global_uncertainty.copy_(area_pool(unsure, *self._area))
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
 
@@ -271,6 +278,8 @@ class MissionEnvironment:
             heard=zeros(n, n, dtype=torch.bool),
             pooled_beliefs=zeros(n, x, y),
             pooled_global=zeros(x, y),
+            pooled_uncertainty=zeros(n, x, y),
+            pooled_global_uncertainty=zeros(x, y),
             weighted_entropy=zeros(dtype=torch.float64),
         )
 

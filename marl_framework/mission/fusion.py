@@ -13,7 +13,7 @@ from torch import Tensor
 from marl_framework.config import Config
 from marl_framework.kernels.cpu import WindowLoops
 from marl_framework.mission.area import area_pool
-from marl_framework.mission.belief import bayes_update
+from marl_framework.mission.belief import bayes_update, uncertainty
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.reward import Utility, changes, utility
 from marl_framework.mission.state import MissionState
@@ -27,9 +27,13 @@ class WindowFusion:
     Args:
         config: the mission.
         camera: its camera.
+
+    Attributes:
+        tracks_uncertainty: whether pooled uncertainties are kept up to date.
     """
 
     def __init__(self, config: Config, camera: Camera) -> None:
+        self.tracks_uncertainty = config.observation.sees_uncertainty
         self._camera = camera
         self._prior = config.mapping.prior
         self._cells = camera.shape[0] * camera.shape[1]
@@ -54,8 +58,8 @@ class WindowFusion:
         before = own.gather(2, index)
         after = bayes_update(before, signs, noise, self._prior)
         own.scatter_(2, index, after)
-        change = (after - before).view(*index.shape[:2], *self._camera.window)
-        state.pooled_beliefs.add_(area_pool(change, *self._camera.map_weights(state.positions)))
+        rows, cols = self._camera.map_weights(state.positions)
+        self._pool_own(state, before, after, rows, cols)
 
     def pool_readings(self, state: MissionState) -> None:
         """Recompute the area means of the latest readings."""
@@ -80,8 +84,18 @@ class WindowFusion:
             signs = state.readings[:, j : j + 1].flatten(2) * listens[:, :, j : j + 1]
             after = bayes_update(before, signs, noise[:, j].view(-1, 1, 1), self._prior)
             beliefs.scatter_(2, at, after)
-            change = (after - before).unflatten(2, self._camera.window)
-            state.pooled_beliefs.add_(area_pool(change, rows[:, j : j + 1], cols[:, j : j + 1]))
+            self._pool_own(state, before, after, rows[:, j : j + 1], cols[:, j : j + 1])
+
+    def _pool_own(
+        self, state: MissionState, before: Tensor, after: Tensor, rows: Tensor, cols: Tensor
+    ) -> None:
+        """Add what changed in windows of own beliefs, [E, N, K] each, to their pooled maps."""
+        window = self._camera.window
+        change = (after - before).unflatten(2, window)
+        state.pooled_beliefs.add_(area_pool(change, rows, cols))
+        if self.tracks_uncertainty:
+            change = (uncertainty(after) - uncertainty(before)).unflatten(2, window)
+            state.pooled_uncertainty.add_(area_pool(change, rows, cols))
 
     def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
         """Update the global belief with the latest readings of all UAVs, in the order of ids.
@@ -101,9 +115,12 @@ class WindowFusion:
         after = belief.gather(1, index.flatten(1)).view_as(signs)
         counted = self._first_seen_by(footprint)
         gain, reweighted = changes(before, after, counted.flatten(2))
+        rows, cols = self._camera.map_weights(state.positions)
         change = (after - before).view_as(counted) * counted
-        pooled = area_pool(change, *self._camera.map_weights(state.positions))
-        state.pooled_global.add_(pooled.sum(1))
+        state.pooled_global.add_(area_pool(change, rows, cols).sum(1))
+        if self.tracks_uncertainty:
+            change = (uncertainty(after) - uncertainty(before)).view_as(counted) * counted
+            state.pooled_global_uncertainty.add_(area_pool(change, rows, cols).sum(1))
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 
     def _first_seen_by(self, footprint: Footprint) -> Tensor:
@@ -123,7 +140,7 @@ class CompiledFusion(WindowFusion):
 
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
-        self._loops = WindowLoops(camera.shape, shape, camera.sides)
+        self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
         noise, against = camera.noise, (1 - self._prior) / self._prior
         self._odds = torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
 
@@ -144,6 +161,7 @@ class CompiledFusion(WindowFusion):
             state.pooled_readings,
             state.beliefs,
             state.pooled_beliefs,
+            state.pooled_uncertainty,
         )
         if not self._loops.pools_readings:
             self.pool_readings(state)
@@ -160,6 +178,7 @@ class CompiledFusion(WindowFusion):
             self._odds[state.positions[..., 2]],
             state.beliefs,
             state.pooled_beliefs,
+            state.pooled_uncertainty,
         )
         return None
 
@@ -174,6 +193,7 @@ class CompiledFusion(WindowFusion):
             self._odds[state.positions[..., 2]],
             state.global_belief,
             state.pooled_global,
+            state.pooled_global_uncertainty,
         )
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 

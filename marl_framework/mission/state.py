@@ -42,6 +42,11 @@ class MissionState:
     """Area means of `beliefs` on the lattice, [E, N, X, Y] float32, kept up to date."""
     pooled_global: Tensor
     """Area means of `global_belief`, [E, X, Y] float32, kept up to date."""
+    pooled_uncertainty: Tensor
+    """Area means of p·H(p) of the own beliefs, [E, N, X, Y] float32, kept up to date where a
+    network sees uncertainty, else 0."""
+    pooled_global_uncertainty: Tensor
+    """The same of `global_belief`, [E, X, Y] float32."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
 

@@ -28,6 +28,8 @@ class Seen(Protocol):
     """Area means of the own beliefs on the lattice, [E, N, X, Y] float32."""
     pooled_readings: Tensor
     """Area means of the latest readings, [E, N, X, Y] float32."""
+    pooled_uncertainty: Tensor
+    """Area means of the own beliefs' p·H(p), [E, N, X, Y] float32."""
 
 
 class ObservationBuilder:
@@ -75,6 +77,7 @@ class ObservationBuilder:
             ),
             "probability": lambda: maps.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),
+            "uncertainty": lambda: maps.uncertainty_map(state.pooled_uncertainty),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
@@ -118,6 +121,9 @@ class ObservationBuilder:
             "global_entropy": lambda: maps.entropy_map(state.pooled_global).unsqueeze(1),
             "global_probability": lambda: maps.probability_map(state.pooled_global).unsqueeze(1),
             "global_footprint": lambda: self._strips(state).global_map().unsqueeze(1),
+            "global_uncertainty": lambda: maps.uncertainty_map(
+                state.pooled_global_uncertainty
+            ).unsqueeze(1),
         }
 
     def _level(self, state: Seen, levels: int) -> Tensor:

@@ -121,6 +121,15 @@ def probability_map(pooled_belief: Tensor) -> Tensor:
     return clamp_probability(pooled_belief)
 
 
+def uncertainty_map(pooled_uncertainty: Tensor) -> Tensor:
+    """Return the area means of p·H(p), at most 1, whatever incremental sums have rounded off.
+
+    Unlike the entropy of a pooled belief, this tells ground whose cells are known but differ
+    from ground that nobody has seen (not in the paper).
+    """
+    return pooled_uncertainty.clamp(0, 1)
+
+
 def local_entropy_map(pooled_readings: Tensor, noise: Tensor) -> Tensor:
     """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
 

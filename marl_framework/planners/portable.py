@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from marl_framework.coma.policy import policy_probabilities
 from marl_framework.config import Config
 from marl_framework.mission.area import area_pool, area_weights
+from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.observations.builder import ObservationBuilder
@@ -51,6 +52,7 @@ class _Seen:
     heard: Tensor
     pooled_beliefs: Tensor
     pooled_readings: Tensor
+    pooled_uncertainty: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -99,6 +101,7 @@ class PortableTeam(nn.Module):
             heard=heard,
             pooled_beliefs=area_pool(beliefs, *self._area),
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
+            pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
         )
         observation = self._builder.actor(seen)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])

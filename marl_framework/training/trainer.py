@@ -12,6 +12,7 @@ from torch import Tensor
 from marl_framework.coma.policy import epsilon_at
 from marl_framework.coma.ranks import mean_over_ranks, means_over_ranks
 from marl_framework.coma.rollout import RolloutCollector
+from marl_framework.coma.symmetry import Symmetries
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
@@ -65,7 +66,8 @@ class Trainer:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            self.coma = COMAWrapper(config.networks, self.task.sizes, device)
+            symmetries = Symmetries(config, device) if config.networks.symmetries else None
+            self.coma = COMAWrapper(config.networks, self.task.sizes, device, symmetries)
         self.episodes = 0
         self.interrupted = False
         self.best_entropy = math.inf

@@ -69,6 +69,7 @@ def test_logarithm_and_entropy_are_exact_enough():
         {"agents": 1, "actions": 4},
         {"agents": 6, "actions": 27, "dims": (20.0, 30.0), "pixels": (9, 14), "prior": 0.3},
         {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"failure_rate": 0.3}},
+        {"agents": 4, "prior": 0.3, "observation": {"centred_uncertainty": True}},
         {"agents": 5, "dims": (5.0, 40.0), "pixels": (4, 2)},  # a map hardly finer than the lattice
     ],
 )
@@ -119,6 +120,7 @@ def test_strided_memory_is_refused():
             boxes,
             torch.ones(2, 1, 2),
             strided,
+            torch.zeros(2, 1, 4, 4),
             torch.zeros(2, 1, 4, 4),
         )
 

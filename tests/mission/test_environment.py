@@ -74,12 +74,17 @@ def test_a_step_equals_full_map_updates_one_uav_at_a_time(options, compiled):
 
 
 def test_pooled_maps_and_sums_stay_up_to_date():
-    env = MissionEnvironment(small_config(agents=4), 3, "cpu")
+    config = small_config(agents=4, prior=0.4, observation={"uncertainty": True})
+    env = MissionEnvironment(config, 3, "cpu")
     for state, _ in fly(env, 20):
         kept = state.clone()
         env.refresh(state)
         torch.testing.assert_close(kept.pooled_beliefs, state.pooled_beliefs, rtol=0, atol=2e-6)
         torch.testing.assert_close(kept.pooled_global, state.pooled_global, rtol=0, atol=2e-6)
+        for name in ("pooled_uncertainty", "pooled_global_uncertainty"):
+            torch.testing.assert_close(
+                getattr(kept, name), getattr(state, name), rtol=0, atol=2e-6, msg=name
+            )
         torch.testing.assert_close(kept.weighted_entropy, state.weighted_entropy, rtol=1e-6, atol=0)
 
 

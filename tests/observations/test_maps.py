@@ -144,8 +144,9 @@ def test_a_channel_that_is_off_narrows_the_input_and_changes_nothing_else(off):
 
 
 def test_centred_channels_are_the_others_seen_from_the_uav():
-    names = ("entropy", "probability", "footprint")
-    config = small_config(observation={f"centred_{name}": True for name in names})
+    names = ("entropy", "probability", "footprint", "uncertainty")
+    shown = {f"centred_{name}": True for name in names}
+    config = small_config(observation={"uncertainty": True, **shown})
     env = MissionEnvironment(config, 2, "cpu")
     state = env.reset(env.draw_reset())
     builder = ObservationBuilder(config, env.lattice, env.camera)

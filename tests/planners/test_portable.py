@@ -18,6 +18,7 @@ WORLDS: list[dict[str, Any]] = [
     {"actions": 27, "dims": (30.0, 40.0), "prior": 0.3},
     {"actions": 9, "uav": {"communication_range": 8.0, "failure_rate": 0.3}},
     {"observation": {"centred_entropy": True, "centred_footprint": True, "budget": False}},
+    {"prior": 0.4, "observation": {"uncertainty": True, "centred_uncertainty": True}},
 ]
 
 
