@@ -307,14 +307,19 @@ class COMAWrapper:
         Returns:
             The gradient norm before clipping, and 1 where numbers were not finite, else 0.
         """
-        self.scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
         bad = ~loss.isfinite()
-        if not self.scaler.is_enabled():
+        if self.scaler.is_enabled() or not optimizer.defaults["fused"]:
+            self.scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
+            if not self.scaler.is_enabled():
+                bad = bad | ~norm.isfinite()
+        else:  # the optimiser divides gradients as it goes over them, clipping needs no pass
+            gradients = (p.grad for p in network.parameters())
+            norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
             bad = bad | ~norm.isfinite()
-            if optimizer.defaults["fused"]:
-                leave = bad if halted is None else bad | (halted > 0)
-                optimizer.found_inf = leave.float()  # type: ignore[attr-defined]
+            leave = bad if halted is None else bad | (halted > 0)
+            scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
+            vars(optimizer).update(grad_scale=scale, found_inf=leave.float())
         self.scaler.step(optimizer)
         return norm, bad.float()
 

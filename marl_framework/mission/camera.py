@@ -125,22 +125,22 @@ class Camera:
         noise = torch.tensor([noise_at(config, h) for h in config.altitudes], dtype=torch.float64)
         self.noise = noise.to(device=device, dtype=torch.float32)
         self.flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
+        x, y = ((axis.low, axis.high, axis.window, axis.top) for axis in axes)
+        rows = torch.stack(x, -1).unsqueeze(1).expand(-1, lattice[1], -1, -1)
+        cols = torch.stack(y, -1).unsqueeze(0).expand(lattice[0], -1, -1, -1)
+        order = (0, 1, 4, 5, 2, 6, 3, 7)  # rows and columns by turns, as in a Footprint
+        self._boxes = torch.cat((rows, cols), -1)[..., order].to(device)
         self._rows = torch.arange(self.window[0], device=device)
         self._cols = torch.arange(self.window[1], device=device)
 
     def footprint(self, positions: Tensor) -> Footprint:
         """Return the footprints of positions [E, N, 3], clipped to the map, half-open."""
+        return Footprint(*self.boxes(positions).unbind(-1))
+
+    def boxes(self, positions: Tensor) -> Tensor:
+        """Return the fields of the footprints of positions [..., 3] side by side, [..., 8]."""
         x, y, z = positions.unbind(-1)
-        return Footprint(
-            row0=self._x.low[x, z],
-            row1=self._x.high[x, z],
-            col0=self._y.low[y, z],
-            col1=self._y.high[y, z],
-            window_row=self._x.window[x, z],
-            window_col=self._y.window[y, z],
-            top=self._x.top[x, z],
-            left=self._y.top[y, z],
-        )
+        return self._boxes[x, y, z]
 
     def spans(self, axis: int) -> tuple[Tensor, Tensor]:
         """Return what footprints cover along x (axis 0) or y (axis 1), clipped to the map.

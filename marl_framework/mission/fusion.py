@@ -198,7 +198,7 @@ class CompiledFusion(WindowFusion):
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 
     def _boxes(self, state: MissionState) -> Tensor:
-        return torch.stack(self._camera.footprint(state.positions), dim=-1)
+        return self._camera.boxes(state.positions)
 
 
 def make_fusion(

@@ -147,6 +147,24 @@ def test_gradient_norms_are_clipped_and_reported_before_clipping():
         assert norm <= 1.1e-6
 
 
+@pytest.mark.parametrize("norm", [1e-2, 1e3])
+def test_clipping_within_the_optimiser_is_clipping_before_it(norm):
+    within, before = (
+        make(actor={"gradient_norm": norm}, critic={"gradient_norm": norm}) for _ in range(2)
+    )
+    for optimizer in (before.actor_optimizer, before.critic_optimizer):
+        for options in (optimizer.defaults, *optimizer.param_groups):
+            options["fused"] = False
+    for coma in (within, before):
+        coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
+    for name in ("actor", "critic"):
+        for one, other in zip(
+            getattr(within, name).parameters(), getattr(before, name).parameters(), strict=True
+        ):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-9)
+
+
 @pytest.mark.parametrize("option", [{"normalize_advantages": True}, {"advantage": "return"}])
 def test_options_of_the_advantage_change_the_actors_step_only(option):
     plain, scaled = make(), make(**option)
