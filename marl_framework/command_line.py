@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 BAD_INPUT = 2
@@ -30,3 +33,18 @@ def add_overrides(
         metavar="SECTION.KEY=VALUE",
         help=meaning,
     )
+
+
+def to_pipe(main: Callable[[], int]) -> int:
+    """Run a command line; readers of its output may stop early (`… | head`), without a traceback.
+
+    Returns:
+        The exit code of `main`, or 1 where nobody reads its output any more.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    return code

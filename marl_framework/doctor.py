@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import add_overrides
+from marl_framework.command_line import add_overrides, to_pipe
 
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
@@ -275,4 +275,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_pipe(main))

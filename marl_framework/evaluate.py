@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, to_pipe
 from marl_framework.config import TERRAIN_KINDS, Config
 from marl_framework.config_io import ConfigError
 from marl_framework.device import describe_device, resolve_device
@@ -279,4 +279,4 @@ def _not_writable(out: Path, error: Exception) -> ConfigError:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_pipe(main))

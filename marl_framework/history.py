@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT
+from marl_framework.command_line import BAD_INPUT, to_pipe
 from marl_framework.config_io import ConfigError, config_to_dict, load_config
 from marl_framework.configuration.errors import KEYS, show
 from marl_framework.training.files import (
@@ -310,4 +310,4 @@ def _move(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(to_pipe(main))
