@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.coma.batch import Transitions, diagnostics
+from marl_framework.coma.graphs import Graphs
 from marl_framework.coma.losses import (
     actor_loss,
     counterfactual_advantage,
@@ -58,6 +59,7 @@ class COMAWrapper:
         sizes: what the task asks of the networks; `mission_sizes(config)` for missions.
         device: where everything lives.
         symmetries: of the task, to learn from turned transitions too.
+        graphs: run whole updates as CUDA graphs.
 
     Attributes:
         actor, critic, target_critic: modules in float32; forward passes run in `precision`.
@@ -70,9 +72,11 @@ class COMAWrapper:
         sizes: NetworkSizes,
         device: torch.device | str,
         symmetries: Symmetries | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.device = torch.device(device)
         self._symmetries = symmetries
+        self._graphs = graphs
         self.sizes = sizes
         self.precision = resolve_precision(networks.precision, self.device)
         self.training_steps = 0
@@ -88,13 +92,8 @@ class COMAWrapper:
         )
         self.target_critic.requires_grad_(False)
         follow(self.target_critic, self.critic, 1.0)
-        fused = self.device.type in ("cpu", "cuda")
-        self.actor_optimizer = torch.optim.Adam(
-            self.actor.parameters(), lr=actor.learning_rate, fused=fused
-        )
-        self.critic_optimizer = torch.optim.Adam(
-            self.critic.parameters(), lr=critic.learning_rate, fused=fused
-        )
+        self.actor_optimizer = self._optimizer(self.actor, actor.learning_rate)
+        self.critic_optimizer = self._optimizer(self.critic, critic.learning_rate)
         self.scaler = grad_scaler(self.device, self.precision)
         if networks.kl_limit and self.scaler.is_enabled():
             raise ConfigError(
@@ -106,6 +105,15 @@ class COMAWrapper:
         # Modules that learn: the same parameters, gradients averaged over all ranks.
         self._actor = with_shared_gradients(self.actor, self.device)
         self._critic = with_shared_gradients(self.critic, self.device)
+
+    def _optimizer(self, network: nn.Module, rate: float) -> torch.optim.Optimizer:
+        graphs = self._graphs is not None
+        return torch.optim.Adam(
+            network.parameters(),
+            lr=torch.tensor(rate, device=self.device) if graphs else rate,
+            fused=self.device.type in ("cpu", "cuda"),
+            capturable=graphs,
+        )
 
     # Acting -------------------------------------------------------------------------------
 
@@ -124,7 +132,10 @@ class COMAWrapper:
             (self.critic_optimizer, self._networks.critic.learning_rate),
         ):
             for group in optimizer.param_groups:
-                group["lr"] = rate * factor
+                if isinstance(group["lr"], Tensor):  # which recordings read
+                    group["lr"].fill_(rate * factor)
+                else:
+                    group["lr"] = rate * factor
 
     def update(
         self,
@@ -148,6 +159,29 @@ class COMAWrapper:
             Tensors on the device (see `training.logger`), means over all batches and ranks; what
             only describes policy and critic is a mean over the last pass.
         """
+        if self._graphs is None:
+            stats = self._pass_over(rollout, epsilon, generator, steps)
+        else:
+
+            def packed(number: Tensor) -> tuple[tuple[str, ...], Tensor]:
+                found = self._pass_over(rollout, number, generator, steps)
+                return tuple(found), torch.stack(list(found.values()))
+
+            key = ("update", steps)
+            names, values = self._graphs.run(key, rollout, packed, epsilon, generator)
+            stats = dict(zip(names, values.clone().unbind(), strict=True))
+        self.training_steps += steps
+        self._update_target(steps)
+        return stats
+
+    def _pass_over(
+        self,
+        rollout: Rollout,
+        epsilon: float | Tensor,
+        generator: torch.Generator | None,
+        steps: int,
+    ) -> dict[str, Tensor]:
+        """Make all updates of `update`: what the device alone does."""
         targets = self.targets(rollout)
         flat = Transitions.of(rollout, targets)
         batches = min(self._networks.batch_number * steps, len(flat))
@@ -164,8 +198,6 @@ class COMAWrapper:
                 record = self._learn(batch, epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
-        self.training_steps += steps
-        self._update_target(steps)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
         self._skipped += stats["skipped_updates"]
@@ -184,7 +216,7 @@ class COMAWrapper:
         )
 
     def _learn(
-        self, batch: Transitions, epsilon: float, describe: bool = True
+        self, batch: Transitions, epsilon: float | Tensor, describe: bool = True
     ) -> dict[str, Tensor]:
         """Update critic and actor on one batch; the advantage uses the critic before its update.
 
@@ -230,7 +262,7 @@ class COMAWrapper:
         return values, loss, norm, bad
 
     def _learn_actor(
-        self, parts: list[Transitions], values: list[Tensor], epsilon: float
+        self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
         """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
         networks, losses, learned = self._networks, [], []
@@ -274,7 +306,9 @@ class COMAWrapper:
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
         self._halted.logical_or_(mean > self._networks.kl_limit)
 
-    def _judge(self, part: Transitions, values: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    def _judge(
+        self, part: Transitions, values: Tensor, epsilon: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
         with self._amp():
             logits = self._actor(part.states[:, : self.sizes.actor_channels])
@@ -355,15 +389,15 @@ class COMAWrapper:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned; other keys of `state` are left alone."""
-        for name in (
-            "actor",
-            "critic",
-            "target_critic",
-            "actor_optimizer",
-            "critic_optimizer",
-        ):
+        for name in ("actor", "critic", "target_critic"):
             getattr(self, name).load_state_dict(state[name])
-        self.set_learning_rates(1.0)  # the configuration's, which may have been changed
+        for name in ("actor_optimizer", "critic_optimizer"):
+            optimizer = getattr(self, name)
+            own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
+            optimizer.load_state_dict({**state[name], "param_groups": own})
+        self.set_learning_rates(1.0)
+        if self._graphs is not None:
+            self._graphs.forget()  # they know the optimisers' former tensors
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from marl_framework.coma.graphs import Graphs
 from marl_framework.coma.networks import NetworkSizes
 from marl_framework.coma.policy import policy_probabilities, sample_actions
 
@@ -81,29 +82,52 @@ class RolloutCollector:
     Args:
         task: the environment.
         num_metrics: M of `TeamTask.step`.
+        graphs: run whole episodes as CUDA graphs; the task must keep its tensors in place.
     """
 
-    def __init__(self, task: TeamTask, num_metrics: int = 0) -> None:
+    def __init__(self, task: TeamTask, num_metrics: int = 0, graphs: Graphs | None = None) -> None:
         self.task = task
         self._num_metrics = num_metrics
+        self._graphs = graphs
+        self._reused: dict[int, Rollout] = {}
 
     def collect(
         self, policy: Callable[[Tensor], Tensor], epsilon: float, rounds: int = 1
     ) -> Rollout:
         """Return rounds·E whole episodes, E at a time.
 
+        With graphs the next call with as many rounds writes over them.
+
         Args:
             policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
             epsilon: floor of the acting policy.
             rounds: how often E missions are flown.
         """
+        missions = rounds * self.task.num_envs
+        if self._graphs is None:
+            return self._fly_all(policy, epsilon, self._empty(missions))
+        if rounds not in self._reused:
+            self._reused[rounds] = self._empty(missions)
+        rollout = self._reused[rounds]
+        return self._graphs.run(
+            ("rollout", rounds, policy),
+            rollout,
+            lambda number: self._fly_all(policy, number, rollout),
+            epsilon,
+            self.task.generator,
+        )
+
+    def _fly_all(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
+    ) -> Rollout:
         size = self.task.num_envs
-        rollout = self._empty(rounds * size)
-        for first in range(0, rounds * size, size):
+        for first in range(0, rollout.rewards.shape[1], size):
             self._fly(policy, epsilon, rollout.missions(first, first + size))
         return rollout
 
-    def _fly(self, policy: Callable[[Tensor], Tensor], epsilon: float, rollout: Rollout) -> None:
+    def _fly(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
+    ) -> None:
         """Write one episode of E missions into a rollout of as many."""
         task = self.task
         task.reset()

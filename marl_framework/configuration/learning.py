@@ -128,6 +128,7 @@ class CriticConfig(Section):
 class NetworksConfig(Section):
     """COMA: networks, schedule, device and precision.
 
+    cuda_graphs: on a GPU whole episodes and updates are recorded and started by one call each;
     batch_size [transitions: one agent, one step] and batch_number: the least a training step
     collects; update_interval [training steps]: flown before their updates are made in one stretch;
     micro_batch [transitions]: most that the networks take at once, 0 = a whole batch;
@@ -149,6 +150,7 @@ class NetworksConfig(Section):
     compile: bool = True
     tf32: bool = True
     cudnn_benchmark: bool = True
+    cuda_graphs: bool = False
     deterministic: bool = False
     data_passes: Count = 5
     batch_size: Count = 60

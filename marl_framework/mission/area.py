@@ -30,3 +30,11 @@ def area_weights(cells: int, outputs: int) -> Tensor:
 def area_pool(maps: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
     """Average maps [..., R, C] with row weights [..., X, R] and column weights [..., Y, C]."""
     return rows @ maps @ cols.mT
+
+
+def grid_coordinates(index: Tensor, size: int) -> Tensor:
+    """Return indices along an axis of `size` cells as `grid_sample` takes them, corners aligned.
+
+    kornia's own conversion copies its factors from the host, which no CUDA graph can record.
+    """
+    return index if size == 1 else index * (2.0 / (size - 1.0)) - 1.0

@@ -12,6 +12,7 @@ from kornia.geometry.transform import hflip, remap, vflip
 from torch import Tensor
 
 from marl_framework.config import Config
+from marl_framework.mission.area import grid_coordinates
 from marl_framework.mission.raster import find_windows
 
 
@@ -99,10 +100,11 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
     def centres(axis: int) -> Tensor:
         cell = torch.arange(shape[axis], device=pixels.device, dtype=torch.float64)
         centre = (cell + 0.5) * (side[axis] / shape[axis]) - 0.5
-        return centre.clamp(0, pixels.shape[axis - 2] - 1)
+        size = pixels.shape[axis - 2]
+        return grid_coordinates(centre.clamp(0, size - 1), size)
 
-    # In single precision remap, which normalises coordinates, is off by 1e-5 of a pixel: enough
-    # to move a cell that equals the threshold. Its align_corners=True takes plain pixel indices.
+    # In single precision normalised coordinates are off by 1e-5 of a pixel: enough to move a cell
+    # that equals the threshold.
     values = remap(
         pixels.double()[:, None],
         map_x=centres(1).expand(1, *shape),  # kornia's x is the last axis, our y
@@ -110,6 +112,7 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
         mode="bilinear",
         padding_mode="border",
         align_corners=True,
+        normalized_coordinates=True,
     )
     return values[:, 0].float()
 

@@ -10,7 +10,7 @@ import torch
 from kornia.geometry.transform import remap
 from torch import Tensor
 
-from marl_framework.mission.area import area_pool, interval_overlap
+from marl_framework.mission.area import area_pool, grid_coordinates, interval_overlap
 from marl_framework.mission.belief import clamp_probability, weighted_entropy
 from marl_framework.mission.camera import Footprint
 
@@ -88,8 +88,8 @@ def position_map(
 def centre_on(maps: Tensor, planar: Tensor) -> Tensor:
     """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
 
-    Cells from beyond the lattice are 0. `kornia.geometry.transform.remap` with whole-number
-    coordinates and nearest sampling copies values exactly.
+    Cells from beyond the lattice are 0. `kornia.geometry.transform.remap` at the cells' centres
+    with nearest sampling copies values exactly.
 
     Args:
         maps: [E, N, C, X, Y].
@@ -101,12 +101,12 @@ def centre_on(maps: Tensor, planar: Tensor) -> Tensor:
     cols = torch.arange(y, device=maps.device) - y // 2 + at[:, 1:]
     shifted = remap(
         maps.flatten(0, 1),
-        map_x=cols.unsqueeze(1).expand(-1, x, -1).to(maps.dtype),
-        map_y=rows.unsqueeze(2).expand(-1, -1, y).to(maps.dtype),
+        map_x=grid_coordinates(cols.to(maps.dtype), y).unsqueeze(1).expand(-1, x, -1),
+        map_y=grid_coordinates(rows.to(maps.dtype), x).unsqueeze(2).expand(-1, -1, y),
         mode="nearest",
         padding_mode="zeros",
         align_corners=True,
-        normalized_coordinates=False,
+        normalized_coordinates=True,
     )
     return shifted.view_as(maps)
 
@@ -198,7 +198,7 @@ def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor
     edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values
     start, end = edges[:, :-1].unsqueeze(1), edges[:, 1:].unsqueeze(1)
     covers = (start >= low.unsqueeze(2)) & (end <= high.unsqueeze(2))
-    width = torch.tensor(cells / outputs, dtype=torch.float32, device=low.device)
+    width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
     origin = torch.arange(outputs, device=low.device).view(1, -1, 1) * width
     shares = interval_overlap(start.to(width.dtype), end.to(width.dtype), origin, width)
     return covers.to(width.dtype), shares

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marl_framework.coma.graphs import make_graphs
 from marl_framework.coma.policy import epsilon_at
 from marl_framework.coma.ranks import mean_over_ranks, means_over_ranks
 from marl_framework.coma.rollout import RolloutCollector
@@ -67,7 +68,8 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             symmetries = Symmetries(config, device) if config.networks.symmetries else None
-            self.coma = COMAWrapper(config.networks, self.task.sizes, device, symmetries)
+            graphs = make_graphs(config.networks, device)
+            self.coma = COMAWrapper(config.networks, self.task.sizes, device, symmetries, graphs)
         self.episodes = 0
         self.interrupted = False
         self.best_entropy = math.inf
@@ -78,7 +80,7 @@ class Trainer:
         self._absent_streams: list[dict[str, Any]] = []
         self._seconds_before = 0.0
         self._evaluations_without_better = 0
-        self._collector = RolloutCollector(self.task, len(self.task.metric_names))
+        self._collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         if self.ranks.leads:
             self._validation = MissionEnvironment(
                 config, config.evaluation.missions, device, "validation"

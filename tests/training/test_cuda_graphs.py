@@ -1,0 +1,334 @@
+"""Whole episodes and updates as graphs: the same training, recorded and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from marl_framework.coma import graphs as graphs_module
+from marl_framework.coma.graphs import Graphs, make_graphs
+from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.config import Config, NetworksConfig
+from marl_framework.config_io import ConfigError
+from marl_framework.mission.state import MissionState
+from marl_framework.training import trainer as trainer_module
+from marl_framework.training.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.training.monitor import StageTimer
+from marl_framework.training.trainer import Trainer
+from tests.small import small_config
+from tests.tape import HostReadError, Tape, TapeBackend
+
+CPU = torch.device("cpu")
+STEPS = 8
+PLAIN = {
+    "networks": {
+        "symmetries": True,
+        "kl_limit": 5e-3,
+        "advantage": "return",
+        "copy_rate": 3,
+        "critic": {"conv_channels": 8, "fc1_dim": 8, "learning_rate": 3e-3},
+        "actor": {"conv_channels": 8, "hidden_dim": 8, "learning_rate": 1e-2},
+    }
+}
+OTHER = {
+    "networks": {
+        "precision": "bfloat16",
+        "micro_batch": 20,
+        "update_interval": 2,
+        "normalize_advantages": True,
+        "clip_ratio": 0.2,
+        "entropy_coefficient": 0.01,
+        "critic": {"conv_channels": 8, "fc1_dim": 8, "target_update_mode": "soft"},
+    },
+    "observation": {"uncertainty": True, "centred_entropy": True, "global_uncertainty": True},
+    "sensor": {
+        "pixel": {"number_x": 12, "number_y": 12},
+        "simulation": {
+            "kinds": ("mixed", "raster"),
+            "raster": {"path": "matplotlib:jacksboro_fault_dem.npz", "resolution": 1.0},
+        },
+    },
+    "uav": {"fix_range": False, "failure_rate": 0.2},
+}
+
+
+def config(settings: dict[str, Any]) -> Config:
+    schedule = {"compile": False, "data_passes": 2, "batch_number": 2, "lr_decay": 0.1}
+    missions = {"n_episodes": 2 * STEPS, "use_eps": True, "eps_anneal_phase": 80}
+    networks = {**schedule, **settings["networks"]}
+    return small_config(missions=missions, **{**settings, "networks": networks})
+
+
+def trainer(made: Config, monkeypatch: pytest.MonkeyPatch, backend: TapeBackend | None) -> Trainer:
+    """A trainer whose graphs are on tape; None = without graphs."""
+    found = None if backend is None else Graphs(CPU, backend)
+    monkeypatch.setattr(trainer_module, "make_graphs", lambda *_: found)
+    return Trainer(made, CPU)
+
+
+def train(team: Trainer, steps: int = STEPS, recording: bool = True) -> list[dict[str, Tensor]]:
+    """What each stretch of training steps reports."""
+    reports, timer = [], StageTimer(CPU)
+    for _ in range(steps):
+        stats, counts = team._training_step(timer)
+        reports.append({k: torch.as_tensor(v) for k, v in {**stats, **counts}.items()})
+        if not recording and team.coma._graphs is not None:
+            team.coma._graphs.forget()
+    return reports
+
+
+def weights(coma: COMAWrapper) -> dict[str, Tensor]:
+    networks = {"actor": coma.actor, "critic": coma.critic, "target": coma.target_critic}
+    return {f"{n}.{k}": v for n, net in networks.items() for k, v in net.state_dict().items()}
+
+
+def same(first: Any, second: Any) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+
+
+# --- the same training -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "other"])
+def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(settings, monkeypatch) -> None:
+    made, backend = config(settings), TapeBackend()
+    eager = trainer(made, monkeypatch, TapeBackend())
+    expected = train(eager, recording=False)
+    team = trainer(made, monkeypatch, backend)
+    found = train(team)
+    assert backend.captures == 2  # episodes, updates
+    assert backend.replays == 2 * (STEPS - 2)
+    same(found, expected)
+    same(weights(team.coma), weights(eager.coma))
+    assert torch.equal(team.task.generator.get_state(), eager.task.generator.get_state())
+    assert len({float(report["epsilon"]) for report in found}) >= 5
+    assert len({float(report["learning_rate_factor"]) for report in found}) == STEPS
+    if settings is PLAIN:
+        halted = {float(report["kl_halted"]) for report in found[2:]}
+        assert halted - {0.0, 1.0}, "the limit should hold back some of the updates"
+
+
+def test_graphs_change_nothing_but_the_last_bit_of_the_learning_rates(monkeypatch) -> None:
+    made = config({"networks": {**PLAIN["networks"], "kl_limit": 0}})
+    without, team = (trainer(made, monkeypatch, b) for b in (None, TapeBackend()))
+    expected, found = train(without), train(team)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(weights(team.coma), weights(without.coma), rtol=1e-3, atol=1e-5)
+
+
+def test_what_was_reported_is_not_overwritten(monkeypatch) -> None:
+    team = trainer(config(PLAIN), monkeypatch, TapeBackend())
+    reports = train(team, 3)
+    before = [{k: v.clone() for k, v in report.items()} for report in reports]
+    train(team, 2)
+    same(reports, before)
+
+
+def test_a_shorter_last_stretch_is_flown_too(monkeypatch) -> None:
+    made = config({"networks": {**PLAIN["networks"], "update_interval": 5}})
+    counted, backend = [], TapeBackend()
+    for recording in (True, False):
+        team = trainer(made, monkeypatch, backend)
+        reports = train(team, 4, recording)  # 5, 5, 5 and 1 of 16
+        assert team.coma.training_steps == 16
+        counted.append((reports, weights(team.coma)))
+    same(*counted)
+    assert backend.replays == 2
+
+
+# --- what would break it ---------------------------------------------------------------------
+
+
+def test_another_rollout_or_generator_is_recorded_anew() -> None:
+    backend = TapeBackend()
+    graphs = Graphs(CPU, backend)
+    owners = [torch.zeros(()), torch.ones(())]
+    generator = torch.Generator()
+
+    def ask(owner: Tensor, number: float, generator: torch.Generator | None = None) -> float:
+        return float(graphs.run("sum", owner, lambda n: owner + n, number, generator))
+
+    assert [ask(owners[0], n) for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    assert [ask(owners[1], n) for n in (1, 2, 3, 4)] == [2, 3, 4, 5]
+    assert [ask(owners[1], n, generator) for n in (1, 2, 3)] == [2, 3, 4]
+    assert backend.captures == 3
+    graphs.forget()
+    assert ask(owners[1], 1, generator) == 2
+    assert backend.replays == 2 + 2 + 1
+
+
+def reads_the_host(state: MissionState, actions: Tensor, utility: Any) -> Tensor:
+    return utility.relative * (2.0 if utility.relative.sum().item() > 1e9 else 1.0)
+
+
+def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> None:
+    made = config(PLAIN)
+    expected = train(trainer(made, monkeypatch, TapeBackend()), recording=False)
+    backend = TapeBackend()
+    team = trainer(made, monkeypatch, backend)
+    score = team.task.environment._reward
+    monkeypatch.setattr(
+        team.task.environment,
+        "_reward",
+        lambda *seen: score(*seen) * (reads_the_host(*seen) * 0 + 1),
+    )
+    with pytest.warns(RuntimeWarning, match=r"networks\.cuda_graphs: off from here on") as told:
+        found = train(team)
+    assert len(told) == 1
+    assert backend.captures == 0
+    same(found, expected)
+
+
+def saved_by(team: Trainer, folder: Path) -> dict[str, Any]:
+    train(team, 4)
+    save_checkpoint(folder / "state.pt", team.coma.state_dict())
+    return load_checkpoint(folder / "state.pt")
+
+
+def rates_of(coma: COMAWrapper) -> list[Any]:
+    optimizers = (coma.actor_optimizer, coma.critic_optimizer)
+    return [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def test_a_checkpoint_of_graphs_goes_on_without_them(monkeypatch, tmp_path) -> None:
+    made = config(PLAIN)
+    state = saved_by(trainer(made, monkeypatch, TapeBackend()), tmp_path)
+    team = trainer(made, monkeypatch, None)
+    team.coma.load_state_dict(deepcopy(state))
+    assert rates_of(team.coma) == [1e-2, 3e-3]
+    assert not team.coma.actor_optimizer.param_groups[0]["capturable"]
+    train(team, 1)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
+    graphs, monkeypatch, tmp_path
+) -> None:
+    made = config(PLAIN)
+    state = saved_by(trainer(made, monkeypatch, TapeBackend() if graphs else None), tmp_path)
+    ends = []
+    for recording in (True, False):
+        team = trainer(made, monkeypatch, TapeBackend())
+        train(team, 4, recording)
+        team.coma.load_state_dict(deepcopy(state))
+        assert torch.stack(rates_of(team.coma)).tolist() == pytest.approx([1e-2, 3e-3])
+        assert team.coma.actor_optimizer.param_groups[0]["capturable"]
+        ends.append((train(team, 4, recording), weights(team.coma)))
+    same(*ends)
+
+
+# --- where it is off -------------------------------------------------------------------------
+
+
+def test_a_cpu_needs_no_graphs() -> None:
+    settings = NetworksConfig(cuda_graphs=True, gradient_checkpointing=True)
+    assert make_graphs(settings, CPU) is None
+    assert make_graphs(NetworksConfig(), torch.device("cuda")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "reason"),
+    [
+        ({"gradient_checkpointing": True}, 1, r"networks\.gradient_checkpointing; set it"),
+        ({"precision": "float16"}, 1, r"float16.*bfloat16 or float32"),
+        ({}, 2, "several ranks.*train on one rank"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings, ranks, reason, monkeypatch) -> None:
+    monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
+    networks = NetworksConfig(cuda_graphs=True, **{"precision": "float32", **settings})
+    with pytest.raises(ConfigError, match=f"^networks.cuda_graphs: does not work with {reason}"):
+        make_graphs(networks, torch.device("cuda"))
+
+
+# --- the stand-in ----------------------------------------------------------------------------
+
+
+def test_the_tape_records_without_a_trace_and_replays_into_the_same_memory() -> None:
+    total, weight = torch.zeros(2), torch.ones(2, requires_grad=True)
+    generator = torch.Generator()
+
+    def function() -> Tensor:
+        weight.grad = None
+        noise = torch.rand(2, generator=generator)
+        (weight * (noise + 1)).sum().backward()
+        total[0] += 1
+        return total + noise
+
+    expected = torch.rand(3, 2, generator=generator.manual_seed(1))
+    result, replay = TapeBackend().capture(function, generator.manual_seed(1))
+    gradient = weight.grad
+    assert torch.equal(total, torch.zeros(2))
+    for i in range(3):
+        replay()
+        assert torch.equal(result, torch.tensor([i + 1.0, 0.0]) + expected[i])
+        assert torch.equal(gradient, expected[i] + 1)
+    assert weight.grad is gradient
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.item(),
+        lambda x: bool(x.sum()),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x + torch.tensor(1.0),
+    ],
+)
+def test_the_tape_notices_the_host(function: Callable[[Tensor], object]) -> None:
+    with pytest.raises(HostReadError), Tape():
+        function(torch.ones(1))
+
+
+# --- a GPU -----------------------------------------------------------------------------------
+
+
+def flown(made: Config) -> tuple[list[dict[str, Tensor]], Trainer]:
+    team, reports = Trainer(made, torch.device("cuda", 0)), []
+    try:
+        for number in range(STEPS):
+            if made.networks.cuda_graphs and number > 2:  # recorded: nothing waits any more
+                torch.cuda.set_sync_debug_mode("error")
+            reports += train(team, 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return [{k: v.cpu() for k, v in report.items()} for report in reports], team
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "other"])
+def test_graphs_on_a_gpu_change_no_training_and_wait_for_nothing(settings: dict[str, Any]) -> None:
+    calm = {**settings["networks"], "kl_limit": 0, "tf32": False, "cudnn_benchmark": False}
+    networks = [{**calm, "cuda_graphs": graphs} for graphs in (False, True)]
+    (expected, _), (found, team) = (flown(config({**settings, "networks": n})) for n in networks)
+    assert team.coma._graphs is not None
+    recordings = list(team.coma._graphs._recordings.values())
+    assert [known.replay is not None for known in recordings] == [True, True]
+    assert all(value.isfinite().all() for report in found for value in report.values())
+    # Two eager steps and two replayed ones; later on rounding tells trainings apart.
+    torch.testing.assert_close(found[:4], expected[:4], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.gpu
+def test_a_failed_recording_on_a_gpu_harms_nothing() -> None:
+    device = torch.device("cuda", 0)
+    graphs, generator = Graphs(device), torch.Generator(device)
+
+    def function(number: Tensor) -> Tensor:
+        drawn = torch.rand(3, generator=generator, device=device)
+        return drawn * (number + 0 * number.item())
+
+    with pytest.warns(RuntimeWarning, match=r"networks\.cuda_graphs: off"):
+        found = [graphs.run("host", graphs, function, 1.0, generator) for _ in range(5)]
+    generator.manual_seed(generator.initial_seed())
+    expected = [torch.rand(3, generator=generator, device=device) for _ in range(5)]
+    same(found, expected)
