@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marl_framework.coma.batch import Transitions, diagnostics
 from marl_framework.coma.graphs import Graphs
@@ -23,6 +23,7 @@ from marl_framework.coma.networks import (
     follow,
     taken,
 )
+from marl_framework.coma.optimisers import descend, make_adam, set_rate
 from marl_framework.coma.policy import kl_divergence, policy_probabilities
 from marl_framework.coma.ranks import (
     exchange_gradients,
@@ -92,8 +93,9 @@ class COMAWrapper:
         )
         self.target_critic.requires_grad_(False)
         follow(self.target_critic, self.critic, 1.0)
-        self.actor_optimizer = self._optimizer(self.actor, actor.learning_rate)
-        self.critic_optimizer = self._optimizer(self.critic, critic.learning_rate)
+        recorded = graphs is not None
+        self.actor_optimizer = make_adam(self.actor, actor.learning_rate, recorded)
+        self.critic_optimizer = make_adam(self.critic, critic.learning_rate, recorded)
         self.scaler = grad_scaler(self.device, self.precision)
         if networks.kl_limit and self.scaler.is_enabled():
             raise ConfigError(
@@ -105,15 +107,6 @@ class COMAWrapper:
         # Modules that learn: the same parameters, gradients averaged over all ranks.
         self._actor = with_shared_gradients(self.actor, self.device)
         self._critic = with_shared_gradients(self.critic, self.device)
-
-    def _optimizer(self, network: nn.Module, rate: float) -> torch.optim.Optimizer:
-        graphs = self._graphs is not None
-        return torch.optim.Adam(
-            network.parameters(),
-            lr=torch.tensor(rate, device=self.device) if graphs else rate,
-            fused=self.device.type in ("cpu", "cuda"),
-            capturable=graphs,
-        )
 
     # Acting -------------------------------------------------------------------------------
 
@@ -131,11 +124,7 @@ class COMAWrapper:
             (self.actor_optimizer, self._networks.actor.learning_rate),
             (self.critic_optimizer, self._networks.critic.learning_rate),
         ):
-            for group in optimizer.param_groups:
-                if isinstance(group["lr"], Tensor):  # which recordings read
-                    group["lr"].fill_(rate * factor)
-                else:
-                    group["lr"] = rate * factor
+            set_rate(optimizer, rate * factor)
 
     def update(
         self,
@@ -256,8 +245,12 @@ class COMAWrapper:
                 )
             values.append(found.detach())
         loss = mean_over_ranks(torch.stack(losses).sum())
-        norm, bad = self._descend(
-            loss, self.critic, self.critic_optimizer, self._networks.critic.gradient_norm
+        norm, bad = descend(
+            loss,
+            self.critic,
+            self.critic_optimizer,
+            self.scaler,
+            self._networks.critic.gradient_norm,
         )
         return values, loss, norm, bad
 
@@ -292,8 +285,13 @@ class COMAWrapper:
         loss = mean_over_ranks(torch.stack(losses).sum())
         if networks.kl_limit:
             self._watch_kl(parts, [probabilities for probabilities, _ in learned])
-        norm, bad = self._descend(
-            loss, self.actor, self.actor_optimizer, networks.actor.gradient_norm, self._halted
+        norm, bad = descend(
+            loss,
+            self.actor,
+            self.actor_optimizer,
+            self.scaler,
+            networks.actor.gradient_norm,
+            self._halted,
         )
         return learned, loss, norm, bad
 
@@ -323,39 +321,6 @@ class COMAWrapper:
             loss = loss * (len(part) / sum(len(p) for p in parts))
         self.scaler.scale(loss).backward()
         return loss.detach()
-
-    def _descend(
-        self,
-        loss: Tensor,
-        network: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        maximum_norm: float,
-        halted: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
-
-        The device decides, the host never waits: fused optimisers leave everything as it was
-        where their `found_inf` is 1. Overflowing gradients of scaled float16 losses are no
-        reason to worry, the scaler skips them by itself and lowers its scale.
-
-        Returns:
-            The gradient norm before clipping, and 1 where numbers were not finite, else 0.
-        """
-        bad = ~loss.isfinite()
-        if self.scaler.is_enabled() or not optimizer.defaults["fused"]:
-            self.scaler.unscale_(optimizer)
-            norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
-            if not self.scaler.is_enabled():
-                bad = bad | ~norm.isfinite()
-        else:  # the optimiser divides gradients as it goes over them, clipping needs no pass
-            gradients = (p.grad for p in network.parameters())
-            norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
-            bad = bad | ~norm.isfinite()
-            leave = bad if halted is None else bad | (halted > 0)
-            scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
-            vars(optimizer).update(grad_scale=scale, found_inf=leave.float())
-        self.scaler.step(optimizer)
-        return norm, bad.float()
 
     def _update_target(self, steps: int) -> None:
         critic, every = self._networks.critic, self._networks.copy_rate
