@@ -64,6 +64,6 @@ def descend(
         bad = bad | ~norm.isfinite()
         leave = bad if halted is None else bad | (halted > 0)
         scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
-        vars(optimizer).update(grad_scale=scale, found_inf=leave.float())
+        vars(optimizer).update(grad_scale=scale.float(), found_inf=leave.float())
     scaler.step(optimizer)
     return norm, bad.float()
