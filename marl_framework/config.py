@@ -131,7 +131,7 @@ class Config(Section):
         )
 
     @property
-    def turns(self) -> bool:
+    def quarter_turns(self) -> bool:
         """Whether a mission turned by a quarter is a mission: area and footprints are squares."""
         area, view, pixel = self.environment, self.sensor.field_of_view, self.sensor.pixel
         pairs = (area.x_dim, area.y_dim), (view.angle_x, view.angle_y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -30,9 +31,11 @@ class Symmetries:
     def __init__(self, config: Config, device: torch.device | str) -> None:
         x, y, _ = config.lattice_shape
         steps = action_offsets(config.experiment.constraints.num_actions)
-        turns = ([[1, 0], [0, 1]], [[0, 1], [1, 0]]) if config.turns else ([[1, 0], [0, 1]],)
-        flips = [torch.diag(torch.tensor(s)) for s in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
-        planar = [torch.tensor(turn) @ flip for turn in turns for flip in flips]
+        axes = [torch.eye(2, dtype=torch.int64)]
+        if config.quarter_turns:
+            axes.append(axes[0].flip(0))  # x and y exchanged
+        flips = [torch.diag(torch.tensor(signs)) for signs in product((1, -1), repeat=2)]
+        planar = [axis @ flip for axis in axes for flip in flips]
         middle = torch.tensor((x // 2, y // 2))
         at = torch.cartesian_prod(torch.arange(x), torch.arange(y)) - middle
         moves = torch.tensor(steps)
