@@ -121,8 +121,11 @@ class RolloutCollector:
         self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
     ) -> Rollout:
         size = self.task.num_envs
-        for first in range(0, rollout.rewards.shape[1], size):
-            self._fly(policy, epsilon, rollout.missions(first, first + size))
+        # Autocast forgets the weights it has cast when its outermost context ends; in this one
+        # they are cast once for the whole rollout.
+        with torch.autocast(self.task.device.type, enabled=False):
+            for first in range(0, rollout.rewards.shape[1], size):
+                self._fly(policy, epsilon, rollout.missions(first, first + size))
         return rollout
 
     def _fly(

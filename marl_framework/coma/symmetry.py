@@ -50,8 +50,8 @@ class Symmetries:
         self._sources = self._actions.argsort(dim=1)
         names = config.observation.critic_channels
         self._others = names.index(OTHER_ACTIONS) if OTHER_ACTIONS in names else None
-        ones = self._actions.new_zeros(len(planar), 1)
-        self._codes = torch.cat((ones, self._actions + 1), dim=1).float() / len(steps)
+        nobody = self._actions.new_zeros(len(planar), 1)
+        self._codes = torch.cat((nobody, self._actions + 1), dim=1).float() / len(steps)
 
     def __len__(self) -> int:
         return len(self._cells)

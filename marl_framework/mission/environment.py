@@ -176,25 +176,25 @@ class MissionEnvironment:
         active = self._all if mask is None else mask
         truth = self.terrain.build(draws.terrain)
         positions = self.lattice.start_positions(draws.start)
-        _assign(state.truth, truth, active)
-        _assign(state.positions, positions, active)
-        _assign(state.communication_range, self._ranges[draws.range_choice], active)
-        state.t.masked_fill_(active, 0)
+        _assign(state.truth, truth, mask)
+        _assign(state.positions, positions, mask)
+        _assign(state.communication_range, self._ranges[draws.range_choice], mask)
+        _fill(state.t, 0, mask)
         for belief in (
             state.beliefs,
             state.global_belief,
             state.pooled_beliefs,
             state.pooled_global,
         ):
-            belief.masked_fill_(_expand(active, belief), self._prior)
+            _fill(belief, self._prior, mask)
         if self._fusion.tracks_uncertainty:
             for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
-                _assign(pooled, uncertainty(torch.full_like(pooled, self._prior)), active)
+                _assign(pooled, uncertainty(torch.full_like(pooled, self._prior)), mask)
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
-        _assign(state.weighted_entropy, blank * self._cells, active)
+        _assign(state.weighted_entropy, blank * self._cells, mask)
         self._fusion.measure(state, draws.first.sensor, active)
         self._fusion.fuse_global(state, active)
-        _assign(state.heard, self.hear(state, draws.first.communication), active)
+        _assign(state.heard, self.hear(state, draws.first.communication), mask)
         self._fusion.fuse_heard(state, active)
         return state
 
@@ -288,6 +288,14 @@ def _expand(mask: Tensor, like: Tensor) -> Tensor:
     return mask.view(-1, *(1,) * (like.dim() - 1))
 
 
-def _assign(target: Tensor, value: Tensor, active: Tensor) -> None:
-    """Write `value` into `target` for the active missions."""
-    target.copy_(torch.where(_expand(active, value), value, target))
+def _assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Write `value` into `target` for the missions of a mask, or for all of them."""
+    target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
+
+
+def _fill(target: Tensor, value: float, mask: Tensor | None) -> None:
+    """Fill `target` for the missions of a mask, or for all of them."""
+    if mask is None:
+        target.fill_(value)
+    else:
+        target.masked_fill_(_expand(mask, target), value)
