@@ -26,7 +26,6 @@ The first axis of all maps is x. `heard[i, j]`: i hears j.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -40,6 +39,7 @@ from numpy.typing import NDArray
 
 from benchmarks import reference
 from benchmarks.reference import Footprint, Geometry, Map, Position
+from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config import Config
 
 SEED = 355  # of the standard set
@@ -290,7 +290,7 @@ def write_case(path: Path, case: Case) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the standard set of cases into a folder; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.record")
+    parser = Parser(prog="python -m benchmarks.record")
     parser.description = "Record small cases for benchmarks.replay."
     parser.add_argument("folder", type=Path, help="where case_NN.npz files are written")
     folder: Path = parser.parse_args(arguments).folder
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{path}: {path.stat().st_size / 1024:.0f} kB")
     except OSError as error:
         print(f"error: {error.filename or folder}: {error.strerror}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     return 0
 
 

@@ -10,7 +10,6 @@ lattice's masks and moves, the observation builder and the metrics.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
+from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError
 from marl_framework.device import resolve_device
@@ -347,7 +347,7 @@ def print_rows(rows: Sequence[Row], cases: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare a folder of cases with the library; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay")
+    parser = Parser(prog="python -m benchmarks.replay")
     parser.description = "Compare the library with recorded mission steps."
     parser.add_argument("folder", type=Path, help="holds case_*.npz files")
     parser.add_argument("--device", default="cpu", help="cpu (default), auto, cuda, cuda:N")
@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = compare(paths, resolve_device(options.device))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     print_rows(rows, len(paths))
     return 0 if all(row.passed for row in rows) else 1
 

@@ -128,8 +128,9 @@ def measure_axis(
     """
     rows = []
     for value in axis.quick if quick else axis.values:
-        settings = (f"environment.num_envs={MISSIONS}", *axis.setting(config, value))
-        changed = with_overrides(config, "networks.symmetries=false", *settings)  # not all have any
+        changed = with_overrides(
+            config, f"environment.num_envs={MISSIONS}", *axis.setting(config, value)
+        )
         flight = Flight(changed, changed.environment.num_envs, device)
         step = harness.measure(flight.episode, seconds, device).per(changed.episode_length)
         rows.append(

@@ -180,7 +180,6 @@ class Config(Section):
         _check_noise(self)
         _check_lawnmower(self)
         _check_learning_rates(self)
-        _check_symmetries(self)
         return self
 
 
@@ -238,21 +237,6 @@ def _check_lawnmower(config: Config) -> None:
         raise ValueError(
             f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
             f"altitudes ({listed})"
-        )
-
-
-def _check_symmetries(config: Config) -> None:
-    area, spacing = config.environment, config.experiment.constraints.spacing
-    x, y, _ = config.lattice_shape
-    whole = math.isclose((x - 1) * spacing, area.x_dim) and math.isclose(
-        (y - 1) * spacing, area.y_dim
-    )
-    if config.networks.symmetries and not (x % 2 and y % 2 and whole):
-        raise ValueError(
-            f"networks.symmetries needs a lattice with a middle position that ends at the area's "
-            f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
-            f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
-            "experiment.constraints.spacing, or set networks.symmetries=false"
         )
 
 

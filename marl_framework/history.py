@@ -183,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         history = History(Path(options.runs))
         for line in _lines(history, options):
             print(line)
+    except BrokenPipeError:
+        raise
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from marl_framework.coma.batch import Transitions
 from marl_framework.config import Config
+from marl_framework.config_io import ConfigError
 from marl_framework.mission.lattice import action_offsets
 
 OTHER_ACTIONS = "other_actions"
@@ -19,16 +21,21 @@ class Symmetries:
     """Shows transitions as they would have been on a flipped or turned area.
 
     There are eight of them where a quarter turn makes a mission of a mission, else four. Rewards
-    and values stay as they are; maps, actions, masks and policy go along. What the turned team
-    would have done with which probability is what the team did: the policy that flew goes along
-    too, so updates weigh each action with the probability that it was really taken with.
+    and values stay as they are, so they must not depend on directions; maps, actions, masks and
+    policy go along. What the turned team would have done with which probability is what the team
+    did: the policy that flew goes along too, so updates weigh each action with the probability
+    that it was really taken with.
 
     Args:
         config: the mission; its lattice has a middle cell.
         device: where transitions are.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
+        _check(config)
         x, y, _ = config.lattice_shape
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
@@ -74,4 +81,17 @@ class Symmetries:
             actions=self._actions[which, batch.actions],
             masks=batch.masks.gather(1, sources),
             old_probabilities=batch.old_probabilities.gather(1, sources),
+        )
+
+
+def _check(config: Config) -> None:
+    area, spacing = config.environment, config.experiment.constraints.spacing
+    x, y, _ = config.lattice_shape
+    ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
+    if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
+        raise ConfigError(
+            f"networks.symmetries: needs a lattice with a middle position that ends at the area's "
+            f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
+            f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
+            "experiment.constraints.spacing, or set networks.symmetries=false"
         )

@@ -153,7 +153,7 @@ class CompiledFusion(WindowFusion):
             state.truth,
             bits,
             self._camera.flip_below[levels],
-            self._boxes(state),
+            self._camera.boxes(state.positions),
             active,
             self._odds[levels],
             levels,
@@ -174,7 +174,7 @@ class CompiledFusion(WindowFusion):
         self._loops.fuse_heard(
             state.readings,
             _listens(state, active),
-            self._boxes(state),
+            self._camera.boxes(state.positions),
             self._odds[state.positions[..., 2]],
             state.beliefs,
             state.pooled_beliefs,
@@ -188,7 +188,7 @@ class CompiledFusion(WindowFusion):
             return super().fuse_global(state, active)
         gain, reweighted = self._loops.fuse_global(
             state.readings,
-            self._boxes(state),
+            self._camera.boxes(state.positions),
             active,
             self._odds[state.positions[..., 2]],
             state.global_belief,
@@ -196,9 +196,6 @@ class CompiledFusion(WindowFusion):
             state.pooled_global_uncertainty,
         )
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
-
-    def _boxes(self, state: MissionState) -> Tensor:
-        return self._camera.boxes(state.positions)
 
 
 def make_fusion(

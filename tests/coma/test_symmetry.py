@@ -11,6 +11,7 @@ from torch import Tensor
 from marl_framework.coma.batch import Transitions
 from marl_framework.coma.symmetry import Symmetries
 from marl_framework.config import Config
+from marl_framework.config_io import ConfigError
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
@@ -168,5 +169,6 @@ def test_each_pass_of_a_training_turns_transitions_anew(
 
 @pytest.mark.parametrize("dims", [(25.0, 30.0), (32.0, 32.0)])
 def test_a_lattice_without_a_middle_has_no_symmetries(dims: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match=r"networks\.symmetries needs a lattice with a middle"):
-        small_config(dims=dims, networks={"symmetries": True})
+    config = small_config(dims=dims, networks={"symmetries": True})
+    with pytest.raises(ConfigError, match=r"networks\.symmetries: needs a lattice with a middle"):
+        Trainer(config, torch.device("cpu"))

@@ -16,6 +16,7 @@ from marl_framework.kernels import window_loops
 from marl_framework.kernels.cpu import WindowLoops
 from marl_framework.kernels.division import divide, divide_each
 from marl_framework.mission.area import area_weights
+from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import CompiledFusion, WindowFusion
 from tests.small import random_actions, small_config
@@ -60,6 +61,9 @@ def test_logarithm_and_entropy_are_exact_enough():
     entropies = [window_loops._entropy(x) for x in p]
     expected = -exact * np.log2(exact) - (1 - exact) * np.log2(1 - exact)
     np.testing.assert_allclose(entropies, expected, atol=1e-6)
+    uncertainties = [window_loops._uncertainty(x) for x in p]
+    np.testing.assert_allclose(uncertainties, exact * expected, atol=1e-6)
+    np.testing.assert_allclose(uncertainty(torch.from_numpy(p)), exact * expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,11 @@ def test_compiled_and_plain_missions_are_equal(options):
         torch.testing.assert_close(compiled.reward, plain.reward, rtol=1e-4, atol=1e-5)
         for name, tensor in states[1].tensors():
             torch.testing.assert_close(
-                getattr(states[0], name), tensor, rtol=1e-5, atol=3e-6, msg=name
+                getattr(states[0], name),
+                tensor,
+                rtol=1e-5,
+                atol=3e-6,
+                msg=lambda m, name=name: f"{name}: {m}",
             )
 
 

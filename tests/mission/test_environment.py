@@ -83,7 +83,11 @@ def test_pooled_maps_and_sums_stay_up_to_date():
         torch.testing.assert_close(kept.pooled_global, state.pooled_global, rtol=0, atol=2e-6)
         for name in ("pooled_uncertainty", "pooled_global_uncertainty"):
             torch.testing.assert_close(
-                getattr(kept, name), getattr(state, name), rtol=0, atol=2e-6, msg=name
+                getattr(kept, name),
+                getattr(state, name),
+                rtol=0,
+                atol=2e-6,
+                msg=lambda m, name=name: f"{name}: {m}",
             )
         torch.testing.assert_close(kept.weighted_entropy, state.weighted_entropy, rtol=1e-6, atol=0)
 
@@ -115,7 +119,9 @@ def test_many_missions_equal_one_mission_many_times():
             torch.testing.assert_close(reward, rewards[at])
     for k, state in enumerate(alone):
         for name, tensor in together[k : k + 1].tensors():
-            torch.testing.assert_close(getattr(state, name)[one], tensor, msg=name)
+            torch.testing.assert_close(
+                getattr(state, name)[one], tensor, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 def test_a_masked_reset_leaves_the_others_bit_for_bit():
@@ -129,7 +135,9 @@ def test_a_masked_reset_leaves_the_others_bit_for_bit():
     anew = env.reset(fresh)
     for name, tensor in state.tensors():
         assert torch.equal(tensor[~mask], getattr(before, name)[~mask]), name
-        torch.testing.assert_close(tensor[mask], getattr(anew, name)[mask], msg=name)
+        torch.testing.assert_close(
+            tensor[mask], getattr(anew, name)[mask], msg=lambda m, name=name: f"{name}: {m}"
+        )
     assert not torch.equal(state.truth[mask], before.truth[mask])
 
 
