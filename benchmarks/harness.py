@@ -291,10 +291,10 @@ def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table as plain text; the first column is left-aligned, the others right."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
-    for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for number, name in enumerate(header):  # Text: brackets are no markup
+        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets are no markup
+        table.add_row(*(Text(cell) for cell in row))
     buffer = StringIO()
     Console(file=buffer, width=300, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

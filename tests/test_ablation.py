@@ -31,7 +31,9 @@ def test_runs_are_kept_and_not_made_again(tmp_path, capsys, monkeypatch):
     assert [one["variant"] for one in second["runs"]] == ["kept", "not_clipped"]
     assert second["runs"][0] == only
     assert out.with_suffix(".png").is_file()
-    assert "not_clipped" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "not_clipped" in shown
+    assert "ROI entropy [bit]" in shown
 
 
 def test_a_run_repeats_but_for_its_time(tmp_path):
