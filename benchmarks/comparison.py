@@ -288,8 +288,7 @@ def _measured(options: argparse.Namespace) -> str:
     path: Path = harness.output_file(options.out, SUITE, CPU)
     print(describe_device(CPU), flush=True)
     found = run(config, names, numbers, options.seconds_per_row)
-    harness.write_json(path, SUITE, found)
-    return f"{rows_table(found)}\n{path}"
+    return harness.publish(path, SUITE, found, rows_table)
 
 
 if __name__ == "__main__":

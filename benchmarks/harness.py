@@ -288,6 +288,22 @@ def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
         file.write(text.encode() + b"\n")
 
 
+def publish(
+    path: Path,
+    suite: str,
+    found: dict[str, Any],
+    table: Callable[[dict[str, Any]], str],
+    draw: Callable[[dict[str, Any], Path], None] | None = None,
+) -> str:
+    """Write a benchmark's results, with a figure beside them; return what there is to print."""
+    write_json(path, suite, found)
+    files = [path]
+    if draw is not None:
+        files.append(path.with_suffix(".png"))
+        draw(found, files[-1])
+    return "\n".join([table(found), *map(str, files)])
+
+
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table as plain text; the first column is left-aligned, the others right."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import usable_cores
 from benchmarks.training import NetworksAlone, peak_memory, reset_peak_memory, with_overrides
@@ -52,13 +51,6 @@ def peak_flops(device: torch.device, precision: torch.dtype, repeats: int = 5) -
         synchronize(device)
         times.append(time.perf_counter() - start)
     return 2 * side**3 / min(times[1:])
-
-
-def flops_of(work: Callable[[], object]) -> int:
-    """Return the floating-point operations of the matrix products and convolutions of some work."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return int(counter.get_total_flops())
 
 
 class CpuReader:

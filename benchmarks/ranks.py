@@ -223,8 +223,7 @@ def _measured(options: argparse.Namespace) -> str:
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, options.steps)
-    harness.write_json(path, SUITE, found)
-    return f"{table(found)}\n{path}"
+    return harness.publish(path, SUITE, found, table)
 
 
 if __name__ == "__main__":

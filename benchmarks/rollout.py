@@ -384,8 +384,7 @@ def _measured(options: argparse.Namespace) -> str:
     refuse_too_many(config, max(numbers), device)
     print(describe_device(device), flush=True)
     found = run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
-    harness.write_json(path, SUITE, found)
-    return f"{rows_table(found)}\n{memory_text(found)}\n{path}"
+    return harness.publish(path, SUITE, found, lambda f: f"{rows_table(f)}\n{memory_text(f)}")
 
 
 if __name__ == "__main__":

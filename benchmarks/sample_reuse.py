@@ -171,9 +171,7 @@ def _measured(options: argparse.Namespace) -> str:
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, options.passes, options.kl_limit, options.seeds)
-    harness.write_json(path, SUITE, found)
-    draw(found, path.with_suffix(".png"))
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    return harness.publish(path, SUITE, found, table, draw)
 
 
 if __name__ == "__main__":

@@ -307,10 +307,7 @@ def _measured(options: argparse.Namespace) -> str:
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, options.quick, options.seconds_per_row)
-    figure = path.with_suffix(".png")
-    harness.write_json(path, SUITE, found)
-    draw(found, figure)
-    return f"{table(found)}\n{path}\n{figure}"
+    return harness.publish(path, SUITE, found, table, draw)
 
 
 if __name__ == "__main__":

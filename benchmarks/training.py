@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -77,6 +77,13 @@ def _process_memory(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"/proc/self/status has no {name}")
+
+
+def flops_of(work: Callable[[], object]) -> int:
+    """Return the floating-point operations of the matrix products and convolutions of some work."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())
 
 
 # Networks alone ---------------------------------------------------------------------------
@@ -145,9 +152,7 @@ class NetworksAlone:
 
     def flops(self) -> int:
         """Make all calls once; return their floating-point operations, a multiply-add being 2."""
-        with FlopCounterMode(display=False) as counter:
-            self.seconds()
-        return int(counter.get_total_flops())
+        return flops_of(self.seconds)
 
     def _forward(self, network: nn.Module, maps: Tensor) -> Tensor:
         with autocast(self._device, self._precision):
@@ -317,8 +322,7 @@ def _measured(options: argparse.Namespace) -> str:
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, options.steps)
-    harness.write_json(path, SUITE, found)
-    return f"{table(found)}\n{path}"
+    return harness.publish(path, SUITE, found, table)
 
 
 if __name__ == "__main__":

@@ -256,9 +256,7 @@ def _measured(options: argparse.Namespace) -> str:
     print(describe_device(device), flush=True)
     sizes = options.batch_sizes or (config.networks.batch_size,)
     found = run(config, device, options.intervals, sizes, options.seeds)
-    harness.write_json(path, SUITE, found)
-    draw(found, path.with_suffix(".png"))
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    return harness.publish(path, SUITE, found, table, draw)
 
 
 if __name__ == "__main__":

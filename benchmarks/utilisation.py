@@ -28,13 +28,12 @@ from benchmarks import harness
 from benchmarks.harness import number_text, usable_cores
 from benchmarks.learning import (
     cpu_seconds,
-    flops_of,
     learn,
     peak_flops,
     utilisation,
     utilisation_monitor,
 )
-from benchmarks.training import add_device, read_options, with_overrides
+from benchmarks.training import add_device, flops_of, read_options, with_overrides
 from marl_framework.coma.networks import ActorNetwork
 from marl_framework.coma_wrapper import mission_sizes
 from marl_framework.config import Config
@@ -259,9 +258,7 @@ def _measured(options: argparse.Namespace) -> str:
     print(describe_device(device), flush=True)
     config = with_overrides(config, f"networks.device={device}")
     found = run(config, device, options.seconds_per_row, options.processes, options.batch)
-    harness.write_json(path, SUITE, found)
-    draw(found, path.with_suffix(".png"))
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    return harness.publish(path, SUITE, found, table, draw)
 
 
 if __name__ == "__main__":

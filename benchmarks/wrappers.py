@@ -208,8 +208,7 @@ def _measured(options: argparse.Namespace) -> str:
         found = run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
     except ModuleNotFoundError as error:  # names the extra to install
         raise ConfigError(str(error)) from error
-    harness.write_json(path, SUITE, found)
-    return f"{table(found)}\n{path}"
+    return harness.publish(path, SUITE, found, table)
 
 
 def _rows(

@@ -35,6 +35,16 @@ def add_overrides(
     )
 
 
+def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add `--checkpoint RUN_OR_FILE`, a trained team."""
+    parser.add_argument(
+        "--checkpoint",
+        required=required,
+        metavar="RUN_OR_FILE",
+        help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
+    )
+
+
 def to_pipe(main: Callable[[], int]) -> int:
     """Run a command line; readers of its output may stop early (`… | head`), without a traceback.
 

@@ -193,15 +193,14 @@ def _small(config: Config) -> Config:
 def _networks(config: Config, device: torch.device) -> Check:
     from marl_framework.coma.graphs import make_graphs
     from marl_framework.coma.rollout import RolloutCollector
-    from marl_framework.coma.symmetry import Symmetries
+    from marl_framework.coma.symmetry import make_symmetries
     from marl_framework.coma_wrapper import COMAWrapper
     from marl_framework.mission.environment import MissionEnvironment
     from marl_framework.training.task import MissionTask
 
     small = _small(config)
     task = MissionTask(MissionEnvironment(small, 1, device, "training"))
-    symmetries = Symmetries(small, device) if small.networks.symmetries else None
-    graphs = make_graphs(small.networks, device)
+    symmetries, graphs = make_symmetries(small, device), make_graphs(small.networks, device)
     coma = COMAWrapper(small.networks, task.sizes, device, symmetries, graphs)
     rollout = RolloutCollector(task, len(task.metric_names)).collect(coma.policy, 0.1)
     begin = time.perf_counter()

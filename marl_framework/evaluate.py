@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, to_pipe
+from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides, to_pipe
 from marl_framework.config import TERRAIN_KINDS, Config
 from marl_framework.config_io import ConfigError
 from marl_framework.device import describe_device, resolve_device
@@ -40,11 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         "own by dotted path; "
         "differences are to the best of information_gain, coverage and random",
     )
-    add(
-        "--checkpoint",
-        metavar="RUN_OR_FILE",
-        help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
-    )
+    add_checkpoint(parser)
     add(
         "--config",
         metavar="FILE",

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
+from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
 from marl_framework.evaluation.teams import find_checkpoint, trained_team, world
@@ -51,12 +51,7 @@ Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.export", description=__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        required=True,
-        metavar="RUN_OR_FILE",
-        help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
-    )
+    add_checkpoint(parser, required=True)
     add("--format", required=True, choices=tuple(_SUFFIXES), help="onnx (.onnx) or torch (.pt2)")
     add(
         "--observations",

@@ -9,7 +9,15 @@ import threading
 import pytest
 import torch
 
-from benchmarks import harness, learning, ranks, sample_reuse, update_interval, utilisation
+from benchmarks import (
+    harness,
+    learning,
+    ranks,
+    sample_reuse,
+    training,
+    update_interval,
+    utilisation,
+)
 from marl_framework.config_io import config_to_dict, load_config
 
 CPU = torch.device("cpu")
@@ -151,7 +159,7 @@ def test_busy_cores_are_read_from_the_system(tmp_path, monkeypatch):
 
 def test_operations_of_a_product_are_counted():
     a, b = torch.ones(3, 4), torch.ones(4, 5)
-    assert learning.flops_of(lambda: a @ b) == 2 * 3 * 4 * 5
+    assert training.flops_of(lambda: a @ b) == 2 * 3 * 4 * 5
 
 
 # Ranks ------------------------------------------------------------------------------------

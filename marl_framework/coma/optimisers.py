@@ -39,8 +39,8 @@ def descend(
     The device decides, the host never waits: fused optimisers leave everything as it was where
     their `found_inf` is 1, and divide gradients by their `grad_scale` as they go over them, so
     that clipping needs no pass of its own; those that are not fused (`meta`) make every step.
-    Overflowing gradients of scaled float16 losses are no
-    reason to worry, the scaler skips them by itself and lowers its scale.
+    Overflowing gradients of scaled float16 losses are no reason to worry, the scaler skips them
+    by itself and lowers its scale.
 
     Args:
         loss: whose gradients the network has.

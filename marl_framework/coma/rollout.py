@@ -67,15 +67,6 @@ class Rollout:
         return self.actions.numel()
 
 
-def concatenate(rollouts: list[Rollout]) -> Rollout:
-    """Join rollouts along the environment axis."""
-    if len(rollouts) == 1:
-        return rollouts[0]
-    return Rollout(
-        **{name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in vars(rollouts[0])}
-    )
-
-
 class RolloutCollector:
     """Flies E episodes with the current policy.
 

@@ -84,6 +84,15 @@ class Symmetries:
         )
 
 
+def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
+    """Return the symmetries that a training shows its transitions in; None where that is off.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+    return Symmetries(config, device) if config.networks.symmetries else None
+
+
 def _check(config: Config) -> None:
     area, spacing = config.environment, config.experiment.constraints.spacing
     x, y, _ = config.lattice_shape

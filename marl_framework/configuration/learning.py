@@ -139,10 +139,9 @@ class NetworksConfig(Section):
     is taken off, the critic's Q(s, a) or its TD(λ) return; kl_limit [nat]: the actor waits for the
     next training step once the policy is so far from the one that flew, 0 = off; symmetries:
     each pass sees every transition flipped or turned at random, which a reward of your own that
-    depends on directions does not allow; lr_scaling: how
-    both learning rates follow the batch, from lr_base_batch [transitions] on; warmup_steps
-    [training steps]: while they rise; lr_decay: their last value as a share of the configured one
-    (see `training.schedule`).
+    depends on directions does not allow; lr_scaling: how both learning rates follow the batch,
+    from lr_base_batch [transitions] on; warmup_steps [training steps]: while they rise; lr_decay:
+    their last value as a share of the configured one (see `training.schedule`).
     """
 
     type: Literal["CNN"] = "CNN"

@@ -27,6 +27,17 @@ def area_weights(cells: int, outputs: int) -> Tensor:
     return interval_overlap(edges, edges + 1, start, width)
 
 
+def lattice_weights(
+    map_shape: tuple[int, int], shape: tuple[int, int], device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Return the weights that `area_pool` averages whole maps (R, C) onto (X, Y) with, float32."""
+    rows, cols = (
+        area_weights(cells, outputs).float().to(device)
+        for cells, outputs in zip(map_shape, shape, strict=True)
+    )
+    return rows, cols
+
+
 def area_pool(maps: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
     """Average maps [..., R, C] with row weights [..., X, R] and column weights [..., Y, C]."""
     return rows @ maps @ cols.mT

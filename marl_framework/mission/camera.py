@@ -54,14 +54,9 @@ class Footprint(NamedTuple):
 class _Axis:
     """Tables of one axis, looked up by (lattice index, altitude index)."""
 
-    low: Tensor
-    """First cell of the clipped footprint, [P, Z] int64."""
-    high: Tensor
-    """One past its last cell, [P, Z] int64."""
-    window: Tensor
-    """First cell of the window, [P, Z] int64."""
-    top: Tensor
-    """First cell of the unclipped footprint, [P, Z] int64."""
+    extents: Tensor
+    """First cell of the clipped footprint, one past its last, first cell of the window, first
+    cell of the unclipped footprint, [P, Z, 4] int64."""
     map_weights: Tensor
     """Area weights of the window's cells on the lattice, [P, Z, P, K] float32."""
     tile_weights: Tensor
@@ -82,10 +77,7 @@ def _axis_tables(
     width = (side.double() / positions).view(1, -1, 1, 1)
     start = torch.arange(positions).view(1, 1, -1, 1) * width
     return _Axis(
-        low=top.clamp(0, cells),
-        high=(top + side).clamp(0, cells),
-        window=first,
-        top=top,
+        extents=torch.stack((top.clamp(0, cells), (top + side).clamp(0, cells), first, top), -1),
         map_weights=map_weights.float().contiguous(),
         tile_weights=interval_overlap(low, low + 1, start, width).float().contiguous(),
     )
@@ -125,11 +117,11 @@ class Camera:
         noise = torch.tensor([noise_at(config, h) for h in config.altitudes], dtype=torch.float64)
         self.noise = noise.to(device=device, dtype=torch.float32)
         self.flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
-        x, y = ((axis.low, axis.high, axis.window, axis.top) for axis in axes)
-        rows = torch.stack(x, -1).unsqueeze(1).expand(-1, lattice[1], -1, -1)
-        cols = torch.stack(y, -1).unsqueeze(0).expand(lattice[0], -1, -1, -1)
-        order = (0, 1, 4, 5, 2, 6, 3, 7)  # rows and columns by turns, as in a Footprint
-        self._boxes = torch.cat((rows, cols), -1)[..., order].to(device)
+        rows = self._x.extents.unsqueeze(1).expand(-1, lattice[1], -1, -1)
+        cols = self._y.extents.unsqueeze(0).expand(lattice[0], -1, -1, -1)
+        # Rows and columns by turns, as in a Footprint.
+        order = torch.tensor((0, 1, 4, 5, 2, 6, 3, 7), device=device)
+        self._boxes = torch.cat((rows, cols), -1)[..., order]
         self._rows = torch.arange(self.window[0], device=device)
         self._cols = torch.arange(self.window[1], device=device)
 
@@ -147,8 +139,8 @@ class Camera:
 
         First cell and one past the last by (lattice index, altitude index): [X or Y, Z] int64.
         """
-        tables = (self._x, self._y)[axis]
-        return tables.low, tables.high
+        low, high, *_ = (self._x, self._y)[axis].extents.unbind(-1)
+        return low, high
 
     def window_index(self, footprint: Footprint) -> Tensor:
         """Return the flat map indices of each window's cells: [E, N, K_x·K_y] int64."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config import Config
-from marl_framework.mission.area import area_pool, area_weights
+from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.communication import hear
@@ -111,10 +111,7 @@ class MissionEnvironment:
             dtype=torch.float32,
             device=device,
         )
-        self._area = tuple(
-            area_weights(n, m).float().to(device)
-            for n, m in zip(self.camera.shape, (x, y), strict=True)
-        )
+        self._area = lattice_weights(self.camera.shape, (x, y), device)
         if self.device.type != "meta":
             self.generator = torch.Generator(self.device)
             self.generator.manual_seed(

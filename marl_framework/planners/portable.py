@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marl_framework.coma.policy import policy_probabilities
 from marl_framework.config import Config
-from marl_framework.mission.area import area_pool, area_weights
+from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
@@ -76,10 +76,7 @@ class PortableTeam(nn.Module):
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         self._builder = ObservationBuilder(config, self._lattice, self._camera)
-        self._area = tuple(
-            area_weights(cells, outputs).float().to(device)
-            for cells, outputs in zip(self._camera.shape, self._builder.shape, strict=True)
-        )
+        self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(
         self, positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor

@@ -13,7 +13,7 @@ from marl_framework.coma.graphs import make_graphs
 from marl_framework.coma.policy import epsilon_at
 from marl_framework.coma.ranks import mean_over_ranks, means_over_ranks
 from marl_framework.coma.rollout import RolloutCollector
-from marl_framework.coma.symmetry import Symmetries
+from marl_framework.coma.symmetry import make_symmetries
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, config_to_dict
@@ -67,7 +67,7 @@ class Trainer:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            symmetries = Symmetries(config, device) if config.networks.symmetries else None
+            symmetries = make_symmetries(config, device)
             graphs = make_graphs(config.networks, device)
             self.coma = COMAWrapper(config.networks, self.task.sizes, device, symmetries, graphs)
         self.episodes = 0

@@ -10,10 +10,10 @@ import torch
 from marl_framework.coma.batch import Transitions
 from marl_framework.coma.networks import ActorNetwork, CriticNetwork, NetworkSizes
 from marl_framework.coma.policy import kl_divergence, policy_probabilities
-from marl_framework.coma.rollout import Rollout, concatenate
+from marl_framework.coma.rollout import Rollout
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config_io import ConfigError
-from tests.coma.test_wrapper import make, networks, rollout_on, same
+from tests.coma.test_wrapper import concatenate, make, networks, rollout_on, same
 from tests.coma.toy_game import ToyGame
 
 

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad
 from marl_framework.coma.losses import actor_loss, counterfactual_advantage, critic_loss
 from marl_framework.coma.networks import ActorNetwork, CriticNetwork, NetworkSizes, taken
 from marl_framework.coma.policy import policy_probabilities
-from marl_framework.coma.rollout import Rollout, RolloutCollector, concatenate
+from marl_framework.coma.rollout import Rollout, RolloutCollector
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config import NetworksConfig
 from tests.coma.toy_game import ToyGame
@@ -32,10 +32,10 @@ def make(seed=0, **options) -> COMAWrapper:
     return COMAWrapper(networks(**options), ToyGame.sizes, "cpu")
 
 
-def rollout_on(device="cpu", num_envs=3) -> Rollout:
+def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
     """Random data in the shape of a toy rollout, T = 2."""
     lead, sizes = (2, num_envs, 2), ToyGame.sizes
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
     rollout = Rollout(
         states=torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator),
@@ -46,6 +46,13 @@ def rollout_on(device="cpu", num_envs=3) -> Rollout:
         metrics=torch.zeros(*lead[:2], 0),
     )
     return Rollout(**{name: field.to(device) for name, field in vars(rollout).items()})
+
+
+def concatenate(rollouts: list[Rollout]) -> Rollout:
+    """Join rollouts along the environment axis."""
+    return Rollout(
+        **{name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in vars(rollouts[0])}
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -26,8 +26,7 @@ from marl_framework.main import main
 from marl_framework.training import distributed, session
 from marl_framework.training.distributed import Ranks, joined
 from marl_framework.training.trainer import Trainer
-from tests.coma.test_wrapper import make
-from tests.coma.toy_game import ToyGame
+from tests.coma.test_wrapper import make, rollout_on
 
 SCHEDULE = (
     "experiment.missions.n_episodes=8",
@@ -57,17 +56,7 @@ def arguments(runs: Path, name: str, *options: str) -> list[str]:
 
 def rollout_of(rank: int) -> Rollout:
     """Random transitions of a rank, of default precision."""
-    lead, sizes = (2, 6, 2), ToyGame.sizes
-    generator = torch.Generator().manual_seed(rank)
-    masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
-    return Rollout(
-        states=torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator),
-        actions=torch.randint(2, lead, generator=generator),
-        masks=masks,
-        probabilities=masks / 2,
-        rewards=torch.randn(*lead[:2], generator=generator),
-        metrics=torch.zeros(*lead[:2], 0),
-    )
+    return rollout_on(num_envs=6, seed=rank)
 
 
 def learn(rollout: Rollout, case: str) -> dict[str, Any]:
