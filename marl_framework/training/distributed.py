@@ -10,6 +10,8 @@ NCCL: it waits for no GPU, and a lost rank ends it at once.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -215,10 +217,17 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
 
 @contextmanager
 def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]:
-    """Make the process group of all ranks, and leave it at the end."""
+    """Make the process group of all ranks, and leave it at the end, its threads joined.
+
+    A thread of gloo that still lets go of a tensor while the interpreter ends aborts the process.
+    It is joined where the group is freed, so nothing may hold the group any longer than this:
+    neither functions of PyTorch that take it as their default when they are imported, nor
+    DistributedDataParallel, which would join the thread that waits for the lock it holds itself.
+    """
     if ranks.count == 1:
         yield
         return
+    importlib.import_module("torch.distributed.nn")
     backend = config.distributed.backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -234,6 +243,7 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
         world_size=count,
     )
     yield
+    gc.collect()
     dist.destroy_process_group()  # not after an error: it may wait for a rank that is gone
 
 

@@ -184,3 +184,12 @@ def test_bad_input_is_one_line_of_the_first_rank(said, name: str, words: str) ->
     assert said[0][name]["error"].startswith(f"error: {words}")
     assert said[0][name]["error"].count("\n") == 1
     assert said[1][name]["error"] == ""
+
+
+def test_no_thread_of_the_process_group_outlives_it(said) -> None:
+    for rank in said:  # one that lets go of a tensor as the interpreter ends aborts the process
+        of_group = {
+            when: [n for n in names if "gloo" in n] for when, names in rank["threads"].items()
+        }
+        assert of_group["during"]
+        assert not of_group["after"]

@@ -120,6 +120,12 @@ def run(folder: Path, ranks: Ranks) -> dict[str, Any]:
     return found
 
 
+def threads() -> list[str]:
+    """Names of this process's threads, also of those that Python does not know."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [(task / "comm").read_text().strip() for task in tasks]
+
+
 if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
@@ -133,4 +139,6 @@ if __name__ == "__main__":
         updated = weights_after_an_update(ranks.rank)
         torch.save({"learned": learned, "updated": updated}, folder / f"{ranks.rank}.pt")
         found = run(folder, ranks)
-        (folder / f"{ranks.rank}.json").write_text(json.dumps(found))
+        during = threads()
+    found["threads"] = {"during": during, "after": threads()}
+    (folder / f"{ranks.rank}.json").write_text(json.dumps(found))
