@@ -99,10 +99,10 @@ def test_the_advice_is_the_fastest_interval_that_learns_as_well(rows, chosen, un
 
 
 def test_passes_are_compared_with_and_without_a_limit(tmp_path, capsys):
-    found = run(sample_reuse, tmp_path, "--passes", "1,3", "--steps", "2", "--kl-limit", "1e-7")
+    found = run(sample_reuse, tmp_path, "--passes", "1,6", "--steps", "4", "--kl-limit", "1e-7")
     rows = found["rows"]
     assert [(row["data_passes"], row["kl_limit"]) for row in rows] == [
-        *((1, 0.0), (3, 0.0), (1, 1e-7), (3, 1e-7)),
+        *((1, 0.0), (6, 0.0), (1, 1e-7), (6, 1e-7)),
     ]
     assert [row["kl_halted"] for row in rows[:2]] == [0, 0]
     assert rows[3]["kl_halted"] > 0.5

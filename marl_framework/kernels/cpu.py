@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from marl_framework.kernels.division import divide, divide_each
 try:
     from numba import get_num_threads, set_num_threads
 
-    from marl_framework.kernels import window_loops
+    from marl_framework.kernels import philox, window_loops
 except (ImportError, RuntimeError):  # no numba, or no place for its cache: the twins do the work
     _AVAILABLE = False
 else:
@@ -47,7 +48,7 @@ class WindowLoops:
         tracks_uncertainty: bool = False,
     ) -> None:
         self._tracks = tracks_uncertainty
-        self._rows, self._cols = (divide(n, m) for n, m in zip(map_shape, shape, strict=True))
+        self._axes = [divide(n, m) for n, m in zip(map_shape, shape, strict=True)]
         self.pools_readings = all(min(s) >= m for s, m in zip(sides, shape, strict=True))
         self._tiles = [divide_each(axis, m) for axis, m in zip(sides, shape, strict=True)]
 
@@ -90,7 +91,7 @@ class WindowLoops:
         arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
         maps = _views(pooled_readings, beliefs, pooled, unsure, odds)
         window_loops.measure(
-            *arrays, *maps, self._rows, self._cols, *self._tiles, self.pools_readings, self._tracks
+            *arrays, *maps, *self._axes, *self._tiles, self.pools_readings, self._tracks
         )
 
     def fuse_heard(
@@ -105,7 +106,7 @@ class WindowLoops:
     ) -> None:
         """Update own beliefs with the readings listened to ([E, N, N] bool), in order of ids."""
         arrays = _views(readings, listens, boxes, beliefs, pooled, unsure, odds)
-        window_loops.fuse_heard(*arrays, self._rows, self._cols, self._tracks)
+        window_loops.fuse_heard(*arrays, *self._axes, self._tracks)
 
     def fuse_global(
         self,
@@ -126,13 +127,28 @@ class WindowLoops:
         gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
         arrays = _views(readings, boxes, active, belief, pooled, unsure, odds)
         sums = _views(gain, reweighted)
-        window_loops.fuse_global(*arrays, self._rows, self._cols, *sums, self._tracks)
+        window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
         return gain, reweighted
 
 
-def _views(*tensors: Tensor) -> list[Any]:
-    """Return arrays on the tensors' memory, and give numba as many threads as PyTorch has."""
+def _use_all_threads() -> None:
     set_num_threads(min(torch.get_num_threads(), _MOST_THREADS))
+
+
+def _views(*tensors: Tensor) -> list[Any]:
+    """Return arrays on the tensors' memory, for loops on as many threads as PyTorch has."""
+    _use_all_threads()
     if not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError("window loops need contiguous tensors")
     return [tensor.numpy() for tensor in tensors]
+
+
+def random_words(words: Tensor, generator: torch.Generator) -> None:
+    """Fill a tensor [W] int64 with random bits: Philox under a key drawn from the generator."""
+    drawn = torch.empty(2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    key, filled = drawn.numpy().view(np.uint64), words.numpy().view(np.uint64)
+    if _AVAILABLE:
+        _use_all_threads()
+        philox.fill(filled, key)
+    else:
+        filled[:] = np.random.Philox(key=key).random_raw(len(filled))

@@ -23,6 +23,7 @@ _LOW = np.float32(1e-4)
 _HIGH = np.float32(1.0 - 1e-4)
 _INTEREST = np.float32(0.501)
 _NO_INTEREST = np.float32(0.499)
+_LANES = 32
 _SQRT_HALF_BITS = np.float32(0.5**0.5).view(np.int32)
 
 
@@ -57,29 +58,21 @@ def _log2(x: Array) -> Array:
     bits = np.float32(x).view(np.int32)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
     t = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - _ONE
-    series = _P8
-    series = series * t + _P7
-    series = series * t + _P6
-    series = series * t + _P5
-    series = series * t + _P4
-    series = series * t + _P3
-    series = series * t + _P2
-    series = series * t + _P1
-    series = series * t + _P0
+    series = ((_P8 * t + _P7) * t + _P6) * t + _P5
+    series = ((series * t + _P4) * t + _P3) * t + _P2
+    series = (series * t + _P1) * t + _P0
     return np.float32(exponent) + t * series
 
 
 @njit(**_FAST)
 def _entropy(p: Array) -> Array:
     p = min(max(p, _LOW), _HIGH)
-    rest = _ONE - p
-    return -(p * _log2(p) + rest * _log2(rest))
+    return -(p * _log2(p) + (_ONE - p) * _log2(_ONE - p))
 
 
 @njit(**_FAST)
 def _uncertainty(p: Array) -> Array:
-    p = min(max(p, _LOW), _HIGH)
-    return p * _entropy(p)
+    return min(max(p, _LOW), _HIGH) * _entropy(p)
 
 
 @njit(**_FAST)
@@ -90,28 +83,56 @@ def _weight(p: Array) -> Array:
 
 
 @njit(**_FAST)
-def _pool_row(
-    change: Array, first: int, last: int, r: int, pooled: Array, rows: Array, cols: Array
-) -> None:
-    """Add the changes of cells [first, last) of map row r to the pooled map.
+def _padded(cells: int) -> int:
+    """Round up to whole vectors: what is left of a loop runs one cell at a time, far slower."""
+    return (cells + _LANES - 1) // _LANES * _LANES
 
-    `rows` and `cols` say how the lattice divides the axes, see `division.Division`.
-    """
+
+@njit(**_FAST)
+def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cols: Array) -> None:
+    """Add the sums over rows of cells [first, last) to a row of the pooled map."""
     for y in range(cols.bins[first, 0], cols.inner_low.size):
         inner_low, inner_high = cols.inner_low[y], cols.inner_high[y]
         if inner_low - 1 >= last:
             break
         total = np.float32(0.0)
         for c in range(max(inner_low, first), min(inner_high, last)):
-            total += change[c - first]
+            total += totals[c - first]
         total *= cols.inner
         if first < inner_low:
-            total += cols.left[y] * change[inner_low - 1 - first]
+            total += cols.left[y] * totals[inner_low - 1 - first]
         if inner_high >= first and inner_high < last:
-            total += cols.right[y] * change[inner_high - first]
-        pooled[rows.bins[r, 0], y] += rows.weights[r, 0] * total
-        if rows.weights[r, 1] > 0:
-            pooled[rows.bins[r, 1], y] += rows.weights[r, 1] * total
+            total += cols.right[y] * totals[inner_high - first]
+        pooled[y] += total
+
+
+@njit(**_FAST)
+def _pool_row(
+    change: Array,
+    totals: Array,
+    first: int,
+    last: int,
+    r: int,
+    end: int,
+    pooled: Array,
+    axes: Array,
+) -> None:
+    """Add the changes of cells [first, last) of row r to the pooled map.
+
+    Rows come one after the other up to `end`. `totals` holds the sums over those of a share,
+    which go to the pooled map where the share ends; it is zero before the first row. Both buffers
+    are padded. `axes` says how the lattice divides rows and columns, see `division.Division`.
+    """
+    rows, cols = axes
+    share, weight, rest = rows.bins[r, 0], rows.weights[r, 0], rows.weights[r, 1]
+    for c in range(change.size):
+        totals[c] += weight * change[c]
+    if r + 1 == end or rows.bins[r + 1, 0] != share:
+        _pool_columns(totals, first, last, pooled[share], cols)
+        for c in range(change.size):
+            totals[c] = rest * change[c]
+        if r + 1 == end and rest > 0:
+            _pool_columns(totals, first, last, pooled[rows.bins[r, 1]], cols)
 
 
 @njit(**_FAST)
@@ -121,29 +142,30 @@ def _fuse_window(
     unsure: Array,
     signs: Array,
     box: Array,
-    up: Array,
-    down: Array,
-    rows: Array,
-    cols: Array,
-    change: Array,
+    odds: Array,
+    axes: Array,
     tracks: bool,
 ) -> None:
     """Update one map with one reading; for `box` see `cpu.WindowLoops.measure`."""
-    first, last = box[2], box[3]
-    for r in range(box[0], box[1]):
+    first, last, end = box[2], box[3], box[1]
+    if first >= last:
+        return
+    width = last - first
+    size = _padded(width)
+    change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    unsure_totals = np.zeros(size, np.float32)
+    for r in range(box[0], end):
         line = belief[r, first:last]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
-        for c in range(last - first):
-            p = line[c]
-            updated = _bayes(p, up if seen[c] > 0 else down)
-            change[c] = updated - p
-            line[c] = updated
-        if first < last:
-            _pool_row(change, first, last, r, pooled, rows, cols)
-            if tracks:
-                for c in range(last - first):
-                    change[c] = _uncertainty(line[c]) - _uncertainty(line[c] - change[c])
-                _pool_row(change, first, last, r, unsure, rows, cols)
+        for c in range(width):
+            before = line[c]
+            line[c] = _bayes(before, odds[0] if seen[c] > 0 else odds[1])
+            change[c] = line[c] - before
+        _pool_row(change, totals, first, last, r, end, pooled, axes)
+        if tracks:
+            for c in range(width):
+                change[c] = _uncertainty(line[c]) - _uncertainty(line[c] - change[c])
+            _pool_row(change, unsure_totals, first, last, r, end, unsure, axes)
 
 
 @njit(**_FAST)
@@ -167,26 +189,28 @@ def _read(
     box: Array,
     signs: Array,
     pooled: Array,
-    rows: Array,
-    cols: Array,
-    line: Array,
+    axes: Array,
     pools: bool,
 ) -> None:
     """Take one reading, and average it over the parts of the unclipped footprint square."""
     signs[:, :] = 0
     pooled[:, :] = 0.0
     first, last = box[2], box[3]
+    if first >= last:
+        return
+    size = _padded(last - first)
+    read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     for r in range(box[0], box[1]):
         below = truth[r, first:last]
         drawn = bits[r - box[4], first - box[5] : last - box[5]]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
-        for c in range(last - first):
-            wrong = drawn[c] < flip_below
-            seen[c] = np.int8(1) if below[c] != wrong else np.int8(-1)
-        if pools and first < last:
-            for c in range(last - first):
-                line[c] = np.float32(seen[c])
-            _pool_row(line, first - box[7], last - box[7], r - box[6], pooled, rows, cols)
+        for c in range(seen.size):
+            seen[c] = np.int8(1) if below[c] != (drawn[c] < flip_below) else np.int8(-1)
+        if pools:
+            for c in range(seen.size):
+                read[c] = np.float32(seen[c])
+            top, left = box[6], box[7]
+            _pool_row(read, totals, first - left, last - left, r - top, box[1] - top, pooled, axes)
 
 
 @njit(parallel=True, cache=True, **_FAST)
@@ -215,32 +239,11 @@ def measure(
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
-            line = np.empty(readings.shape[3], np.float32)
-            _read(
-                truth[e],
-                bits[e, i],
-                flip_below[e, i],
-                boxes[e, i],
-                readings[e, i],
-                pooled_readings[e, i],
-                _of_level(tile_rows, levels[e, i]),
-                _of_level(tile_cols, levels[e, i]),
-                line,
-                pools,
-            )
-            _fuse_window(
-                beliefs[e, i],
-                pooled[e, i],
-                unsure[e, i],
-                readings[e, i],
-                boxes[e, i],
-                odds[e, i, 0],
-                odds[e, i, 1],
-                rows,
-                cols,
-                line,
-                tracks,
-            )
+            box, signs, means = boxes[e, i], readings[e, i], pooled_readings[e, i]
+            tile = _of_level(tile_rows, levels[e, i]), _of_level(tile_cols, levels[e, i])
+            _read(truth[e], bits[e, i], flip_below[e, i], box, signs, means, tile, pools)
+            own = beliefs[e, i], pooled[e, i], unsure[e, i]
+            _fuse_window(*own, signs, box, odds[e, i], (rows, cols), tracks)
 
 
 @njit(parallel=True, cache=True, **_FAST)
@@ -260,22 +263,10 @@ def fuse_heard(
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
-        change = np.empty(readings.shape[3], np.float32)
+        own = beliefs[e, i], pooled[e, i], unsure[e, i]
         for j in range(n):
             if listens[e, i, j]:
-                _fuse_window(
-                    beliefs[e, i],
-                    pooled[e, i],
-                    unsure[e, i],
-                    readings[e, j],
-                    boxes[e, j],
-                    odds[e, j, 0],
-                    odds[e, j, 1],
-                    rows,
-                    cols,
-                    change,
-                    tracks,
-                )
+                _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], (rows, cols), tracks)
 
 
 @njit(**_FAST)
@@ -295,6 +286,78 @@ def _merge(low: Array, high: Array, count: int) -> int:
             kept += 1
             low[kept], high[kept] = low[k], high[k]
     return min(count, kept + 1)
+
+
+@njit(**_FAST)
+def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
+    """Write which cells of row r lie in some box, as separate intervals; return how many."""
+    count = 0
+    for j in range(len(boxes)):
+        box = boxes[j]
+        if box[0] <= r < box[1] and box[2] < box[3]:
+            low[count], high[count] = box[2], box[3]
+            count += 1
+    return _merge(low, high, count)
+
+
+@njit(**_FAST)
+def _fuse_team(
+    readings: Array,
+    boxes: Array,
+    belief: Array,
+    pooled: Array,
+    unsure: Array,
+    odds: Array,
+    axes: Array,
+    tracks: bool,
+) -> tuple[float, float]:
+    """Update one global belief with all readings, row by row; return the sums of `fuse_global`."""
+    first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
+    size = _padded(last - first) + _LANES
+    change, unsure_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    totals, unsure_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    old, new = np.empty(size, np.float32), np.empty(size, np.float32)
+    low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
+    gain, reweighted = 0.0, 0.0
+    for r in range(boxes[:, 0].min(), end):
+        change[:] = 0.0
+        unsure_change[:] = 0.0
+        for k in range(_spans(boxes, r, low, high)):
+            start, width = low[k], high[k] - low[k]
+            line = belief[r, start : start + width]
+            padded = _padded(width)
+            for c in range(width):
+                old[c] = line[c]
+            for c in range(width, padded):  # nothing changes there, nothing is gained
+                old[c] = _HALF
+            for c in range(padded):
+                new[c] = old[c]
+            for j in range(len(boxes)):
+                box = boxes[j]
+                if box[0] <= r < box[1] and start <= box[2] < box[3] <= high[k]:
+                    part = new[box[2] - start : box[3] - start]
+                    seen = readings[j, r - box[4], box[2] - box[5] : box[3] - box[5]]
+                    for c in range(part.size):
+                        part[c] = _bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
+            for c in range(width):
+                line[c] = new[c]
+            told, moved = np.float32(0.0), np.float32(0.0)
+            changed = change[start - first :]
+            for c in range(padded):
+                h, w = _entropy(old[c]), _weight(new[c])
+                told += w * (h - _entropy(new[c]))
+                moved += (w - _weight(old[c])) * h
+                changed[c] += new[c] - old[c]
+            gain += float(told)
+            reweighted += float(moved)
+            if tracks:
+                changed = unsure_change[start - first :]
+                for c in range(padded):
+                    changed[c] += _uncertainty(new[c]) - _uncertainty(old[c])
+        _pool_row(change, totals, first, last, r, end, pooled, axes)
+        if tracks:
+            _pool_row(unsure_change, unsure_totals, first, last, r, end, unsure, axes)
+    return gain, reweighted
 
 
 @njit(parallel=True, cache=True, **_FAST)
@@ -317,46 +380,16 @@ def fuse_global(
     `gain` gets the sum of w(after)·(H(before) - H(after)), `reweighted` that of
     (w(after) - w(before))·H(before), each changed cell once.
     """
-    n = boxes.shape[1]
     for e in prange(boxes.shape[0]):
-        gain[e] = 0.0
-        reweighted[e] = 0.0
+        gain[e], reweighted[e] = 0.0, 0.0
         if active[e]:
-            before = np.empty(belief.shape[2], np.float32)
-            low, high = np.empty(n, np.int64), np.empty(n, np.int64)
-            for r in range(boxes[e, :, 0].min(), boxes[e, :, 1].max()):
-                count = 0
-                for j in range(n):
-                    box = boxes[e, j]
-                    if box[0] <= r < box[1] and box[2] < box[3]:
-                        low[count], high[count] = box[2], box[3]
-                        count += 1
-                spans = _merge(low, high, count)
-                for k in range(spans):
-                    for c in range(low[k], high[k]):
-                        before[c] = belief[e, r, c]
-                for j in range(n):
-                    box = boxes[e, j]
-                    if box[0] <= r < box[1]:
-                        line = belief[e, r, box[2] : box[3]]
-                        seen = readings[e, j, r - box[4], box[2] - box[5] : box[3] - box[5]]
-                        for c in range(line.size):
-                            odd = odds[e, j, 0] if seen[c] > 0 else odds[e, j, 1]
-                            line[c] = _bayes(line[c], odd)
-                for k in range(spans):
-                    old = before[low[k] : high[k]]
-                    new = belief[e, r, low[k] : high[k]]
-                    told = np.float32(0.0)
-                    moved = np.float32(0.0)
-                    for c in range(old.size):
-                        h, w = _entropy(old[c]), _weight(new[c])
-                        told += w * (h - _entropy(new[c]))
-                        moved += (w - _weight(old[c])) * h
-                        old[c] = new[c] - old[c]
-                    gain[e] += told
-                    reweighted[e] += moved
-                    _pool_row(old, low[k], high[k], r, pooled[e], rows, cols)
-                    if tracks:
-                        for c in range(old.size):
-                            old[c] = _uncertainty(new[c]) - _uncertainty(new[c] - old[c])
-                        _pool_row(old, low[k], high[k], r, unsure[e], rows, cols)
+            gain[e], reweighted[e] = _fuse_team(
+                readings[e],
+                boxes[e],
+                belief[e],
+                pooled[e],
+                unsure[e],
+                odds[e],
+                (rows, cols),
+                tracks,
+            )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config import Config
+from marl_framework.kernels.cpu import random_words
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
@@ -133,7 +134,10 @@ class MissionEnvironment:
             words = torch.empty(-(-e * n * kx * ky // 4), dtype=torch.int64, device=self.device)
         if reuse:
             self._words = words
-        words.random_(-(2**63), None, generator=self.generator)
+        if self.device.type == "cpu":
+            random_words(words, self.generator)
+        else:
+            words.random_(-(2**63), None, generator=self.generator)
         sensor = words.view(torch.int16)[: e * n * kx * ky].view(e, n, kx, ky)
         return StepDraws(sensor, self._uniform(e, n, n))
 

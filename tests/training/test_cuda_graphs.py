@@ -16,6 +16,7 @@ from marl_framework.coma.graphs import Graphs, make_graphs
 from marl_framework.coma_wrapper import COMAWrapper
 from marl_framework.config import Config, NetworksConfig
 from marl_framework.config_io import ConfigError
+from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
 from marl_framework.training import trainer as trainer_module
 from marl_framework.training.checkpoint import load_checkpoint, save_checkpoint
@@ -56,6 +57,16 @@ OTHER = {
     },
     "uav": {"fix_range": False, "failure_rate": 0.2},
 }
+
+
+@pytest.fixture(autouse=True)
+def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw by an operator, which a tape can record, not by compiled loops."""
+
+    def random_words(words: Tensor, generator: torch.Generator) -> None:
+        words.random_(-(2**63), None, generator=generator)
+
+    monkeypatch.setattr(environment_module, "random_words", random_words)
 
 
 def config(settings: dict[str, Any]) -> Config:
