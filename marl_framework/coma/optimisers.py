@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
@@ -53,18 +54,50 @@ def descend(
     Returns:
         The gradient norm before clipping, and 1 where numbers were not finite, else 0.
     """
-    bad = ~loss.isfinite()
-    if scaler.is_enabled() or not optimizer.defaults["fused"]:
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
+    if scaler.is_enabled() or not group["fused"]:
         scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(network.parameters(), maximum_norm)
-        if not scaler.is_enabled():
-            bad = bad | ~norm.isfinite()
+        norm = nn.utils.clip_grad_norm_(parameters, maximum_norm)
+        bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
+        scaler.step(optimizer)
     else:
-        gradients = (p.grad for p in network.parameters())
-        norm = nn.utils.get_total_norm([g for g in gradients if g is not None])
-        bad = bad | ~norm.isfinite()
+        flat = [p.grad.flatten() for p in parameters]
+        norm = torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
+        bad = ~(loss + norm).isfinite()
         leave = bad if halted is None else bad | (halted > 0)
         scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
-        vars(optimizer).update(grad_scale=scale.float(), found_inf=leave.float())
-    scaler.step(optimizer)
+        _step(optimizer, scale.float(), leave.float())
     return norm, bad.float()
+
+
+@torch.no_grad()
+def _step(optimizer: torch.optim.Optimizer, grad_scale: Tensor, found_inf: Tensor) -> None:
+    """Make a step of fused Adam by its function: the hooks of `Optimizer.step` take longer."""
+    (group,) = optimizer.param_groups
+    states = [optimizer.state[p] for p in group["params"]]
+    for parameter, state in zip(group["params"], states, strict=True):
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+    beta1, beta2 = group["betas"]
+    adam(
+        group["params"],
+        [p.grad for p in group["params"]],
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+        [],
+        [state["step"] for state in states],
+        fused=True,
+        capturable=group["capturable"],
+        grad_scale=grad_scale,
+        found_inf=found_inf,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=0.0,
+        eps=group["eps"],
+        maximize=False,
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from marl_framework import coma_wrapper
+from marl_framework.coma.optimisers import descend
 from marl_framework.coma_wrapper import COMAWrapper
 from tests.coma.test_wrapper import make, networks, rollout_on, same
 from tests.coma.toy_game import ToyGame
@@ -71,22 +73,35 @@ def test_the_count_survives_saving() -> None:
     assert other.count_skipped() == coma.count_skipped() > 0
 
 
-def test_good_updates_are_those_of_plain_adam() -> None:
-    """The guard changes no bit of an update that is finite."""
-    guarded, plain = make(), make()
-    for optimizer in (plain.actor_optimizer, plain.critic_optimizer):
-        step = optimizer.step
+def test_an_infinite_loss_is_bad_though_its_gradients_are_finite() -> None:
+    coma = make()
+    before = [p.clone() for p in coma.actor.parameters()]
+    for p in coma.actor.parameters():
+        p.grad = torch.ones_like(p)
+    for loss, expected in ((torch.inf, 1), (1.0, 0)):
+        guarded = (torch.tensor(loss), coma.actor, coma.actor_optimizer, coma.scaler, 1.0)
+        assert descend(*guarded)[1] == expected
+        unchanged = map(torch.equal, before, coma.actor.parameters())
+        assert all(unchanged) == bool(expected)
 
-        def unguarded(step=step, optimizer=optimizer):
-            del optimizer.found_inf
-            return step()
 
-        optimizer.step = unguarded
-    for coma in (guarded, plain):
+def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard changes no bit of an update that is finite and not clipped."""
+
+    def unguarded(loss, network, optimizer, *_):
+        optimizer.step()
+        return torch.zeros(()), torch.zeros(())
+
+    unclipped = {"gradient_norm": 1e9}
+    guarded, plain = (make(actor=unclipped, critic=unclipped) for _ in range(2))
+    for coma, step in ((guarded, descend), (plain, unguarded)):
+        monkeypatch.setattr(coma_wrapper, "descend", step)
         for _ in range(3):
             coma.update(rollout_on(num_envs=4), 0.1, shuffler().manual_seed(7))
     assert same(guarded.actor, plain.actor)
     assert same(guarded.critic, plain.critic)
+    for name in ("actor_optimizer", "critic_optimizer"):
+        assert str(getattr(guarded, name).state_dict()) == str(getattr(plain, name).state_dict())
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
