@@ -129,16 +129,21 @@ class RolloutCollector:
             observation = task.observe()
             logits = policy(observation)
             uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
+            probabilities = rollout.probabilities[t]
 
             def choose(
-                i: int, mask: Tensor, logits: Tensor = logits, u: Tensor = uniform
+                i: int,
+                mask: Tensor,
+                logits: Tensor = logits,
+                u: Tensor = uniform,
+                probabilities: Tensor = probabilities,
             ) -> Tensor:
-                return sample_actions(policy_probabilities(logits[:, i], mask, epsilon), u[:, i])
+                probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
+                return sample_actions(probabilities[:, i], u[:, i])
 
             actions, masks = task.choose_in_order(choose)
             rollout.actions[t] = actions
             rollout.masks[t] = masks
-            rollout.probabilities[t] = policy_probabilities(logits, masks, epsilon)
             rollout.states[t] = task.critic_state(observation, actions)
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
