@@ -247,7 +247,6 @@ class COMAWrapper:
         loss = mean_over_ranks(torch.stack(losses).sum())
         norm, bad = descend(
             loss,
-            self.critic,
             self.critic_optimizer,
             self.scaler,
             self._networks.critic.gradient_norm,
@@ -287,7 +286,6 @@ class COMAWrapper:
             self._watch_kl(parts, [probabilities for probabilities, _ in learned])
         norm, bad = descend(
             loss,
-            self.actor,
             self.actor_optimizer,
             self.scaler,
             networks.actor.gradient_norm,

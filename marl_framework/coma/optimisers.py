@@ -29,7 +29,6 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def descend(
     loss: Tensor,
-    network: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     maximum_norm: float,
@@ -45,8 +44,7 @@ def descend(
 
     Args:
         loss: whose gradients the network has.
-        network: to be updated.
-        optimizer: of the network.
+        optimizer: of the network, one group of parameters.
         scaler: of the loss.
         maximum_norm: gradients are scaled down to it.
         halted: above 0 to leave the network as it is.
@@ -62,13 +60,20 @@ def descend(
         bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
         scaler.step(optimizer)
     else:
-        flat = [p.grad.flatten() for p in parameters]
-        norm = torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
+        norm = _norm([p.grad for p in parameters])
         bad = ~(loss + norm).isfinite()
         leave = bad if halted is None else bad | (halted > 0)
         scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
         _step(optimizer, scale.float(), leave.float())
     return norm, bad.float()
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients: few kernels on a GPU, few passes over them on a CPU."""
+    if gradients[0].device.type != "cpu":
+        return nn.utils.get_total_norm(gradients)
+    flat = [gradient.flatten() for gradient in gradients]
+    return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
 
 
 @torch.no_grad()

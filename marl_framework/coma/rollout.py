@@ -129,18 +129,7 @@ class RolloutCollector:
             observation = task.observe()
             logits = policy(observation)
             uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
-            probabilities = rollout.probabilities[t]
-
-            def choose(
-                i: int,
-                mask: Tensor,
-                logits: Tensor = logits,
-                u: Tensor = uniform,
-                probabilities: Tensor = probabilities,
-            ) -> Tensor:
-                probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
-                return sample_actions(probabilities[:, i], u[:, i])
-
+            choose = _chooser(logits, uniform, epsilon, rollout.probabilities[t])
             actions, masks = task.choose_in_order(choose)
             rollout.actions[t] = actions
             rollout.masks[t] = masks
@@ -160,3 +149,15 @@ class RolloutCollector:
             rewards=torch.empty(lead, device=device),
             metrics=torch.empty(*lead, self._num_metrics, device=device),
         )
+
+
+def _chooser(
+    logits: Tensor, uniform: Tensor, epsilon: float | Tensor, probabilities: Tensor
+) -> Callable[[int, Tensor], Tensor]:
+    """Return how UAV i samples an action under its mask; its π is written to `probabilities`."""
+
+    def choose(i: int, mask: Tensor) -> Tensor:
+        probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
+        return sample_actions(probabilities[:, i], uniform[:, i])
+
+    return choose

@@ -1,1 +1,1 @@
-"""Compiled kernels for the inner loops of a step; each has a plain PyTorch twin in `mission`."""
+"""Compiled loops of a step, each with its twin: PyTorch in `mission`, numpy for random words."""

@@ -79,7 +79,7 @@ def test_an_infinite_loss_is_bad_though_its_gradients_are_finite() -> None:
     for p in coma.actor.parameters():
         p.grad = torch.ones_like(p)
     for loss, expected in ((torch.inf, 1), (1.0, 0)):
-        guarded = (torch.tensor(loss), coma.actor, coma.actor_optimizer, coma.scaler, 1.0)
+        guarded = (torch.tensor(loss), coma.actor_optimizer, coma.scaler, 1.0)
         assert descend(*guarded)[1] == expected
         unchanged = map(torch.equal, before, coma.actor.parameters())
         assert all(unchanged) == bool(expected)
@@ -88,7 +88,7 @@ def test_an_infinite_loss_is_bad_though_its_gradients_are_finite() -> None:
 def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard changes no bit of an update that is finite and not clipped."""
 
-    def unguarded(loss, network, optimizer, *_):
+    def unguarded(loss, optimizer, *_):
         optimizer.step()
         return torch.zeros(()), torch.zeros(())
 
