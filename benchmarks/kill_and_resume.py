@@ -7,7 +7,6 @@ that was never interrupted, every checkpoint must be readable, and no other file
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from marl_framework.command_line import Parser
 from marl_framework.training.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,7 +129,7 @@ def kill_and_resume(runs: Path, count: int, seed: int, most_kills: int = _MOST_K
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where every training survived."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--count", type=int, default=25, help="trainings (default: 25)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
     options = parser.parse_args(arguments)

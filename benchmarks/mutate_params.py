@@ -8,7 +8,6 @@ the step, and what needs more than 1 GiB counts as too much for the machine.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import math
@@ -24,6 +23,7 @@ from unittest import mock
 
 import torch
 
+from marl_framework.command_line import Parser
 from marl_framework.config_io import config_to_dict, load_config
 from marl_framework.configuration.errors import KEYS, SECTIONS
 from marl_framework.configuration.yaml_text import format_yaml
@@ -138,7 +138,7 @@ def _main(*arguments: str) -> tuple[int, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where every file trained or was refused."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="files (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, help="of the mutations (default: 0)")
     options = parser.parse_args(arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import add_overrides, to_pipe
+from marl_framework.command_line import Parser, add_overrides, to_pipe
 
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
@@ -258,7 +257,7 @@ def _disk(config: Config, device: torch.device) -> Check:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where a training can start, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m marl_framework.doctor", description=__doc__)
+    parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
     parser.add_argument("--config", metavar="FILE", help="params file (default: as of main)")
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, to_pipe
+from marl_framework.command_line import BAD_INPUT, Parser, to_pipe
 from marl_framework.config_io import ConfigError, config_to_dict, load_config
 from marl_framework.configuration.errors import KEYS, show
 from marl_framework.training.files import (
@@ -237,7 +237,7 @@ def _brief(label: str, path: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     summary = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m marl_framework.history", description=summary)
+    parser = Parser(prog="python -m marl_framework.history", description=summary)
     parser.add_argument(
         "--runs", default="runs", metavar="FOLDER", help="logging.directory (default: runs)"
     )

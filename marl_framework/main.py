@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from marl_framework.command_line import BAD_INPUT, add_overrides
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
 from marl_framework.config import Config
 from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
 from marl_framework.evaluation.session import deploy, fly_baseline
@@ -28,7 +28,7 @@ _SHORT_FORMS = {
 """Options that override one key; `-` may stand for `_`."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Reports an error once, not on each rank."""
 
     def error(self, message: str) -> NoReturn:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework import history
+from benchmarks import kill_and_resume, mutate_params
+from marl_framework import doctor, evaluate, export, history, main
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,3 +33,16 @@ def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.Monke
     monkeypatch.setattr(history, "_lines", lines)
     with pytest.raises(BrokenPipeError):
         history.main(["list"])
+
+
+@pytest.mark.parametrize(
+    "module", [main, evaluate, export, doctor, history, kill_and_resume, mutate_params]
+)
+def test_an_unknown_option_is_one_line(module, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        module.main(["--no-such-option"])
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
