@@ -11,6 +11,7 @@ import torch
 from marl_framework.config import Config
 from marl_framework.device import describe_device
 from marl_framework.training.distributed import (
+    LeaderError,
     Ranks,
     is_lost_rank,
     joined,
@@ -128,7 +129,8 @@ def _start_or_resume(
             return 0 if trainer.is_over() else EXIT_INTERRUPTED
         print(f"run folder: {run.path}", flush=True)
         try:
-            return _train(trainer, run, profile, fresh=found is None)
+            with interruptible(trainer, ranks):  # until all is written and said
+                return _train(trainer, run, profile, fresh=found is None)
         finally:
             run.release()
     finally:
@@ -137,23 +139,30 @@ def _start_or_resume(
 
 
 def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
-    """Train; say how it ended, on the screen, in the run folder and as exit code."""
+    """Train; say how it ended, on the screen, in the run folder and as exit code.
+
+    Raises:
+        LeaderError: another rank is gone.
+    """
     known: dict[str, Any] = {}
     try:
-        with interruptible(trainer, trainer.ranks):
-            summary = trainer.train(run, profile)
+        summary = trainer.train(run, profile)
     except KeyboardInterrupt:
         state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted at once"
     except NumericalError as error:
         state, code, text = "failed", EXIT_FAILED, f"error: {error}"
         fresh = False  # the state that explains it stays
     except BaseException as error:
+        lost = trainer.ranks.count > 1 and is_lost_rank(error)
+        if lost:
+            _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
         if fresh and trainer.coma.training_steps == 0:
             run.discard()  # nothing was learned yet; the name stays free
         else:
-            lost = trainer.ranks.count > 1 and is_lost_rank(error)
             reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
             run.write_status("failed", error=reason)
+        if lost:
+            raise LeaderError(EXIT_FAILED) from error
         raise
     else:
         run.write_summary(**summary)

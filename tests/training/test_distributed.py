@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,9 @@ from marl_framework.training.distributed import (
     started_by,
 )
 from marl_framework.training.memory import check_memory, memory_advice, memory_estimate
+from marl_framework.training.run_folder import RunFolder
+from marl_framework.training.trainer import Trainer
+from tests.training.two_ranks import arguments
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -186,6 +191,35 @@ def test_a_rank_that_ends_its_step_is_left_alone() -> None:
     code = STUCK.replace("0.1", "1e6").format(wait="pass")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "ended by itself\n")
+
+
+def test_a_signal_waits_until_it_is_written_how_the_training_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun ends all ranks as soon as one has: the others are about to say why."""
+    training_step, write_status, killed = Trainer._training_step, RunFolder.write_status, []
+
+    def failing(trainer: Trainer, timer):
+        if trainer.coma.training_steps == 2:
+            raise RuntimeError("a bug")
+        return training_step(trainer, timer)
+
+    def signalled(run: RunFolder, state: str, **known) -> None:
+        if state == "failed":
+            signal.raise_signal(signal.SIGTERM)
+        write_status(run, state, **known)
+
+    monkeypatch.setattr(Trainer, "_training_step", failing)
+    monkeypatch.setattr(RunFolder, "write_status", signalled)
+    earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
+    try:
+        with pytest.raises(RuntimeError, match="a bug"):
+            main(arguments(tmp_path, "t"))
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert not killed
+    status = json.loads((tmp_path / "t" / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("failed", "RuntimeError: a bug")
 
 
 # --- memory ----------------------------------------------------------------------------------
