@@ -60,11 +60,12 @@ def descend(
         bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
         scaler.step(optimizer)
     else:
-        norm = _norm([p.grad for p in parameters])
+        gradients = [p.grad for p in parameters]
+        norm = _norm(gradients)
         bad = ~(loss + norm).isfinite()
         leave = bad if halted is None else bad | (halted > 0)
         scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
-        _step(optimizer, scale.float(), leave.float())
+        _step(optimizer, gradients, scale.float(), leave.float())
     return norm, bad.float()
 
 
@@ -77,7 +78,12 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _step(optimizer: torch.optim.Optimizer, grad_scale: Tensor, found_inf: Tensor) -> None:
+def _step(
+    optimizer: torch.optim.Optimizer,
+    gradients: list[Tensor],
+    grad_scale: Tensor,
+    found_inf: Tensor,
+) -> None:
     """Make a step of fused Adam by its function: the hooks of `Optimizer.step` take longer."""
     (group,) = optimizer.param_groups
     states = [optimizer.state[p] for p in group["params"]]
@@ -89,7 +95,7 @@ def _step(optimizer: torch.optim.Optimizer, grad_scale: Tensor, found_inf: Tenso
     beta1, beta2 = group["betas"]
     adam(
         group["params"],
-        [p.grad for p in group["params"]],
+        gradients,
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],
@@ -98,11 +104,11 @@ def _step(optimizer: torch.optim.Optimizer, grad_scale: Tensor, found_inf: Tenso
         capturable=group["capturable"],
         grad_scale=grad_scale,
         found_inf=found_inf,
-        amsgrad=False,
+        amsgrad=group["amsgrad"],
         beta1=beta1,
         beta2=beta2,
         lr=group["lr"],
-        weight_decay=0.0,
+        weight_decay=group["weight_decay"],
         eps=group["eps"],
-        maximize=False,
+        maximize=group["maximize"],
     )

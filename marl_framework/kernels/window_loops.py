@@ -320,8 +320,6 @@ def _fuse_team(
     low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
     gain, reweighted = 0.0, 0.0
     for r in range(boxes[:, 0].min(), end):
-        change[:] = 0.0
-        unsure_change[:] = 0.0
         for k in range(_spans(boxes, r, low, high)):
             start, width = low[k], high[k] - low[k]
             line = belief[r, start : start + width]
@@ -355,8 +353,10 @@ def _fuse_team(
                 for c in range(padded):
                     changed[c] += _uncertainty(new[c]) - _uncertainty(old[c])
         _pool_row(change, totals, first, last, r, end, pooled, axes)
+        change[:] = 0.0
         if tracks:
             _pool_row(unsure_change, unsure_totals, first, last, r, end, unsure, axes)
+            unsure_change[:] = 0.0
     return gain, reweighted
 
 

@@ -74,7 +74,7 @@ def train(
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
-                _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
+                _say_lost()
             ranks.let_leader_speak()
             return EXIT_FAILED
         if not is_out_of_memory(error):
@@ -155,7 +155,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     except BaseException as error:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
         if lost:
-            _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
+            _say_lost()
         if fresh and trainer.coma.training_steps == 0:
             run.discard()  # nothing was learned yet; the name stays free
         else:
@@ -186,6 +186,10 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
 def _say(ranks: Ranks, text: str) -> None:
     if ranks.leads:
         print(text, flush=True)
+
+
+def _say_lost() -> None:
+    _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
 
 
 def _be_silent(text: str) -> None:
