@@ -27,10 +27,11 @@ from matplotlib.figure import Figure
 from benchmarks import harness
 from benchmarks.harness import number_text
 from benchmarks.training import add_device, read_options, with_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "ablation"

@@ -31,13 +31,14 @@ import torch
 from benchmarks import harness
 from benchmarks.harness import CPU, number_text
 from benchmarks.rollout import in_fresh_process, parse_num_envs
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "comparison"

@@ -28,8 +28,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marl_framework.command_line import BAD_INPUT, Parser
-from marl_framework.config import Config, ObservationConfig
-from marl_framework.config_io import ConfigError, load_config, resolve_config_path
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ObservationConfig
+from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import footprint_masks
 from marl_framework.mission.area import area_pool, area_weights
 from marl_framework.mission.environment import MissionEnvironment

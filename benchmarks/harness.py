@@ -32,11 +32,12 @@ from rich.text import Text
 
 from marl_framework import command_line
 from marl_framework.command_line import BAD_INPUT, add_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
+from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
-from marl_framework.training.checkpoint import atomic_file
-from marl_framework.training.run_folder import describe_environment
+from marl_framework.runs.checkpoint import atomic_file
+from marl_framework.runs.folder import describe_environment
 
 SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.command_line import Parser
-from marl_framework.training.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ("logging.checkpoint_interval=1", "logging.checkpoints_kept=2")

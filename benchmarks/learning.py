@@ -19,11 +19,11 @@ from torch import Tensor
 
 from benchmarks.harness import usable_cores
 from benchmarks.training import NetworksAlone, peak_memory, reset_peak_memory, with_overrides
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.device import synchronize
 from marl_framework.evaluation.flight import validate
 from marl_framework.training.hardware import HardwareMonitor, Reader, gpu_readers
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 _PERIOD = 0.2  # seconds between samples of what the machine reports

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks import reference
 from benchmarks.one_at_a_time import Missions
 from benchmarks.reference import Geometry, Map
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder

@@ -24,9 +24,9 @@ from unittest import mock
 import torch
 
 from marl_framework.command_line import Parser
-from marl_framework.config_io import config_to_dict, load_config
-from marl_framework.configuration.errors import KEYS, SECTIONS
-from marl_framework.configuration.yaml_text import format_yaml
+from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.messages import KEYS, SECTIONS
+from marl_framework.config.yaml_text import format_yaml
 from marl_framework.main import main as train
 from marl_framework.training import memory
 from marl_framework.training.trainer import Trainer

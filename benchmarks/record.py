@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from benchmarks import reference
 from benchmarks.reference import Footprint, Geometry, Map, Position
 from marl_framework.command_line import BAD_INPUT, Parser
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 SEED = 355  # of the standard set
 Case = dict[str, NDArray[Any]]

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 Map = NDArray[np.floating[Any]]
 Position = tuple[int, int, int]

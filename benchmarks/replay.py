@@ -24,8 +24,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from marl_framework.command_line import BAD_INPUT, Parser
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
 from marl_framework.evaluation import metrics
 from marl_framework.mission.environment import MissionEnvironment

@@ -39,14 +39,15 @@ from benchmarks.training import (
     reset_peak_memory,
     with_overrides,
 )
-from marl_framework.coma.rollout import Rollout, RolloutCollector
-from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.training.monitor import OTHER, StageTimer
-from marl_framework.training.task import MissionTask
+from marl_framework.observations.task import MissionTask
+from marl_framework.training.timing import OTHER, StageTimer
 
 SUITE = "rollout"
 NUM_ENVS = "1,16,64"

@@ -23,8 +23,9 @@ from benchmarks import harness
 from benchmarks.learning import last_fifth, learn, mean_of, progress
 from benchmarks.training import add_device, read_options, with_overrides
 from benchmarks.update_interval import numbers
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 
 SUITE = "sample_reuse"

@@ -31,8 +31,8 @@ from benchmarks import harness
 from benchmarks.harness import CPU, duration_text, number_text
 from benchmarks.rollout import Flight
 from benchmarks.training import add_device, read_options, with_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import config_to_dict
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner

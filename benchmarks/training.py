@@ -30,12 +30,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import harness
 from benchmarks.harness import duration_text, number_text, quartiles
-from marl_framework.coma.networks import ActorNetwork, CriticNetwork
-from marl_framework.coma_wrapper import _TARGET_CHUNK
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
+from marl_framework.algorithms.coma import _TARGET_CHUNK
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import autocast, describe_device, resolve_device
-from marl_framework.training.monitor import OTHER, StageTimer
+from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork
+from marl_framework.training.timing import OTHER, StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "training"

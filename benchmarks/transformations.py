@@ -37,8 +37,10 @@ from benchmarks.transformations_backends import Bench, Recorded, Row
 from benchmarks.transformations_figure import draw
 from benchmarks.transformations_maps import map_rows
 from marl_framework.command_line import BAD_INPUT
-from marl_framework.config import Config, ObservationConfig
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ObservationConfig
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 
 SUITE = "transformations"

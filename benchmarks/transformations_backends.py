@@ -16,7 +16,7 @@ from benchmarks.harness import CPU, Timing
 from benchmarks.mid_mission import Batch, Round, as_plain, fly
 from benchmarks.one_at_a_time import Missions, fuse_whole_map, observe_all
 from benchmarks.transformations_maps import CHANNELS, ONE_THREAD
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 TOLERANCE = 1e-4
 JUMPS = (0.499, 0.501)  # of w; rounding decides about cells this close to them:

@@ -13,7 +13,8 @@ from benchmarks import reference
 from benchmarks.harness import CPU, measure, threads
 from benchmarks.mid_mission import Batch, Round, as_plain
 from benchmarks.one_at_a_time import Missions, fuse_heard, fuse_whole_map
-from marl_framework.config import Config, ObservationConfig
+from marl_framework.config.learning import ObservationConfig
+from marl_framework.config.model import Config
 
 CHANNELS = ObservationConfig().actor_channels
 ONE_THREAD = "kornia cpu one thread"

@@ -26,8 +26,9 @@ from benchmarks import harness
 from benchmarks.harness import number_text
 from benchmarks.learning import learn, mean_of, peak_flops, progress
 from benchmarks.training import add_device, read_options, with_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_precision
 from marl_framework.training.memory import check_memory
 

@@ -34,11 +34,12 @@ from benchmarks.learning import (
     utilisation_monitor,
 )
 from benchmarks.training import add_device, flops_of, read_options, with_overrides
-from marl_framework.coma.networks import ActorNetwork
-from marl_framework.coma_wrapper import mission_sizes
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
+from marl_framework.algorithms.coma import mission_sizes
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import autocast, describe_device, resolve_precision, synchronize
+from marl_framework.networks.convolutional import ActorNetwork
 
 SUITE = "utilisation"
 _START = 300.0  # seconds that processes may take to get ready

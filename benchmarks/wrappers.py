@@ -27,8 +27,9 @@ from torch import Tensor
 from benchmarks import harness
 from benchmarks.harness import duration_text, number_text
 from benchmarks.training import add_device, read_options
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState

@@ -1,67 +1,39 @@
-from typing import Final
-
-from marl_framework.coma.networks import (
-    ActorNetwork as ActorNetwork,
-    CriticNetwork as CriticNetwork,
-    NetworkSizes as NetworkSizes,
-)
-from marl_framework.coma.rollout import (
+from .algorithms.coma import COMAWrapper as COMAWrapper, mission_sizes as mission_sizes
+from .algorithms.rollout import (
     Rollout as Rollout,
     RolloutCollector as RolloutCollector,
     TeamTask as TeamTask,
 )
-from marl_framework.coma_wrapper import (
-    COMAWrapper as COMAWrapper,
-    mission_sizes as mission_sizes,
-)
-from marl_framework.config import (
-    Config as Config,
-)
-from marl_framework.config_io import (
-    ConfigError as ConfigError,
+from .config.errors import ConfigError as ConfigError
+from .config.loading import (
     config_from_dict as config_from_dict,
     config_to_dict as config_to_dict,
     dump_config as dump_config,
     load_config as load_config,
 )
-from marl_framework.device import (
-    resolve_device as resolve_device,
-)
-from marl_framework.evaluation.flight import (
-    FlightRecord as FlightRecord,
-    fly as fly,
-)
-from marl_framework.mission.camera import (
-    Camera as Camera,
-)
-from marl_framework.mission.environment import (
+from .config.model import Config as Config
+from .device import resolve_device as resolve_device
+from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
+from .mission.camera import Camera as Camera
+from .mission.environment import (
     MissionEnvironment as MissionEnvironment,
     ResetDraws as ResetDraws,
     StepDraws as StepDraws,
     StepResult as StepResult,
 )
-from marl_framework.mission.lattice import (
-    Lattice as Lattice,
+from .mission.lattice import Lattice as Lattice
+from .mission.reward import Reward as Reward, Utility as Utility
+from .mission.state import MissionState as MissionState
+from .mission.terrains.own import OwnTerrain as OwnTerrain
+from .mission.terrains.terrain import Terrain as Terrain, TerrainDraws as TerrainDraws
+from .networks.convolutional import (
+    ActorNetwork as ActorNetwork,
+    CriticNetwork as CriticNetwork,
+    NetworkSizes as NetworkSizes,
 )
-from marl_framework.mission.own_terrain import (
-    OwnTerrain as OwnTerrain,
-)
-from marl_framework.mission.reward import (
-    Reward as Reward,
-    Utility as Utility,
-)
-from marl_framework.mission.state import (
-    MissionState as MissionState,
-)
-from marl_framework.mission.terrain import (
-    Terrain as Terrain,
-    TerrainDraws as TerrainDraws,
-)
-from marl_framework.observations.builder import (
-    ObservationBuilder as ObservationBuilder,
-    Seen as Seen,
-)
-from marl_framework.planners import (
+from .observations.builder import ObservationBuilder as ObservationBuilder, Seen as Seen
+from .observations.task import MissionTask as MissionTask
+from .planners import (
     CoveragePlanner as CoveragePlanner,
     InformationGainPlanner as InformationGainPlanner,
     LearnedPlanner as LearnedPlanner,
@@ -69,22 +41,12 @@ from marl_framework.planners import (
     Planner as Planner,
     RandomPlanner as RandomPlanner,
 )
-from marl_framework.planners.portable import (
-    PortableActor as PortableActor,
-    PortableTeam as PortableTeam,
-)
-from marl_framework.training.checkpoint import (
+from .planners.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
+from .runs.checkpoint import (
     load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint,
 )
-from marl_framework.training.run_folder import (
-    RunFolder as RunFolder,
-)
-from marl_framework.training.task import (
-    MissionTask as MissionTask,
-)
-from marl_framework.training.trainer import (
-    Trainer as Trainer,
-)
+from .runs.folder import RunFolder as RunFolder
+from .training.trainer import Trainer as Trainer
 
-__version__: Final[str]
+__version__: str

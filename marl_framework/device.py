@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from marl_framework.config import NetworksConfig
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import NetworksConfig
 
 _CPUINFO = Path("/proc/cpuinfo")
 _PRECISIONS = {

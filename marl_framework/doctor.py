@@ -21,7 +21,7 @@ from marl_framework.command_line import Parser, add_overrides, to_pipe
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
 
-    from marl_framework.config import Config
+    from marl_framework.config.model import Config
 
 _GIB = 2**30
 _INSTALL = "run make venv, which installs the tested versions"
@@ -46,7 +46,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     """Return all findings for a params file; nothing is left behind.
 
     Args:
-        config_name: see `config_io.resolve_config_path`.
+        config_name: see `config.loading.resolve_config_path`.
         overrides: `section.key=value` each.
     """
     checks = [_guarded("versions", _versions, _INSTALL)]
@@ -55,7 +55,8 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks.append(_guarded("CPU", _cpu, ""))
     checks.append(_guarded("GPUs", _gpus, "reinstall NVIDIA's driver or PyTorch"))
     checks.append(_guarded("TensorBoard", _tensorboard, _INSTALL))
-    from marl_framework.config_io import ConfigError, load_config, resolve_config_path
+    from marl_framework.config.errors import ConfigError
+    from marl_framework.config.loading import load_config, resolve_config_path
     from marl_framework.device import resolve_device
 
     try:
@@ -180,7 +181,7 @@ def _convolution(config: Config, device: torch.device) -> Check:
 
 def _small(config: Config) -> Config:
     """Return the same networks and lattice for one mission and one batch."""
-    from marl_framework.config_io import config_from_dict, config_to_dict
+    from marl_framework.config.loading import config_from_dict, config_to_dict
 
     tree = config_to_dict(config)
     tree["environment"]["num_envs"] = 1
@@ -190,12 +191,12 @@ def _small(config: Config) -> Config:
 
 
 def _networks(config: Config, device: torch.device) -> Check:
-    from marl_framework.coma.graphs import make_graphs
-    from marl_framework.coma.rollout import RolloutCollector
-    from marl_framework.coma.symmetry import make_symmetries
-    from marl_framework.coma_wrapper import COMAWrapper
+    from marl_framework.algorithms.coma import COMAWrapper
+    from marl_framework.algorithms.graphs import make_graphs
+    from marl_framework.algorithms.rollout import RolloutCollector
+    from marl_framework.algorithms.symmetry import make_symmetries
     from marl_framework.mission.environment import MissionEnvironment
-    from marl_framework.training.task import MissionTask
+    from marl_framework.observations.task import MissionTask
 
     small = _small(config)
     task = MissionTask(MissionEnvironment(small, 1, device, "training"))
@@ -215,7 +216,7 @@ def _networks(config: Config, device: torch.device) -> Check:
 def _mixed_precision(config: Config, device: torch.device) -> Check:
     import torch
 
-    from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+    from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
 
     with torch.random.fork_rng(devices=[]):
         coma = COMAWrapper(config.networks, mission_sizes(config), device)

@@ -17,12 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides, to_pipe
-from marl_framework.config import TERRAIN_KINDS, Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.config.types import TERRAIN_KINDS
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.evaluation import comparison, report
-from marl_framework.evaluation.teams import PLANNERS, Checkpoint, find_checkpoint, world
 from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.planners.registry import PLANNERS, Checkpoint, find_checkpoint, world
 
 _EXIT_INTERRUPTED = 130
 _RASTER = "raster:"

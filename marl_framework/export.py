@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 
 from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_from_dict, config_to_dict
-from marl_framework.evaluation.teams import find_checkpoint, trained_team, world
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
-from marl_framework.training.files import atomic_file
+from marl_framework.planners.registry import find_checkpoint, trained_team, world
+from marl_framework.runs.files import atomic_file
 
 FACTS = "mission"
 """Key of the mission's facts in the metadata of an ONNX file."""

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, ConfigWarning, load_config, resolve_config_path
-from marl_framework.evaluation.session import deploy, fly_baseline
-from marl_framework.evaluation.teams import Checkpoint, find_checkpoint, world
+from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.model import Config
+from marl_framework.evaluation.commands import deploy, fly_baseline
+from marl_framework.planners.registry import Checkpoint, find_checkpoint, world
+from marl_framework.runs.files import check_run_name
 from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
-from marl_framework.training.files import check_run_name
-from marl_framework.training.session import EXIT_FAILED, EXIT_INTERRUPTED, train
+from marl_framework.training.launch import EXIT_FAILED, EXIT_INTERRUPTED, train
 
 _SHORT_FORMS = {
     "update_interval": "networks.update_interval",

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment, StepDraws
 from marl_framework.mission.state import MissionState
 

@@ -86,7 +86,7 @@ class Tape(TorchDispatchMode):
 
 
 class TapeBackend:
-    """Stands in for `coma.graphs.CudaBackend`.
+    """Stands in for `algorithms.graphs.CudaBackend`.
 
     Attributes:
         captures, replays: how many there were.

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks import ablation
-from marl_framework.config_io import config_from_dict, config_to_dict, load_config
-from marl_framework.config_io import resolve_config_path as at
+from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
+from marl_framework.config.loading import resolve_config_path as at
 
 ARGUMENTS = ["--config", "params_test.yaml", "--set", "evaluation.missions=2"]
 TINY = ["--set", "evaluation.interval=1", "--steps", "2", "--seeds", "3"]

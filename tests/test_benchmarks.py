@@ -24,8 +24,8 @@ from benchmarks import (
 from benchmarks.one_at_a_time import Missions
 from benchmarks.transformations_backends import BACKENDS, Recorded, counted_cells
 from benchmarks.transformations_maps import CHANNELS, HEARD, ONE_THREAD, OWN
-from marl_framework.config_io import load_config
-from marl_framework.observations import maps
+from marl_framework.config.loading import load_config
+from marl_framework.observations import channels
 
 AGENTS = [1, 4]
 FAR = "experiment.uav.communication_range=100"  # so that there is something to fuse
@@ -259,8 +259,8 @@ def test_every_map_has_a_row(found):
 
 
 def test_a_wrong_map_is_noticed(tmp_path, monkeypatch, capsys):
-    right = maps.probability_map
-    monkeypatch.setattr(maps, "probability_map", lambda pooled: right(pooled) + 3e-4)
+    right = channels.probability_map
+    monkeypatch.setattr(channels, "probability_map", lambda pooled: right(pooled) + 3e-4)
     assert run(tmp_path, "--agents", "4") == 1
     rows = strict(tmp_path / "out.json")["rows"]
     assert {r["backend"] for r in rows if r["status"] == "differs from the baseline"} == {

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks import comparison, harness
-from marl_framework.config import Config
-from marl_framework.config_io import load_config
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 
 SMALL = ["--config", "params_test.yaml", "--seconds-per-row", "0.001", "--num-envs", "3,1"]
 

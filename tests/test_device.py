@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from marl_framework import device as device_module
-from marl_framework.config import NetworksConfig
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import NetworksConfig
 from marl_framework.device import (
     autocast,
     configure_backends,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from marl_framework import doctor
-from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.doctor import main
 
 NAMES = [

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from marl_framework import export
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
-from marl_framework.config import Config
-from marl_framework.config_io import config_to_dict
+from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
-from marl_framework.training.checkpoint import save_checkpoint
+from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "fly_onnx.py"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.main import main
-from marl_framework.training.logger import TrainingLogger
+from marl_framework.training.logging import TrainingLogger
 
 ROOT = Path(__file__).parents[1]
 SMALL = tuple(f"networks.{name}.conv_channels=2" for name in ("actor", "critic"))

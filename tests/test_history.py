@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework import history
-from marl_framework.config_io import dump_config, load_config
+from marl_framework.runs import history
+from marl_framework.config.loading import dump_config, load_config
 from marl_framework.history import main
-from marl_framework.training.files import RunLock
+from marl_framework.runs.files import RunLock
 
 
 class House:

@@ -18,7 +18,7 @@ from benchmarks import (
     update_interval,
     utilisation,
 )
-from marl_framework.config_io import config_to_dict, load_config
+from marl_framework.config.loading import config_to_dict, load_config
 
 CPU = torch.device("cpu")
 PEAK = 1e9

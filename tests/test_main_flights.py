@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
-from marl_framework.config import RasterConfig
-from marl_framework.config_io import config_to_dict, load_config
+from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.mission import RasterConfig
 from marl_framework.evaluation import deployment
 from marl_framework.evaluation.deployment import UprightStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.raster import read_raster
-from marl_framework.training.checkpoint import save_checkpoint
+from marl_framework.mission.terrains.raster_file import read_raster
+from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
 
 Run = Callable[..., int]

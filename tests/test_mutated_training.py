@@ -9,10 +9,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.test_config_mutations import CHANGES, change
 
 from benchmarks.mutate_params import mutate, outcome
-from marl_framework.config_io import config_to_dict, load_config
-from tests.test_config_mutations import CHANGES, change
+from marl_framework.config.loading import config_to_dict, load_config
 
 
 @given(CHANGES, st.integers(min_value=0))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from marl_framework import evaluate
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrain import Terrain
+from marl_framework.mission.terrains.terrain import Terrain
 from tests.small import random_actions, small_config
 
 MODULE = '''

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import reference as ref
 from benchmarks.reference import Geometry
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 # With four pixels at 90°, a cell is half as long as the lowest altitude: 2.5 m of 5 m.
 ANGLES = {"angle_x": 90.0, "angle_y": 90.0}

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import record, replay
 from marl_framework.mission import fusion, lattice, reward
-from marl_framework.observations import builder, maps
+from marl_framework.observations import builder, channels
 from tests.conftest import DEVICES
 
 FOLDER = Path(__file__).parent / "data" / "replay"
@@ -107,13 +107,13 @@ def unclamped(belief, readings, noise, prior):
 CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
     "belief: no clamp": (fusion, "bayes_update", unclamped, "beliefs_after"),
     "observation: no weight": (
-        maps,
+        channels,
         "weighted_entropy",
-        maps.weighted_entropy.__globals__["entropy"],
+        channels.weighted_entropy.__globals__["entropy"],
         "actor_observation: entropy",
     ),
     "observation: footprints of all": (
-        builder.maps.FootprintStrips,
+        builder.channels.FootprintStrips,
         "heard_map",
         lambda strips, heard: original_heard_map(strips, torch.ones_like(heard)),
         "actor_observation: footprint",
@@ -121,7 +121,7 @@ CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
     "mask: no collisions": (lattice, "_exclude", lambda mask, conflict: mask, "action_mask"),
     "reward: no weight": (reward, "interest_weight", torch.ones_like, "utility_absolute"),
 }
-original_heard_map = maps.FootprintStrips.heard_map
+original_heard_map = channels.FootprintStrips.heard_map
 
 
 @pytest.mark.parametrize("change", CHANGED_FORMULAS)

@@ -14,11 +14,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
-from marl_framework.training.files import RunLock
+from marl_framework.runs.files import RunLock
 from marl_framework.training.trainer import Trainer
-from tests.training.test_checkpoint import Evil
+from tests.runs.test_checkpoint import Evil
 
 # Intervals that no stop falls in with, so that half-filled ones must survive too.
 SCHEDULE = (

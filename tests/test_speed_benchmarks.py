@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from benchmarks import harness, rollout, scaling, training
-from marl_framework.config_io import load_config
+from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 CPU = torch.device("cpu")

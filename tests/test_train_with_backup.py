@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework.training.files import RunLock
+from marl_framework.runs.files import RunLock
 
 SCRIPT = Path(__file__).resolve().parents[1] / "train_with_backup.sh"
 WAIT = 20  # seconds until a hanging script fails its test

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from marl_framework.config import Config
-from marl_framework.config_io import config_to_dict
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
-from marl_framework.evaluation.teams import Checkpoint, Hangar, make_planner
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
-from marl_framework.training.run_folder import describe_environment
+from marl_framework.planners.registry import Checkpoint, Hangar, make_planner
+from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
 _BATCH_BYTES = 2**30

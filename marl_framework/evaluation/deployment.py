@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.missions import MissionStreams
-from marl_framework.evaluation.teams import Checkpoint, Hangar, make_planner, planner_of
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.planners import Planner
+from marl_framework.planners.registry import Checkpoint, Hangar, make_planner, planner_of
 
 FRAME = (
     "local: metres from the lower left corner of the mission's window, x to the right, y up, "

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, f1, map_metrics, roi_entropy
 from marl_framework.evaluation.missions import DrawSource, MissionStreams, planner_generator
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.planners.base import Planner
+from marl_framework.planners.protocol import Planner
 
 StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from marl_framework.config_io import load_config
+from marl_framework.config.loading import load_config
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import GROUP
 

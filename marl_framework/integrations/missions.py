@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import load_config
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
 from marl_framework.integrations.rendering import (

@@ -12,8 +12,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import BACKGROUND, ROI, uav_lines
 from marl_framework.integrations.missions import Missions
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.integrations.coma_loss import COMALoss, CounterfactualCritic
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import GROUP, Missions

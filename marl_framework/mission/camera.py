@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.mission.area import area_weights, interval_overlap
 
 _EPS = 1e-9  # keeps floors of values that are whole numbers up to rounding on the right side

@@ -8,18 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.kernels.cpu import random_words
+from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.communication import hear
 from marl_framework.mission.fusion import make_fusion
+from marl_framework.mission.kernels.cpu import random_words
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.mission.terrain import Terrain, TerrainDraws
+from marl_framework.mission.terrains.terrain import Terrain, TerrainDraws
 
 
 @dataclass

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.kernels.cpu import WindowLoops
+from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool
 from marl_framework.mission.belief import bayes_update, uncertainty
 from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.mission.reward import Utility, changes, utility
 from marl_framework.mission.state import MissionState
 

@@ -9,8 +9,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 
 _PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
 

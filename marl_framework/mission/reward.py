@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.config import RewardConfig
-from marl_framework.config_io import ConfigError
-from marl_framework.configuration.dotted import load_part
+from marl_framework.config.dotted import load_part
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.mission import RewardConfig
 from marl_framework.mission.belief import entropy, interest_weight
 from marl_framework.mission.state import MissionState
 

@@ -8,11 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.config import CENTRED, Config
+from marl_framework.config.learning import CENTRED
+from marl_framework.config.model import Config
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.observations import maps
+from marl_framework.observations import channels
 
 
 class Seen(Protocol):
@@ -56,28 +57,28 @@ class ObservationBuilder:
         self._camera = camera
         self._budget = config.experiment.constraints.budget
         self._n_agents = config.experiment.missions.n_agents
-        self._agent_id = maps.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
+        self._agent_id = channels.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
 
     def actor(self, state: Seen) -> Tensor:
         """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`."""
         e, n = state.positions.shape[:2]
         parts: dict[str, Callable[[], Tensor]] = {
-            "budget": lambda: maps.budget_map(state.t, self._budget, self.shape, n),
+            "budget": lambda: channels.budget_map(state.t, self._budget, self.shape, n),
             "agent_id": lambda: self._agent_id.expand(e, -1, -1, -1),
-            "position": lambda: maps.position_map(
+            "position": lambda: channels.position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2] + 1),
                 state.heard,
                 state.positions[..., :2],
                 self.shape,
             ),
-            "entropy": lambda: maps.entropy_map(state.pooled_beliefs),
-            "local_entropy": lambda: maps.local_entropy_map(
+            "entropy": lambda: channels.entropy_map(state.pooled_beliefs),
+            "local_entropy": lambda: channels.local_entropy_map(
                 state.pooled_readings, self._camera.noise[state.positions[..., 2]]
             ),
-            "probability": lambda: maps.probability_map(state.pooled_beliefs),
+            "probability": lambda: channels.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),
-            "uncertainty": lambda: maps.uncertainty_map(state.pooled_uncertainty),
+            "uncertainty": lambda: channels.uncertainty_map(state.pooled_uncertainty),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
@@ -85,7 +86,7 @@ class ObservationBuilder:
             stacks.append(torch.stack([drawn[name] for name in self._absolute], dim=2))
         if self._centred:
             stacked = torch.stack([drawn[name] for name in self._centred], dim=2)
-            stacks.append(maps.centre_on(stacked, state.positions[..., :2]))
+            stacks.append(channels.centre_on(stacked, state.positions[..., :2]))
         return torch.cat(stacks, dim=2)
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ class ObservationBuilder:
             actor_observation: `actor(state)`.
         """
         parts = self._team_parts(state)
-        parts["other_actions"] = lambda: maps.other_actions_map(
+        parts["other_actions"] = lambda: channels.other_actions_map(
             self._lattice.cells(state.positions), actions, self._lattice.num_actions, self.shape
         )
         own = self.critic_channels[len(self.actor_channels) :]
@@ -106,22 +107,24 @@ class ObservationBuilder:
 
     def team(self, state: MissionState) -> Tensor:
         """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""
-        budget = maps.budget_map(state.t, self._budget, self.shape, 1)
+        budget = channels.budget_map(state.t, self._budget, self.shape, 1)
         parts = self._team_parts(state)
         return torch.cat([budget, *(parts[name]() for name in self.team_channels[1:])], dim=1)
 
     def _team_parts(self, state: MissionState) -> dict[str, Callable[[], Tensor]]:
         """Return what draws each map that all UAVs share, [E, 1, X, Y]."""
         return {
-            "global_position": lambda: maps.global_position_map(
+            "global_position": lambda: channels.global_position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2]),
                 self.shape,
             ).unsqueeze(1),
-            "global_entropy": lambda: maps.entropy_map(state.pooled_global).unsqueeze(1),
-            "global_probability": lambda: maps.probability_map(state.pooled_global).unsqueeze(1),
+            "global_entropy": lambda: channels.entropy_map(state.pooled_global).unsqueeze(1),
+            "global_probability": lambda: channels.probability_map(state.pooled_global).unsqueeze(
+                1
+            ),
             "global_footprint": lambda: self._strips(state).global_map().unsqueeze(1),
-            "global_uncertainty": lambda: maps.uncertainty_map(
+            "global_uncertainty": lambda: channels.uncertainty_map(
                 state.pooled_global_uncertainty
             ).unsqueeze(1),
         }
@@ -129,6 +132,6 @@ class ObservationBuilder:
     def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels
 
-    def _strips(self, state: Seen) -> maps.FootprintStrips:
+    def _strips(self, state: Seen) -> channels.FootprintStrips:
         footprint = self._camera.footprint(state.positions)
-        return maps.FootprintStrips(footprint, self._camera.shape, self.shape)
+        return channels.FootprintStrips(footprint, self._camera.shape, self.shape)

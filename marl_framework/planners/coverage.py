@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.coma.policy import policy_probabilities, sample_actions
+from marl_framework.algorithms.policy import policy_probabilities, sample_actions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.mission.area import interval_overlap
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.camera import Camera

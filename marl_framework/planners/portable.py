@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.coma.policy import policy_probabilities
-from marl_framework.config import Config
+from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera

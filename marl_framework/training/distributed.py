@@ -2,7 +2,7 @@
 
 torchrun starts N ranks and tells each its place by environment variables. Rank 0 leads: it alone
 reads checkpoints, writes the run folder and validates. Every rank flies its share of the missions
-with a stream of random numbers of its own; gradients are averaged over all (`coma.ranks`).
+with a stream of random numbers of its own; gradients are averaged over all (`algorithms.ranks`).
 
 What the ranks tell each other on the host goes through gloo, also where gradients go through
 NCCL: it waits for no GPU, and a lost rank ends it at once.
@@ -24,11 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
 from marl_framework.mission.seeding import MAX_RANK
-from marl_framework.training.files import read_json, write_json
+from marl_framework.runs.files import read_json, write_json
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from marl_framework.coma.networks import ActorNetwork, CriticNetwork
-from marl_framework.coma_wrapper import mission_sizes
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError
+from marl_framework.algorithms.coma import mission_sizes
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")

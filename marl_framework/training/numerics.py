@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.training.checkpoint import save_checkpoint
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.runs.checkpoint import save_checkpoint
 
 
 class NumericalError(ArithmeticError):

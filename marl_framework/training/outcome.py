@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.coma.rollout import Rollout
-from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.config import Config, RewardConfig
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.rollout import Rollout
+from marl_framework.config.mission import RewardConfig
+from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
 from marl_framework.training.distributed import Ranks
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 
 _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
 
@@ -33,7 +34,7 @@ class Trained(Protocol):
 def flown_metrics(
     rollout: Rollout, reward: RewardConfig, num_actions: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return scalars and histogram counts of a rollout, on its device (see `training.logger`).
+    """Return scalars and histogram counts of a rollout, on its device (see `training.logging`).
 
     Args:
         rollout: of a `MissionTask`, whose metrics are absolute and relative utility and the

@@ -10,17 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
-from marl_framework.config_io import (
-    ConfigError,
-    config_from_dict,
-    config_to_dict,
-    load_config,
-)
-from marl_framework.configuration.errors import KEYS, SECTIONS, show, unknown_key
-from marl_framework.training.files import read_json
-from marl_framework.training.keeper import newest_checkpoint
-from marl_framework.training.run_folder import RunFolder
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
+from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
+from marl_framework.config.model import Config
+from marl_framework.runs.checkpoint_store import newest_checkpoint
+from marl_framework.runs.files import read_json
+from marl_framework.runs.folder import RunFolder
 
 _ELSEWHERE = "logging.directory"  # where the run was found; it may have been moved since
 

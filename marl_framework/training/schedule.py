@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 
 def learning_rate_factor(config: Config, step: int) -> float:

@@ -9,29 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.coma.graphs import make_graphs
-from marl_framework.coma.policy import epsilon_at
-from marl_framework.coma.ranks import mean_over_ranks, means_over_ranks
-from marl_framework.coma.rollout import RolloutCollector
-from marl_framework.coma.symmetry import make_symmetries
-from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, config_to_dict
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.graphs import make_graphs
+from marl_framework.algorithms.policy import epsilon_at
+from marl_framework.algorithms.ranks import mean_over_ranks, means_over_ranks
+from marl_framework.algorithms.rollout import RolloutCollector
+from marl_framework.algorithms.symmetry import make_symmetries
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import evaluate, validate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.task import MissionTask
 from marl_framework.planners import LearnedPlanner
+from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointKeeper
+from marl_framework.runs.files import link_file
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.console import ProgressView
 from marl_framework.training.distributed import Ranks
-from marl_framework.training.files import link_file
 from marl_framework.training.hardware import HardwareMonitor
-from marl_framework.training.keeper import BEST, LAST, CheckpointKeeper
-from marl_framework.training.logger import TrainingLogger
-from marl_framework.training.monitor import StageTimer, profile_steps
+from marl_framework.training.logging import TrainingLogger
 from marl_framework.training.numerics import check_numbers
 from marl_framework.training.outcome import describe_machine, flown_metrics, results, timing
-from marl_framework.training.progress import ProgressView
 from marl_framework.training.resume import check_fit
-from marl_framework.training.run_folder import RunFolder
 from marl_framework.training.schedule import learning_rate_factor, passes
 from marl_framework.training.streams import (
     renew_stream,
@@ -39,7 +40,7 @@ from marl_framework.training.streams import (
     stream_state,
     tell_of_other_streams,
 )
-from marl_framework.training.task import MissionTask
+from marl_framework.training.timing import StageTimer, profile_steps
 from marl_framework.training.writers import check_writers, more_writers
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 
 TENSORBOARD = "TensorBoard"
 WANDB = "Weights & Biases"

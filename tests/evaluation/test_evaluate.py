@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
-from marl_framework.config import Config
-from marl_framework.config_io import config_to_dict, dump_config
+from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.config.loading import config_to_dict, dump_config
+from marl_framework.config.model import Config
 from marl_framework.evaluate import main
 from marl_framework.evaluation.comparison import batch_size
-from marl_framework.training.checkpoint import save_checkpoint
+from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
 
 TRAINED = small_config(agents=2, networks={"device": "cpu"})

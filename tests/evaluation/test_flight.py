@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 from marl_framework.evaluation import metrics
 from marl_framework.evaluation.flight import FlightRecord, evaluate, fly, validate
 from marl_framework.evaluation.missions import MissionStreams, _mission_seed, planner_generator

@@ -17,7 +17,8 @@ from torch import nn
 from torchrl.envs import Compose, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
-from marl_framework.config_io import ConfigError, load_config
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
 from marl_framework.integrations import benchmarl
 from marl_framework.integrations.benchmarl import MissionTask
 from tests.integrations.core_flight import fly

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchrl.modules import MaskedCategorical, ProbabilisticActor
 from torchrl.objectives import SoftUpdate, ValueEstimators
 
-from marl_framework.coma.rollout import Rollout, RolloutCollector
-from marl_framework.coma_wrapper import COMAWrapper
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.integrations.torchrl import COMALoss, CounterfactualCritic
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.training.task import MissionTask
+from marl_framework.observations.task import MissionTask
 from tests.small import small_config
 
 # The target critic stands still where a test does not move it.

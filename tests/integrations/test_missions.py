@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 from marl_framework.integrations import rendering
 from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
 from marl_framework.mission.lattice import Lattice

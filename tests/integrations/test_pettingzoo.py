@@ -7,7 +7,7 @@ import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test, render_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 from marl_framework.integrations.pettingzoo import MissionParallelEnv
 from tests.integrations.core_flight import fly
 from tests.small import small_config

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks import harness, wrappers
-from marl_framework.config_io import load_config
+from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
 
 SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--seconds-per-row", "0.001"]

@@ -14,7 +14,7 @@ from benchmarks import reference
 from benchmarks.record import Case, Flight, fly
 from benchmarks.reference import Geometry, Position
 from benchmarks.replay import TOLERANCES, pairs, replay
-from marl_framework.config import Config
+from marl_framework.config.model import Config
 
 JUMPS = (0.499, 0.501)  # of the weight that entropy channels are multiplied with
 BESIDE_A_JUMP = 1e-5

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_framework.config_io import ConfigError
+from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner

@@ -7,8 +7,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
-from marl_framework.config import Config
+from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.coma_wrapper import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner

@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from marl_framework.coma import graphs as graphs_module
-from marl_framework.coma.graphs import Graphs, make_graphs
-from marl_framework.coma_wrapper import COMAWrapper
-from marl_framework.config import Config, NetworksConfig
-from marl_framework.config_io import ConfigError
+from marl_framework.algorithms import graphs as graphs_module
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.graphs import Graphs, make_graphs
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.model import Config
 from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training import trainer as trainer_module
-from marl_framework.training.checkpoint import load_checkpoint, save_checkpoint
-from marl_framework.training.monitor import StageTimer
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 from tests.tape import HostReadError, Tape, TapeBackend

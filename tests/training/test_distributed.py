@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from marl_framework.coma.ranks import mean_over_ranks, number_of_ranks, with_shared_gradients
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, load_config
+from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks, with_shared_gradients
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 from marl_framework.main import main
+from marl_framework.runs.folder import RunFolder
 from marl_framework.training.distributed import (
     LeaderError,
     Ranks,
@@ -25,7 +27,6 @@ from marl_framework.training.distributed import (
     started_by,
 )
 from marl_framework.training.memory import check_memory, memory_advice, memory_estimate
-from marl_framework.training.run_folder import RunFolder
 from marl_framework.training.trainer import Trainer
 from tests.training.two_ranks import arguments
 

@@ -11,7 +11,7 @@ import torch
 
 from marl_framework.training import hardware
 from marl_framework.training.hardware import HardwareMonitor, HostReader, gpu_readers
-from marl_framework.training.logger import METRICS
+from marl_framework.training.logging import METRICS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from marl_framework.training.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint
 from tests.training.test_two_ranks import ROOT, torchrun
 from tests.training.two_ranks import arguments
 

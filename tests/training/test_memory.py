@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from marl_framework.config import Config
-from marl_framework.config_io import ConfigError, load_config
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.training import memory

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.config_io import ConfigError, load_config
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
 from marl_framework.main import main
 from marl_framework.training import writers
-from marl_framework.training.logger import TrainingLogger
+from marl_framework.training.logging import TrainingLogger
 from marl_framework.training.writers import WANDB, WandbWriter, more_writers
 
 STUB = """

@@ -19,14 +19,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from marl_framework.coma.batch import Transitions
-from marl_framework.coma.rollout import Rollout
-from marl_framework.config import Config
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.rollout import Rollout
+from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.training import distributed, session
 from marl_framework.training.distributed import Ranks, joined
 from marl_framework.training.trainer import Trainer
-from tests.coma.test_wrapper import make, rollout_on
+from tests.algorithms.test_wrapper import make, rollout_on
 
 SCHEDULE = (
     "experiment.missions.n_episodes=8",
@@ -130,7 +130,7 @@ if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
     distributed._LEADER_SPEAKS = 0.0
-    session.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
+    launch.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
     Trainer._draw_mission = lambda *_: None
     with joined(Config(), torch.device("cpu"), ranks):
         torch.set_default_dtype(torch.float64)

@@ -1,0 +1,1 @@
+"""How a team learns: the protocol of an algorithm, COMA, and what algorithms share."""

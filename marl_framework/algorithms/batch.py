@@ -1,0 +1,73 @@
+"""Transitions without their order in time, and what one wants to watch of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.policy import kl_divergence, policy_entropy
+from marl_framework.algorithms.rollout import Rollout
+from marl_framework.networks.convolutional import taken
+
+
+@dataclass
+class Transitions:
+    """Transitions [B, …], each one move of one UAV."""
+
+    states: Tensor
+    actions: Tensor
+    masks: Tensor
+    old_probabilities: Tensor
+    targets: Tensor
+
+    @classmethod
+    def of(cls, rollout: Rollout, targets: Tensor) -> Transitions:
+        """Return all transitions of a rollout with their targets [T, E, N], as views."""
+        return cls(
+            states=rollout.states.flatten(0, 2),
+            actions=rollout.actions.flatten(),
+            masks=rollout.masks.flatten(0, 2),
+            old_probabilities=rollout.probabilities.flatten(0, 2),
+            targets=targets.flatten(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __getitem__(self, index: Tensor) -> Transitions:
+        return Transitions(**{name: field[index] for name, field in vars(self).items()})
+
+    def split(self, size: int) -> list[Transitions]:
+        """Return parts of at most `size` transitions as views; the whole for 0."""
+        if size == 0 or size >= len(self):
+            return [self]
+        columns = zip(*(field.split(size) for field in vars(self).values()), strict=True)
+        return [Transitions(*column) for column in columns]
+
+
+@torch.no_grad()
+def diagnostics(
+    batch: Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
+) -> dict[str, Tensor]:
+    """Return what one wants to watch of a batch, by name of `training.logging.METRICS`.
+
+    Args:
+        batch: B transitions.
+        values: Q(s, ·) before the update, [B, A].
+        probabilities: π before the update, [B, A].
+        advantages: of the actions taken, [B].
+    """
+    q = taken(values, batch.actions)
+    residual = (batch.targets - q).var()
+    return {
+        "q_taken": q.mean(),
+        "td_error": (batch.targets - q).abs().mean(),
+        "explained_variance": 1 - residual / batch.targets.var().clamp(min=1e-8),
+        "advantage": advantages.mean(),
+        "advantage_std": advantages.std(),
+        "policy_entropy": policy_entropy(probabilities).mean(),
+        "largest_probability": probabilities.max(-1).values.mean(),
+        "kl": kl_divergence(batch.old_probabilities, probabilities).mean(),
+    }

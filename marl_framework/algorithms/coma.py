@@ -1,0 +1,368 @@
+"""COMA on one device: actor, critic and target critic, their optimisers and their update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.batch import Transitions, diagnostics
+from marl_framework.algorithms.graphs import Graphs
+from marl_framework.algorithms.losses import (
+    actor_loss,
+    counterfactual_advantage,
+    critic_loss,
+    normalized,
+)
+from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
+from marl_framework.algorithms.ranks import (
+    exchange_gradients,
+    mean_over_ranks,
+    means_over_ranks,
+    with_shared_gradients,
+)
+from marl_framework.algorithms.returns import td_lambda_returns
+from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.symmetry import Symmetries
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.model import Config
+from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
+from marl_framework.mission.lattice import action_offsets
+from marl_framework.networks.convolutional import (
+    ActorNetwork,
+    CriticNetwork,
+    NetworkSizes,
+    follow,
+    taken,
+)
+
+_TARGET_CHUNK = 4096
+
+
+def mission_sizes(config: Config) -> NetworkSizes:
+    """Return the network sizes that a mission's configuration asks for."""
+    return NetworkSizes(
+        actor_channels=len(config.observation.actor_channels),
+        critic_channels=len(config.observation.critic_channels),
+        shape=config.lattice_shape[:2],
+        num_actions=len(action_offsets(config.experiment.constraints.num_actions)),
+    )
+
+
+class COMAWrapper:
+    """The three networks of COMA under automatic mixed precision (Foerster et al. 2018).
+
+    Args:
+        networks: widths, rates and schedule.
+        sizes: what the task asks of the networks; `mission_sizes(config)` for missions.
+        device: where everything lives.
+        symmetries: of the task, to learn from turned transitions too.
+        graphs: run whole updates as CUDA graphs.
+
+    Attributes:
+        actor, critic, target_critic: modules in float32; forward passes run in `precision`.
+        training_steps: updates made so far.
+    """
+
+    def __init__(
+        self,
+        networks: NetworksConfig,
+        sizes: NetworkSizes,
+        device: torch.device | str,
+        symmetries: Symmetries | None = None,
+        graphs: Graphs | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self._symmetries = symmetries
+        self._graphs = graphs
+        self.sizes = sizes
+        self.precision = resolve_precision(networks.precision, self.device)
+        self.training_steps = 0
+        self._skipped = torch.zeros((), device=self.device)
+        self._halted = torch.zeros((), device=self.device)
+        self._networks = networks
+        configure_backends(networks, self.device)
+        actor, critic = networks.actor, networks.critic
+        self.actor = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim).to(self.device)
+        self.critic, self.target_critic = (
+            CriticNetwork(sizes, critic.conv_channels, critic.fc1_dim).to(self.device)
+            for _ in range(2)
+        )
+        self.target_critic.requires_grad_(False)
+        follow(self.target_critic, self.critic, 1.0)
+        recorded = graphs is not None
+        self.actor_optimizer = make_adam(self.actor, actor.learning_rate, recorded)
+        self.critic_optimizer = make_adam(self.critic, critic.learning_rate, recorded)
+        self.scaler = grad_scaler(self.device, self.precision)
+        if networks.kl_limit and self.scaler.is_enabled():
+            raise ConfigError(
+                "networks.kl_limit: does not work with float16, whose scaler decides which updates "
+                "are made; use networks.precision=bfloat16 or float32, or networks.kl_limit=0"
+            )
+        for network in (self.actor, self.critic):
+            network.recompute = networks.gradient_checkpointing
+        # Modules that learn: the same parameters, gradients averaged over all ranks.
+        self._actor = with_shared_gradients(self.actor, self.device)
+        self._critic = with_shared_gradients(self.critic, self.device)
+
+    # Acting -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def policy(self, observation: Tensor) -> Tensor:
+        """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
+        with self._amp():
+            return self.actor(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])
+
+    # Learning -----------------------------------------------------------------------------
+
+    def set_learning_rates(self, factor: float) -> None:
+        """Multiply the configured learning rates of actor and critic, for the next updates."""
+        for optimizer, rate in (
+            (self.actor_optimizer, self._networks.actor.learning_rate),
+            (self.critic_optimizer, self._networks.critic.learning_rate),
+        ):
+            set_rate(optimizer, rate * factor)
+
+    def update(
+        self,
+        rollout: Rollout,
+        epsilon: float,
+        generator: torch.Generator | None = None,
+        steps: int = 1,
+    ) -> dict[str, Tensor]:
+        """Make training steps: targets once, then `data_passes` over all transitions.
+
+        Each pass makes `batch_number` updates for each training step, so the transitions of K
+        steps get as many updates together as they would one step after the other.
+
+        Args:
+            rollout: whole episodes; on several ranks this one's, as many as the others'.
+            epsilon: floor of the policy that flew them.
+            generator: shuffles and turns the transitions; on the networks' device.
+            steps: training steps that the rollout is for.
+
+        Returns:
+            Tensors on the device (see `training.logging`), means over all batches and ranks; what
+            only describes policy and critic is a mean over the last pass.
+        """
+        if self._graphs is None:
+            stats = self._pass_over(rollout, epsilon, generator, steps)
+        else:
+
+            def packed(number: Tensor) -> tuple[tuple[str, ...], Tensor]:
+                found = self._pass_over(rollout, number, generator, steps)
+                return tuple(found), torch.stack(list(found.values()))
+
+            key = ("update", steps)
+            names, values = self._graphs.run(key, rollout, packed, epsilon, generator)
+            stats = dict(zip(names, values.clone().unbind(), strict=True))
+        self.training_steps += steps
+        self._update_target(steps)
+        return stats
+
+    def _pass_over(
+        self,
+        rollout: Rollout,
+        epsilon: float | Tensor,
+        generator: torch.Generator | None,
+        steps: int,
+    ) -> dict[str, Tensor]:
+        """Make all updates of `update`: what the device alone does."""
+        targets = self.targets(rollout)
+        flat = Transitions.of(rollout, targets)
+        batches = min(self._networks.batch_number * steps, len(flat))
+        records: dict[str, list[Tensor]] = {}
+        self._halted.zero_()
+        passes = self._networks.data_passes
+        for number in range(passes):
+            order = torch.randperm(len(flat), generator=generator, device=self.device)
+            for index in order.tensor_split(batches):
+                batch = flat[index]
+                if self._symmetries is not None:
+                    which = self._symmetries.draw(len(batch), generator)
+                    batch = self._symmetries.apply(batch, which)
+                record = self._learn(batch, epsilon, describe=number == passes - 1)
+                for key, value in record.items():
+                    records.setdefault(key, []).append(value)
+        stats = {key: torch.stack(values).mean() for key, values in records.items()}
+        stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
+        self._skipped += stats["skipped_updates"]
+        stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
+        return means_over_ranks(stats)
+
+    @torch.no_grad()
+    def targets(self, rollout: Rollout) -> Tensor:
+        """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
+        states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
+        with self._amp():
+            values = torch.cat([self.target_critic(s) for s in states.split(_TARGET_CHUNK)])
+        values = taken(values, actions).view_as(rollout.actions)
+        return td_lambda_returns(
+            rollout.rewards, values, self._networks.gamma, self._networks.lambda_
+        )
+
+    def _learn(
+        self, batch: Transitions, epsilon: float | Tensor, describe: bool = True
+    ) -> dict[str, Tensor]:
+        """Update critic and actor on one batch; the advantage uses the critic before its update.
+
+        The networks take the batch in parts of `micro_batch` transitions and add their
+        gradients up, weighted so that the update is that of the whole batch.
+        """
+        parts = batch.split(self._networks.micro_batch)
+        values, value_loss, value_norm, bad_value = self._learn_critic(parts)
+        learned, policy_loss, policy_norm, bad_policy = self._learn_actor(parts, values, epsilon)
+        self.scaler.update()
+        record = {
+            "critic_loss": value_loss,
+            "actor_loss": policy_loss,
+            "critic_gradient_norm": value_norm,
+            "actor_gradient_norm": policy_norm,
+            "skipped_updates": bad_value + bad_policy,
+        }
+        if self._networks.kl_limit:
+            record["kl_halted"] = self._halted.clone()
+        if describe:
+            probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
+            record |= diagnostics(batch, torch.cat(values), probabilities, advantages)
+        return record
+
+    def _learn_critic(
+        self, parts: list[Transitions]
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+        """Return the values of each part before the update, loss, norm and if it was skipped."""
+        values, losses = [], []
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        for part in parts:
+            with exchange_gradients(self._critic, now=part is parts[-1]):
+                with self._amp():
+                    found = self._critic(part.states)
+                losses.append(
+                    self._backward(critic_loss(found, part.actions, part.targets), part, parts)
+                )
+            values.append(found.detach())
+        loss = mean_over_ranks(torch.stack(losses).sum())
+        norm, bad = descend(
+            loss,
+            self.critic_optimizer,
+            self.scaler,
+            self._networks.critic.gradient_norm,
+        )
+        return values, loss, norm, bad
+
+    def _learn_actor(
+        self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
+        """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
+        networks, losses, learned = self._networks, [], []
+        weights: Sequence[Tensor] | None = None
+        if networks.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
+            with torch.no_grad():
+                pairs = zip(parts, values, strict=True)
+                advantages = torch.cat([self._judge(p, v, epsilon)[1] for p, v in pairs])
+            weights = normalized(advantages).split([len(part) for part in parts])
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        for index, (part, own) in enumerate(zip(parts, values, strict=True)):
+            with exchange_gradients(self._actor, now=part is parts[-1]):
+                probabilities, advantage = self._judge(part, own, epsilon)
+                weight = advantage
+                if networks.normalize_advantages:
+                    weight = normalized(advantage) if weights is None else weights[index]
+                loss = actor_loss(
+                    probabilities,
+                    part.actions,
+                    weight,
+                    networks.entropy_coefficient,
+                    part.old_probabilities,
+                    networks.clip_ratio,
+                )
+                losses.append(self._backward(loss, part, parts))
+            learned.append((probabilities.detach(), advantage))
+        loss = mean_over_ranks(torch.stack(losses).sum())
+        if networks.kl_limit:
+            self._watch_kl(parts, [probabilities for probabilities, _ in learned])
+        norm, bad = descend(
+            loss,
+            self.actor_optimizer,
+            self.scaler,
+            networks.actor.gradient_norm,
+            self._halted,
+        )
+        return learned, loss, norm, bad
+
+    def _watch_kl(self, parts: list[Transitions], probabilities: list[Tensor]) -> None:
+        """Halt the actor until the next training step where it is too far from what flew."""
+        sums = [
+            kl_divergence(part.old_probabilities, now).sum()
+            for part, now in zip(parts, probabilities, strict=True)
+        ]
+        mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
+        self._halted.logical_or_(mean > self._networks.kl_limit)
+
+    def _judge(
+        self, part: Transitions, values: Tensor, epsilon: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
+        with self._amp():
+            logits = self._actor(part.states[:, : self.sizes.actor_channels])
+        probabilities = policy_probabilities(logits, part.masks, epsilon)
+        returns = part.targets if self._networks.advantage == "return" else None
+        baseline = probabilities.detach()
+        return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
+
+    def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
+        """Add the gradient of a part's mean loss, as its share of the batch; return the share."""
+        if len(parts) > 1:
+            loss = loss * (len(part) / sum(len(p) for p in parts))
+        self.scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _update_target(self, steps: int) -> None:
+        critic, every = self._networks.critic, self._networks.copy_rate
+        if critic.target_update_mode == "soft":
+            tau = critic.tau if steps == 1 else 1 - (1 - critic.tau) ** steps
+            follow(self.target_critic, self.critic, tau)
+        elif self.training_steps // every > (self.training_steps - steps) // every:
+            follow(self.target_critic, self.critic, 1.0)
+
+    def _amp(self) -> Any:
+        return autocast(self.device, self.precision)
+
+    # Saving -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimisers, scaler and counter; loadable with `weights_only=True`."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "training_step": self.training_steps,
+            "skipped_updates": self._skipped,
+        }
+
+    def count_skipped(self) -> int:
+        """Return how many updates were not finite and not applied so far; waits for the device."""
+        return int(self._skipped)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned; other keys of `state` are left alone."""
+        for name in ("actor", "critic", "target_critic"):
+            getattr(self, name).load_state_dict(state[name])
+        for name in ("actor_optimizer", "critic_optimizer"):
+            optimizer = getattr(self, name)
+            own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
+            optimizer.load_state_dict({**state[name], "param_groups": own})
+        self.set_learning_rates(1.0)
+        if self._graphs is not None:
+            self._graphs.forget()  # they know the optimisers' former tensors
+        if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
+            self.scaler.load_state_dict(state["scaler"])
+        self.training_steps = int(state["training_step"])
+        self._skipped.copy_(state["skipped_updates"])

@@ -1,0 +1,187 @@
+"""Whole episodes and updates as CUDA graphs: recorded once, then started by a single call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.ranks import number_of_ranks
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import NetworksConfig
+from marl_framework.device import resolve_precision
+
+_WARM_UP = 2  # eager calls: they make the buffers and find the kernels that a recording keeps
+
+Result = TypeVar("Result")
+
+
+class Backend(Protocol):
+    """What records and replays; PyTorch's CUDA graphs, or a test's stand-in for them."""
+
+    def eager(self, function: Callable[[], Result]) -> Result:
+        """Run a function where `capture` would record it."""
+
+    def capture(
+        self, function: Callable[[], Result], generator: torch.Generator | None
+    ) -> tuple[Result, Callable[[], None]]:
+        """Record a function without running its kernels; return its result and what runs them.
+
+        Raises:
+            RuntimeError: it cannot be recorded; everything is as it was.
+        """
+
+
+class CudaBackend:
+    """Records on a stream of its own, as PyTorch asks for.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def eager(self, function: Callable[[], Result]) -> Result:
+        """See `Backend.eager`."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = function()
+        current.wait_stream(self._stream)
+        return result
+
+    def capture(
+        self, function: Callable[[], Result], generator: torch.Generator | None
+    ) -> tuple[Result, Callable[[], None]]:
+        """See `Backend.capture`."""
+        graph = torch.cuda.CUDAGraph()
+        before = None if generator is None else generator.get_state()
+        if generator is not None:
+            graph.register_generator_state(generator)
+        try:
+            # The outer context leaves the stream where a broken recording does not.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                result = function()
+        except RuntimeError:
+            if generator is not None and before is not None:  # its state may still be recording
+                fresh = torch.Generator(self._device)
+                fresh.set_state(before)
+                generator.graphsafe_set_state(fresh)
+            raise
+        return result, graph.replay
+
+
+@dataclass
+class _Recording:
+    owner: object
+    generator: torch.Generator | None
+    number: Tensor
+    calls: int = 0
+    result: Any = None
+    replay: Callable[[], None] | None = None
+
+
+class Graphs:
+    """Runs functions as CUDA graphs.
+
+    A function runs eagerly twice and is recorded with its third call; from then on its Python
+    code does not run any more. So all it reads and writes must stay where it is in memory, all
+    random numbers must come from one generator, and nothing may be read back to the host. Where
+    a recording fails, a warning says so and everything runs eagerly from then on.
+
+    Args:
+        device: where everything lives.
+        backend: records and replays; CUDA graphs by default.
+    """
+
+    def __init__(self, device: torch.device, backend: Backend | None = None) -> None:
+        self._device = device
+        self._backend = CudaBackend(device) if backend is None else backend
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._works = True
+
+    def run(
+        self,
+        key: Hashable,
+        owner: object,
+        function: Callable[[Tensor], Result],
+        number: float,
+        generator: torch.Generator | None,
+    ) -> Result:
+        """Return what a function returns; the next call with the same key may overwrite it.
+
+        Args:
+            key: tells functions apart, and shapes.
+            owner: of the tensors that the function reads; another owner is another recording.
+            function: of the number.
+            number: what changes from call to call; the function gets it as a scalar tensor.
+            generator: of all random numbers; another one is another recording.
+        """
+        known = self._recordings.get(key)
+        if known is None or known.owner is not owner or known.generator is not generator:
+            # In double precision it gives the same bits as a Python number.
+            scalar = torch.zeros((), dtype=torch.float64, device=self._device)
+            known = self._recordings[key] = _Recording(owner, generator, scalar)
+        known.number.fill_(number)
+        if self._works and known.replay is None and known.calls >= _WARM_UP:
+            self._record(known, function)
+        if known.replay is None:
+            known.calls += 1
+            scalar = known.number
+            return self._backend.eager(lambda: function(scalar))
+        known.replay()
+        result: Result = known.result
+        return result
+
+    def forget(self) -> None:
+        """Drop all recordings: tensors that they know are about to be replaced."""
+        self._recordings.clear()
+
+    def _record(self, known: _Recording, function: Callable[[Tensor], Result]) -> None:
+        try:
+            known.result, known.replay = self._backend.capture(
+                lambda: function(known.number), known.generator
+            )
+        except RuntimeError as error:
+            self._works = False
+            self.forget()  # earlier recordings draw from the generator's former state
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"networks.cuda_graphs: off from here on, a recording failed: {reason}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def make_graphs(networks: NetworksConfig, device: torch.device) -> Graphs | None:
+    """Return what runs episodes and updates as CUDA graphs; None where that is off or no GPU is.
+
+    Raises:
+        ConfigError: something else that is configured cannot be recorded.
+    """
+    if not networks.cuda_graphs or device.type != "cuda":
+        return None
+    reason = None
+    if number_of_ranks() > 1:
+        reason = "several ranks, which exchange their gradients; train on one rank"
+    elif networks.gradient_checkpointing:
+        reason = "networks.gradient_checkpointing; set it to false"
+    elif resolve_precision(networks.precision, device) == torch.float16:
+        reason = (
+            "float16, whose scaler reads from the device; "
+            "use networks.precision=bfloat16 or float32"
+        )
+    if reason is not None:
+        raise ConfigError(
+            f"networks.cuda_graphs: does not work with {reason}, or networks.cuda_graphs=false"
+        )
+    return Graphs(device)

@@ -1,0 +1,75 @@
+"""The losses of COMA (Foerster et al. 2018, equations 3–5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.policy import log_probabilities, policy_entropy
+from marl_framework.algorithms.ranks import mean_over_ranks
+from marl_framework.networks.convolutional import taken
+
+
+def counterfactual_advantage(
+    values: Tensor, probabilities: Tensor, actions: Tensor, returns: Tensor | None = None
+) -> Tensor:
+    """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'): what the own action added, others held fixed.
+
+    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same and does not depend on the
+    own action, so the gradient has no bias from it; what the action led to is taken from the
+    mission flown instead of from a critic that has seen it seldom.
+
+    Args:
+        values: Q(s, ·) [..., A].
+        probabilities: π [..., A].
+        actions: taken [...].
+        returns: TD(λ) returns G [...] of the actions taken; None = the critic's Q(s, a).
+    """
+    gained = taken(values, actions) if returns is None else returns
+    return gained - (probabilities * values).sum(-1)
+
+
+def critic_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B]."""
+    return (taken(values, actions) - targets).square().mean()
+
+
+def actor_loss(
+    probabilities: Tensor,
+    actions: Tensor,
+    advantages: Tensor,
+    entropy_coefficient: float,
+    old_probabilities: Tensor | None = None,
+    clip_ratio: float = 0.0,
+) -> Tensor:
+    """Return -mean(A·log π(a)) - entropy_coefficient·mean(entropy of π).
+
+    With a clip ratio c > 0 the first term is the clipped surrogate of PPO (Schulman et al.
+    2017, equation 7), -mean min(ρ·A, clip(ρ, 1 - c, 1 + c)·A) with ρ = π(a)/π_old(a): repeated
+    passes over the same transitions then cannot push the policy far from the one that flew them.
+
+    Args:
+        probabilities: π of the acting policy, [B, A].
+        actions: taken [B].
+        advantages: [B], held constant.
+        entropy_coefficient: weight of the entropy bonus.
+        old_probabilities: π when the actions were taken, [B, A]; needed for clipping.
+        clip_ratio: c, 0 = no clipping.
+    """
+    advantages = advantages.detach()
+    chosen = taken(probabilities, actions)
+    if clip_ratio > 0 and old_probabilities is not None:
+        ratio = chosen / taken(old_probabilities, actions)
+        clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+        loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+    else:
+        loss = -(advantages * log_probabilities(chosen)).mean()
+    if entropy_coefficient > 0:
+        loss = loss - entropy_coefficient * policy_entropy(probabilities).mean()
+    return loss
+
+
+def normalized(advantages: Tensor) -> Tensor:
+    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks."""
+    centred = advantages - mean_over_ranks(advantages.mean())
+    return centred / (mean_over_ranks(centred.square().mean()).sqrt() + 1e-8)

@@ -1,0 +1,163 @@
+"""Collects whole episodes of a team task into one preallocated batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.graphs import Graphs
+from marl_framework.algorithms.policy import policy_probabilities, sample_actions
+from marl_framework.networks.convolutional import NetworkSizes
+
+
+class TeamTask(Protocol):
+    """What COMA needs of an environment: E episodes of T steps for N agents, on one device."""
+
+    num_envs: int
+    n_agents: int
+    episode_length: int
+    sizes: NetworkSizes
+    device: torch.device
+    generator: torch.Generator
+
+    def reset(self) -> None:
+        """Start E new episodes."""
+
+    def observe(self) -> Tensor:
+        """Return observations [E, N, C_a, X, Y]."""
+
+    def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Ask `choose(i, mask[E, A])` of agents 0 … N - 1; return actions [E, N] and masks."""
+
+    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
+        """Return critic states [E, N, C_c, X, Y]; the first C_a channels are the observation."""
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Move on; return the shared reward [E] and metrics of the step [E, M]."""
+
+
+@dataclass
+class Rollout:
+    """E whole episodes; the time axis leads. Written once, by `RolloutCollector`."""
+
+    states: Tensor
+    """Critic states [T, E, N, C_c, X, Y]; the first C_a channels are the actor's input."""
+    actions: Tensor
+    """[T, E, N] int64."""
+    masks: Tensor
+    """Allowed actions when acting, [T, E, N, A] bool."""
+    probabilities: Tensor
+    """π of the acting policy, [T, E, N, A]."""
+    rewards: Tensor
+    """Shared reward, [T, E]."""
+    metrics: Tensor
+    """What the task reports of each step, [T, E, M]."""
+
+    def missions(self, first: int, end: int) -> Rollout:
+        """Return the missions `first` up to `end` as views."""
+        return Rollout(**{name: field[:, first:end] for name, field in vars(self).items()})
+
+    @property
+    def transitions(self) -> int:
+        """Number of agent steps T·E·N."""
+        return self.actions.numel()
+
+
+class RolloutCollector:
+    """Flies E episodes with the current policy.
+
+    Args:
+        task: the environment.
+        num_metrics: M of `TeamTask.step`.
+        graphs: run whole episodes as CUDA graphs; the task must keep its tensors in place.
+    """
+
+    def __init__(self, task: TeamTask, num_metrics: int = 0, graphs: Graphs | None = None) -> None:
+        self.task = task
+        self._num_metrics = num_metrics
+        self._graphs = graphs
+        self._reused: dict[int, Rollout] = {}
+
+    def collect(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float, rounds: int = 1
+    ) -> Rollout:
+        """Return rounds·E whole episodes, E at a time.
+
+        With graphs the next call with as many rounds writes over them.
+
+        Args:
+            policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
+            epsilon: floor of the acting policy.
+            rounds: how often E missions are flown.
+        """
+        missions = rounds * self.task.num_envs
+        if self._graphs is None:
+            return self._fly_all(policy, epsilon, self._empty(missions))
+        if rounds not in self._reused:
+            self._reused[rounds] = self._empty(missions)
+        rollout = self._reused[rounds]
+        return self._graphs.run(
+            ("rollout", rounds, policy),
+            rollout,
+            lambda number: self._fly_all(policy, number, rollout),
+            epsilon,
+            self.task.generator,
+        )
+
+    def _fly_all(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
+    ) -> Rollout:
+        size = self.task.num_envs
+        # Autocast forgets the weights it has cast when its outermost context ends; in this one
+        # they are cast once for the whole rollout.
+        with torch.autocast(self.task.device.type, enabled=False):
+            for first in range(0, rollout.rewards.shape[1], size):
+                self._fly(policy, epsilon, rollout.missions(first, first + size))
+        return rollout
+
+    def _fly(
+        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
+    ) -> None:
+        """Write one episode of E missions into a rollout of as many."""
+        task = self.task
+        task.reset()
+        for t in range(task.episode_length):
+            observation = task.observe()
+            logits = policy(observation)
+            uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
+            choose = _chooser(logits, uniform, epsilon, rollout.probabilities[t])
+            actions, masks = task.choose_in_order(choose)
+            rollout.actions[t] = actions
+            rollout.masks[t] = masks
+            rollout.states[t] = task.critic_state(observation, actions)
+            rollout.rewards[t], rollout.metrics[t] = task.step(actions)
+
+    def _empty(self, missions: int) -> Rollout:
+        task, sizes = self.task, self.task.sizes
+        lead = (task.episode_length, missions)
+        team = (*lead, task.n_agents)
+        device = task.device
+        return Rollout(
+            states=torch.empty(*team, sizes.critic_channels, *sizes.shape, device=device),
+            actions=torch.empty(team, dtype=torch.int64, device=device),
+            masks=torch.empty(*team, sizes.num_actions, dtype=torch.bool, device=device),
+            probabilities=torch.empty(*team, sizes.num_actions, device=device),
+            rewards=torch.empty(lead, device=device),
+            metrics=torch.empty(*lead, self._num_metrics, device=device),
+        )
+
+
+def _chooser(
+    logits: Tensor, uniform: Tensor, epsilon: float | Tensor, probabilities: Tensor
+) -> Callable[[int, Tensor], Tensor]:
+    """Return how UAV i samples an action under its mask; its π is written to `probabilities`."""
+
+    def choose(i: int, mask: Tensor) -> Tensor:
+        probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
+        return sample_actions(probabilities[:, i], uniform[:, i])
+
+    return choose

@@ -1,0 +1,106 @@
+"""Symmetries of the square: a mission flipped or turned is a mission."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.mission.lattice import action_offsets
+
+OTHER_ACTIONS = "other_actions"
+
+
+class Symmetries:
+    """Shows transitions as they would have been on a flipped or turned area.
+
+    There are eight of them where a quarter turn makes a mission of a mission, else four. Rewards
+    and values stay as they are, so they must not depend on directions; maps, actions, masks and
+    policy go along. What the turned team would have done with which probability is what the team
+    did: the policy that flew goes along too, so updates weigh each action with the probability
+    that it was really taken with.
+
+    Args:
+        config: the mission; its lattice has a middle cell.
+        device: where transitions are.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+
+    def __init__(self, config: Config, device: torch.device | str) -> None:
+        _check(config)
+        x, y, _ = config.lattice_shape
+        steps = action_offsets(config.experiment.constraints.num_actions)
+        axes = [torch.eye(2, dtype=torch.int64)]
+        if config.quarter_turns:
+            axes.append(axes[0].flip(0))  # x and y exchanged
+        flips = [torch.diag(torch.tensor(signs)) for signs in product((1, -1), repeat=2)]
+        planar = [axis @ flip for axis in axes for flip in flips]
+        middle = torch.tensor((x // 2, y // 2))
+        at = torch.cartesian_prod(torch.arange(x), torch.arange(y)) - middle
+        moves = torch.tensor(steps)
+        cells, actions = [], []
+        for turn in planar:
+            source = at @ turn + middle  # turn's inverse is its transpose
+            cells.append(source[:, 0] * y + source[:, 1])
+            turned = torch.cat((moves[:, :2] @ turn.T, moves[:, 2:]), dim=1)
+            actions.append((turned.unsqueeze(1) == moves).all(-1).int().argmax(1))
+        self._cells = torch.stack(cells).to(device)
+        self._actions = torch.stack(actions).to(device)
+        self._sources = self._actions.argsort(dim=1)
+        names = config.observation.critic_channels
+        self._others = names.index(OTHER_ACTIONS) if OTHER_ACTIONS in names else None
+        nobody = self._actions.new_zeros(len(planar), 1)
+        self._codes = torch.cat((nobody, self._actions + 1), dim=1).float() / len(steps)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
+        """Draw one symmetry for each of `num` transitions, [num] int64."""
+        return torch.randint(len(self), (num,), generator=generator, device=self._cells.device)
+
+    def apply(self, batch: Transitions, which: Tensor) -> Transitions:
+        """Return transitions as symmetry `which` [B] shows them."""
+        cells = self._cells[which].unsqueeze(1).expand(-1, batch.states.shape[1], -1)
+        states = batch.states.flatten(2).gather(2, cells)
+        if self._others is not None:  # its values are actions
+            chosen = (states[:, self._others] * self._actions.shape[1]).round().long()
+            states[:, self._others] = self._codes[which].gather(1, chosen)
+        sources = self._sources[which]
+        return replace(
+            batch,
+            states=states.view_as(batch.states),
+            actions=self._actions[which, batch.actions],
+            masks=batch.masks.gather(1, sources),
+            old_probabilities=batch.old_probabilities.gather(1, sources),
+        )
+
+
+def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
+    """Return the symmetries that a training shows its transitions in; None where that is off.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+    return Symmetries(config, device) if config.networks.symmetries else None
+
+
+def _check(config: Config) -> None:
+    area, spacing = config.environment, config.experiment.constraints.spacing
+    x, y, _ = config.lattice_shape
+    ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
+    if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
+        raise ConfigError(
+            f"networks.symmetries: needs a lattice with a middle position that ends at the area's "
+            f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
+            f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
+            "experiment.constraints.spacing, or set networks.symmetries=false"
+        )

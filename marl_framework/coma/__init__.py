@@ -1,1 +1,0 @@
-"""The algorithm: networks, policy, returns and losses of COMA."""

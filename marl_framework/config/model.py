@@ -1,0 +1,254 @@
+"""Typed configuration: one frozen model per YAML section.
+
+Field names are the YAML keys. Every value is checked once, here; the rest of the code
+trusts it. Loading and overrides live in `marl_framework.config.loading`, the sections in
+`marl_framework.configuration`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from pydantic import model_validator
+
+from marl_framework.config.learning import (
+    ACTOR_CHANNELS,
+    CENTRED,
+    CRITIC_ONLY_CHANNELS,
+    ActorConfig,
+    CriticConfig,
+    DistributedConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    NetworksConfig,
+    ObservationConfig,
+)
+from marl_framework.config.mission import (
+    BaselinesConfig,
+    ConstraintsConfig,
+    EnvironmentConfig,
+    ExperimentConfig,
+    FieldOfViewConfig,
+    InformationGainConfig,
+    LawnmowerConfig,
+    MappingConfig,
+    MissionsConfig,
+    PixelConfig,
+    RandomConfig,
+    RasterConfig,
+    RewardConfig,
+    SensorConfig,
+    SensorModelConfig,
+    SimulationConfig,
+    UAVConfig,
+)
+from marl_framework.config.types import TERRAIN_KINDS, Section
+
+__all__ = [
+    "ACTOR_CHANNELS",
+    "CENTRED",
+    "CRITIC_ONLY_CHANNELS",
+    "TERRAIN_KINDS",
+    "ActorConfig",
+    "BaselinesConfig",
+    "Config",
+    "ConstraintsConfig",
+    "CriticConfig",
+    "DistributedConfig",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "ExperimentConfig",
+    "FieldOfViewConfig",
+    "InformationGainConfig",
+    "LawnmowerConfig",
+    "LoggingConfig",
+    "MappingConfig",
+    "MissionsConfig",
+    "NetworksConfig",
+    "ObservationConfig",
+    "PixelConfig",
+    "RandomConfig",
+    "RasterConfig",
+    "RewardConfig",
+    "Section",
+    "SensorConfig",
+    "SensorModelConfig",
+    "SimulationConfig",
+    "UAVConfig",
+]
+
+
+class Config(Section):
+    """Everything a params file says."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    sensor: SensorConfig = SensorConfig()
+    mapping: MappingConfig = MappingConfig()
+    experiment: ExperimentConfig = ExperimentConfig()
+    observation: ObservationConfig = ObservationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    networks: NetworksConfig = NetworksConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    @property
+    def lattice_shape(self) -> tuple[int, int, int]:
+        """Number of lattice positions (X, Y, Z)."""
+        c, e = self.experiment.constraints, self.environment
+        return (
+            math.floor(e.x_dim / c.spacing + 1e-9) + 1,
+            math.floor(e.y_dim / c.spacing + 1e-9) + 1,
+            round((c.max_altitude - c.min_altitude) / c.spacing) + 1,
+        )
+
+    @property
+    def altitudes(self) -> tuple[float, ...]:
+        """Altitudes of the lattice [m], lowest first."""
+        c = self.experiment.constraints
+        return tuple(c.min_altitude + k * c.spacing for k in range(self.lattice_shape[2]))
+
+    @property
+    def cell_size(self) -> tuple[float, float]:
+        """Cell size of the map (res_x, res_y) [m]."""
+        h, view, pixel = (
+            self.experiment.constraints.min_altitude,
+            self.sensor.field_of_view,
+            self.sensor.pixel,
+        )
+        return (
+            2 * h * math.tan(math.radians(view.angle_x) / 2) / pixel.number_x,
+            2 * h * math.tan(math.radians(view.angle_y) / 2) / pixel.number_y,
+        )
+
+    @property
+    def map_shape(self) -> tuple[int, int]:
+        """Cells of the map (R, C)."""
+        res_x, res_y = self.cell_size
+        return (
+            math.floor(self.environment.x_dim / res_x + 1e-9),
+            math.floor(self.environment.y_dim / res_y + 1e-9),
+        )
+
+    @property
+    def quarter_turns(self) -> bool:
+        """Whether a mission turned by a quarter is a mission: area and footprints are squares."""
+        area, view, pixel = self.environment, self.sensor.field_of_view, self.sensor.pixel
+        pairs = (area.x_dim, area.y_dim), (view.angle_x, view.angle_y)
+        return pixel.number_x == pixel.number_y and all(x == y for x, y in pairs)
+
+    @property
+    def episode_length(self) -> int:
+        """Moves of a mission, T = budget + 1."""
+        return self.experiment.constraints.budget + 1
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """Rounds of `num_envs` missions that fill the batches of a training step."""
+        wanted = self.networks.batch_size * self.networks.batch_number
+        return -(-wanted // self._transitions_per_rollout)
+
+    @property
+    def transitions_per_step(self) -> int:
+        """Transitions of a training step, over all ranks."""
+        return self.rollouts_per_step * self._transitions_per_rollout
+
+    @property
+    def transitions_per_batch(self) -> float:
+        """Transitions behind one update of the networks, over all ranks; mean of the batches."""
+        collected = self.transitions_per_step
+        return collected / min(self.networks.batch_number, collected)
+
+    @property
+    def learning_rate_scale(self) -> float:
+        """What `networks.lr_scaling` multiplies the learning rates by.
+
+        The batch over `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), the root of
+        that (`sqrt`, which suits Adam: Malladi et al. 2022), or 1 (`none`).
+        """
+        share = self.transitions_per_batch / self.networks.lr_base_batch
+        return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.networks.lr_scaling]
+
+    @property
+    def _transitions_per_rollout(self) -> int:
+        missions = self.environment.num_envs * self.experiment.missions.n_agents
+        return missions * self.episode_length
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        _check_lattice(self)
+        _check_noise(self)
+        _check_lawnmower(self)
+        _check_learning_rates(self)
+        return self
+
+
+def _check_lattice(config: Config) -> None:
+    x, y, _ = config.lattice_shape
+    rows, cols = config.map_shape
+    if x < 2 or y < 2:
+        raise ValueError(
+            f"experiment.constraints.spacing {config.experiment.constraints.spacing:g} m leaves "
+            f"a lattice of {x} x {y} positions; environment.x_dim and y_dim must hold 2 x 2"
+        )
+    if x * y > 2**14:
+        raise ValueError(
+            f"a lattice of {x} x {y} positions is too large; raise experiment.constraints.spacing"
+        )
+    if x > rows or y > cols:
+        raise ValueError(
+            f"the lattice of {x} x {y} positions is finer than the map of {rows} x {cols} "
+            f"cells; raise sensor.pixel.number_x and number_y or experiment.constraints.spacing"
+        )
+    if rows * cols > 2**26:
+        raise ValueError(
+            f"a map of {rows} x {cols} cells is too large; lower sensor.pixel.number_x and "
+            f"number_y or environment.x_dim and y_dim"
+        )
+    if config.experiment.missions.n_agents > x * y:
+        raise ValueError(
+            f"experiment.missions.n_agents {config.experiment.missions.n_agents} exceeds the "
+            f"{x} x {y} = {x * y} start cells of the lattice"
+        )
+
+
+def _check_noise(config: Config) -> None:
+    model = config.sensor.model
+    low, high = min(model.table), max(model.table)
+    for h in config.altitudes:
+        if model.type == "table" and not low - 1e-9 <= h <= high + 1e-9:
+            raise ValueError(
+                f"sensor.model.table covers {low:g} to {high:g} m, not the altitude "
+                f"{h:g} m that experiment.constraints asks for; add that altitude"
+            )
+        noise = model.coeff_a * (1 - math.exp(-model.coeff_b * h))
+        if model.type == "exponential" and not 0 < noise < 0.5:
+            raise ValueError(
+                f"sensor.model.coeff_a {model.coeff_a:g} and coeff_b {model.coeff_b:g} "
+                f"give a noise of {noise:g} at {h:g} m; it must lie between 0 and 0.5"
+            )
+
+
+def _check_lawnmower(config: Config) -> None:
+    altitude = config.experiment.baselines.lawnmower.altitude
+    lawnmower = config.experiment.missions.type == "lawnmower"
+    if lawnmower and all(abs(altitude - h) > 1e-6 for h in config.altitudes):
+        listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
+        raise ValueError(
+            f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
+            f"altitudes ({listed})"
+        )
+
+
+def _check_learning_rates(config: Config) -> None:
+    networks, scale = config.networks, config.learning_rate_scale
+    for name, rate in (
+        ("actor", networks.actor.learning_rate),
+        ("critic", networks.critic.learning_rate),
+    ):
+        if rate * scale > 1:
+            raise ValueError(
+                f"networks.lr_scaling {networks.lr_scaling} makes networks.{name}.learning_rate "
+                f"{rate * scale:.3g} for batches of {config.transitions_per_batch:,.0f} "
+                "transitions; it must be at most 1: raise networks.lr_base_batch or lower the rate"
+            )

@@ -1,0 +1,97 @@
+"""Flights from the command line without training: planners, and deployments over a raster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from marl_framework.config.model import Config
+from marl_framework.device import describe_device
+from marl_framework.evaluation import comparison, deployment
+from marl_framework.planners.registry import Checkpoint, planner_of
+from marl_framework.runs.folder import RunFolder
+
+
+def fly_baseline(
+    config: Config, device: torch.device, run_name: str | None, check: bool = False
+) -> int:
+    """Fly a planner that needs no training; its evaluation goes into the run folder."""
+    kind, baselines = config.experiment.missions.type, config.experiment.baselines
+    trials = {
+        "random": baselines.random.n_episodes,
+        "lawnmower": baselines.lawnmower.trials,
+        "information_gain": baselines.information_gain.trials,
+    }.get(kind, config.evaluation.missions)
+    flights = comparison.prepare(
+        config, device, [planner_of(kind)], trials, config.environment.seed
+    )
+    if check:
+        return _valid()
+    run = _start(config, device, run_name)
+    with _discarded_after_errors(run):
+        start = time.perf_counter()
+        records = flights.fly()
+        seconds = time.perf_counter() - start
+        found = flights.results(records)
+        print(comparison.write(records, found, run.path), end="")
+        run.write_summary(
+            found["summary"], {"seconds": seconds, **found["timing"]}, found["machine"]
+        )
+    print(f"done: {run.summary}")
+    return 0
+
+
+def deploy(
+    config: Config,
+    device: torch.device,
+    run_name: str | None,
+    missions: int,
+    checkpoint: Checkpoint | None,
+    check: bool = False,
+) -> int:
+    """Fly windows of a measured map; beliefs, waypoints and figures go into the run folder."""
+    flights = deployment.prepare(config, device, missions, checkpoint)
+    if check:
+        return _valid()
+    run = _start(config, device, run_name)
+    with _discarded_after_errors(run):
+        start = time.perf_counter()
+        record = flights.fly()
+        seconds = time.perf_counter() - start
+        results = {
+            "planner": record.planner,
+            "checkpoint": None if checkpoint is None else checkpoint.path,
+            "coordinate_frame": deployment.FRAME,
+            "cell_size_m": config.cell_size,
+            "missions": flights.write(record, run.path),
+        }
+        run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+    print(f"done: {run.summary}")
+    return 0
+
+
+def _valid() -> int:
+    print("the configuration is valid")
+    return 0
+
+
+def _start(config: Config, device: torch.device, run_name: str | None) -> RunFolder:
+    """Claim the run folder, and say where things happen."""
+    run = RunFolder.create(config.logging.directory, run_name, config, device, folders=())
+    print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
+    return run
+
+
+@contextmanager
+def _discarded_after_errors(run: RunFolder) -> Iterator[None]:
+    """Keep the name of a run free whose flights did not end."""
+    try:
+        yield
+    except BaseException:
+        run.discard()
+        raise
+    finally:
+        run.release()

@@ -1,0 +1,154 @@
+"""Compiled window loops on tensors in the CPU's memory; see `window_loops`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marl_framework.mission.kernels.division import divide, divide_each
+
+try:
+    from numba import get_num_threads, set_num_threads
+
+    from marl_framework.mission.kernels import philox, window_loops
+except (ImportError, RuntimeError):  # no numba, or no place for its cache: the twins do the work
+    _AVAILABLE = False
+else:
+    _AVAILABLE = True
+    _THREADS = torch.get_num_threads()
+    _MOST_THREADS = get_num_threads()  # starts numba's pool, which sets OpenMP's number for all
+    torch.set_num_threads(_THREADS)
+
+
+class WindowLoops:
+    """The loops for maps of one shape.
+
+    All tensors are contiguous and lie on the CPU; maps are updated in place.
+
+    Args:
+        map_shape: (R, C).
+        shape: lattice (X, Y), no finer than the map.
+        sides: of the footprints along x and y, by altitude [cells].
+        tracks_uncertainty: whether pooled uncertainties are updated.
+
+    Attributes:
+        pools_readings: whether `measure` writes `pooled_readings`; not where a footprint has
+            fewer cells than the lattice.
+    """
+
+    def __init__(
+        self,
+        map_shape: tuple[int, int],
+        shape: tuple[int, int],
+        sides: Sequence[Sequence[int]],
+        tracks_uncertainty: bool = False,
+    ) -> None:
+        self._tracks = tracks_uncertainty
+        self._axes = [divide(n, m) for n, m in zip(map_shape, shape, strict=True)]
+        self.pools_readings = all(min(s) >= m for s, m in zip(sides, shape, strict=True))
+        self._tiles = [divide_each(axis, m) for axis, m in zip(sides, shape, strict=True)]
+
+    @staticmethod
+    def available() -> bool:
+        """Return whether numba is here."""
+        return _AVAILABLE
+
+    def measure(
+        self,
+        truth: Tensor,
+        bits: Tensor,
+        flip_below: Tensor,
+        boxes: Tensor,
+        active: Tensor,
+        odds: Tensor,
+        levels: Tensor,
+        readings: Tensor,
+        pooled_readings: Tensor,
+        beliefs: Tensor,
+        pooled: Tensor,
+        unsure: Tensor,
+    ) -> None:
+        """Take a reading at each UAV and put it into its own belief.
+
+        Args:
+            truth: [E, R, C] bool.
+            bits: [E, N, K_x, K_y] int16.
+            flip_below: bits below this read wrongly, [E, N] int16.
+            boxes: [E, N, 8] int64: row0, row1, col0, col1, window_row, window_col, top, left.
+            active: missions to touch, [E] bool.
+            odds: what a positive and a negative reading multiply odds with, [E, N, 2].
+            levels: altitude indices, [E, N] int64.
+            readings: [E, N, K_x, K_y] int8, written.
+            pooled_readings: their area means [E, N, X, Y], written; see `pools_readings`.
+            beliefs: [E, N, R, C], updated.
+            pooled: area means of the beliefs [E, N, X, Y], updated.
+            unsure: area means of their uncertainty [E, N, X, Y], updated.
+        """
+        arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
+        maps = _views(pooled_readings, beliefs, pooled, unsure, odds)
+        window_loops.measure(
+            *arrays, *maps, *self._axes, *self._tiles, self.pools_readings, self._tracks
+        )
+
+    def fuse_heard(
+        self,
+        readings: Tensor,
+        listens: Tensor,
+        boxes: Tensor,
+        odds: Tensor,
+        beliefs: Tensor,
+        pooled: Tensor,
+        unsure: Tensor,
+    ) -> None:
+        """Update own beliefs with the readings listened to ([E, N, N] bool), in order of ids."""
+        arrays = _views(readings, listens, boxes, beliefs, pooled, unsure, odds)
+        window_loops.fuse_heard(*arrays, *self._axes, self._tracks)
+
+    def fuse_global(
+        self,
+        readings: Tensor,
+        boxes: Tensor,
+        active: Tensor,
+        odds: Tensor,
+        belief: Tensor,
+        pooled: Tensor,
+        unsure: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Update global beliefs [E, R, C] with all readings.
+
+        Returns:
+            Sums over the changed cells of w(after)·(H(before) - H(after)) and of
+            (w(after) - w(before))·H(before), [E] float64.
+        """
+        gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
+        arrays = _views(readings, boxes, active, belief, pooled, unsure, odds)
+        sums = _views(gain, reweighted)
+        window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
+        return gain, reweighted
+
+
+def _use_all_threads() -> None:
+    set_num_threads(min(torch.get_num_threads(), _MOST_THREADS))
+
+
+def _views(*tensors: Tensor) -> list[Any]:
+    """Return arrays on the tensors' memory, for loops on as many threads as PyTorch has."""
+    _use_all_threads()
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        raise ValueError("window loops need contiguous tensors")
+    return [tensor.numpy() for tensor in tensors]
+
+
+def random_words(words: Tensor, generator: torch.Generator) -> None:
+    """Fill a tensor [W] int64 with random bits: Philox under a key drawn from the generator."""
+    drawn = torch.empty(2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    key, filled = drawn.numpy().view(np.uint64), words.numpy().view(np.uint64)
+    if _AVAILABLE:
+        _use_all_threads()
+        philox.fill(filled, key)
+    else:
+        filled[:] = np.random.Philox(key=key).random_raw(len(filled))

@@ -1,0 +1,395 @@
+"""The loops over footprint windows, compiled for the CPU by numba.
+
+A step touches the cells under the footprints and nothing else. Plain PyTorch moves these
+windows through memory once an operation; here every cell is read, updated, pooled and written
+once. Arrays are views of the tensors' memory. Missions (or UAVs) run in parallel and write
+disjoint memory, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from marl_framework.mission.kernels.division import Division
+
+Array = Any  # numba compiles for the arrays it is given; see cpu.py for their shapes
+
+_ONE = np.float32(1.0)
+_HALF = np.float32(0.5)
+_LOW = np.float32(1e-4)
+_HIGH = np.float32(1.0 - 1e-4)
+_INTEREST = np.float32(0.501)
+_NO_INTEREST = np.float32(0.499)
+_LANES = 32
+_SQRT_HALF_BITS = np.float32(0.5**0.5).view(np.int32)
+
+
+def _log2_polynomial(degree: int) -> list[np.float32]:
+    """Fit log2(1 + t)/t on [1/√2 - 1, √2 - 1] at Chebyshev points, lowest power first."""
+    low, high = 0.5**0.5 - 1, 2**0.5 - 1
+    nodes = np.cos((np.arange(1000) + 0.5) * np.pi / 1000)
+    t = (low + high) / 2 + (high - low) / 2 * nodes
+    return [np.float32(c) for c in np.polynomial.polynomial.polyfit(t, np.log2(1 + t) / t, degree)]
+
+
+_P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
+
+# Without these the loops do not run in vector registers: sums may be reordered (NaN and infinity
+# keep their meaning), and a division by zero gives infinity instead of an exception.
+_FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
+
+
+@njit(**_FAST)
+def _bayes(p: Array, odds: Array) -> Array:
+    clamped = min(max(p, _LOW), _HIGH)
+    weighed = clamped * odds
+    return weighed / (weighed + (_ONE - clamped))
+
+
+@njit(**_FAST)
+def _log2(x: Array) -> Array:
+    """log2 of a positive normal number, to 1e-7: exponent plus a polynomial of the mantissa.
+
+    The mantissa is taken from [1/√2, √2), so that numbers near 1 keep their precision.
+    """
+    bits = np.float32(x).view(np.int32)
+    exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
+    t = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - _ONE
+    series = ((_P8 * t + _P7) * t + _P6) * t + _P5
+    series = ((series * t + _P4) * t + _P3) * t + _P2
+    series = (series * t + _P1) * t + _P0
+    return np.float32(exponent) + t * series
+
+
+@njit(**_FAST)
+def _entropy(p: Array) -> Array:
+    p = min(max(p, _LOW), _HIGH)
+    return -(p * _log2(p) + (_ONE - p) * _log2(_ONE - p))
+
+
+@njit(**_FAST)
+def _uncertainty(p: Array) -> Array:
+    return min(max(p, _LOW), _HIGH) * _entropy(p)
+
+
+@njit(**_FAST)
+def _weight(p: Array) -> Array:
+    return (_HALF if p > _INTEREST else np.float32(0.0)) + (
+        _HALF if p >= _NO_INTEREST else np.float32(0.0)
+    )
+
+
+@njit(**_FAST)
+def _padded(cells: int) -> int:
+    """Round up to whole vectors: what is left of a loop runs one cell at a time, far slower."""
+    return (cells + _LANES - 1) // _LANES * _LANES
+
+
+@njit(**_FAST)
+def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cols: Array) -> None:
+    """Add the sums over rows of cells [first, last) to a row of the pooled map."""
+    for y in range(cols.bins[first, 0], cols.inner_low.size):
+        inner_low, inner_high = cols.inner_low[y], cols.inner_high[y]
+        if inner_low - 1 >= last:
+            break
+        total = np.float32(0.0)
+        for c in range(max(inner_low, first), min(inner_high, last)):
+            total += totals[c - first]
+        total *= cols.inner
+        if first < inner_low:
+            total += cols.left[y] * totals[inner_low - 1 - first]
+        if inner_high >= first and inner_high < last:
+            total += cols.right[y] * totals[inner_high - first]
+        pooled[y] += total
+
+
+@njit(**_FAST)
+def _pool_row(
+    change: Array,
+    totals: Array,
+    first: int,
+    last: int,
+    r: int,
+    end: int,
+    pooled: Array,
+    axes: Array,
+) -> None:
+    """Add the changes of cells [first, last) of row r to the pooled map.
+
+    Rows come one after the other up to `end`. `totals` holds the sums over those of a share,
+    which go to the pooled map where the share ends; it is zero before the first row. Both buffers
+    are padded. `axes` says how the lattice divides rows and columns, see `division.Division`.
+    """
+    rows, cols = axes
+    share, weight, rest = rows.bins[r, 0], rows.weights[r, 0], rows.weights[r, 1]
+    for c in range(change.size):
+        totals[c] += weight * change[c]
+    if r + 1 == end or rows.bins[r + 1, 0] != share:
+        _pool_columns(totals, first, last, pooled[share], cols)
+        for c in range(change.size):
+            totals[c] = rest * change[c]
+        if r + 1 == end and rest > 0:
+            _pool_columns(totals, first, last, pooled[rows.bins[r, 1]], cols)
+
+
+@njit(**_FAST)
+def _fuse_window(
+    belief: Array,
+    pooled: Array,
+    unsure: Array,
+    signs: Array,
+    box: Array,
+    odds: Array,
+    axes: Array,
+    tracks: bool,
+) -> None:
+    """Update one map with one reading; for `box` see `cpu.WindowLoops.measure`."""
+    first, last, end = box[2], box[3], box[1]
+    if first >= last:
+        return
+    width = last - first
+    size = _padded(width)
+    change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    unsure_totals = np.zeros(size, np.float32)
+    for r in range(box[0], end):
+        line = belief[r, first:last]
+        seen = signs[r - box[4], first - box[5] : last - box[5]]
+        for c in range(width):
+            before = line[c]
+            line[c] = _bayes(before, odds[0] if seen[c] > 0 else odds[1])
+            change[c] = line[c] - before
+        _pool_row(change, totals, first, last, r, end, pooled, axes)
+        if tracks:
+            for c in range(width):
+                change[c] = _uncertainty(line[c]) - _uncertainty(line[c] - change[c])
+            _pool_row(change, unsure_totals, first, last, r, end, unsure, axes)
+
+
+@njit(**_FAST)
+def _of_level(divisions: Array, level: int) -> Array:
+    return Division(
+        divisions.bins[level],
+        divisions.weights[level],
+        divisions.inner_low[level],
+        divisions.inner_high[level],
+        divisions.left[level],
+        divisions.right[level],
+        divisions.inner[level],
+    )
+
+
+@njit(**_FAST)
+def _read(
+    truth: Array,
+    bits: Array,
+    flip_below: Array,
+    box: Array,
+    signs: Array,
+    pooled: Array,
+    axes: Array,
+    pools: bool,
+) -> None:
+    """Take one reading, and average it over the parts of the unclipped footprint square."""
+    signs[:, :] = 0
+    pooled[:, :] = 0.0
+    first, last = box[2], box[3]
+    if first >= last:
+        return
+    size = _padded(last - first)
+    read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    for r in range(box[0], box[1]):
+        below = truth[r, first:last]
+        drawn = bits[r - box[4], first - box[5] : last - box[5]]
+        seen = signs[r - box[4], first - box[5] : last - box[5]]
+        for c in range(seen.size):
+            seen[c] = np.int8(1) if below[c] != (drawn[c] < flip_below) else np.int8(-1)
+        if pools:
+            for c in range(seen.size):
+                read[c] = np.float32(seen[c])
+            top, left = box[6], box[7]
+            _pool_row(read, totals, first - left, last - left, r - top, box[1] - top, pooled, axes)
+
+
+@njit(parallel=True, cache=True, **_FAST)
+def measure(
+    truth: Array,
+    bits: Array,
+    flip_below: Array,
+    boxes: Array,
+    active: Array,
+    levels: Array,
+    readings: Array,
+    pooled_readings: Array,
+    beliefs: Array,
+    pooled: Array,
+    unsure: Array,
+    odds: Array,
+    rows: Array,
+    cols: Array,
+    tile_rows: Array,
+    tile_cols: Array,
+    pools: bool,
+    tracks: bool,
+) -> None:
+    """Take the readings of all UAVs and put each into the UAV's own belief."""
+    n = boxes.shape[1]
+    for task in prange(boxes.shape[0] * n):
+        e, i = task // n, task % n
+        if active[e]:
+            box, signs, means = boxes[e, i], readings[e, i], pooled_readings[e, i]
+            tile = _of_level(tile_rows, levels[e, i]), _of_level(tile_cols, levels[e, i])
+            _read(truth[e], bits[e, i], flip_below[e, i], box, signs, means, tile, pools)
+            own = beliefs[e, i], pooled[e, i], unsure[e, i]
+            _fuse_window(*own, signs, box, odds[e, i], (rows, cols), tracks)
+
+
+@njit(parallel=True, cache=True, **_FAST)
+def fuse_heard(
+    readings: Array,
+    listens: Array,
+    boxes: Array,
+    beliefs: Array,
+    pooled: Array,
+    unsure: Array,
+    odds: Array,
+    rows: Array,
+    cols: Array,
+    tracks: bool,
+) -> None:
+    """Update each own belief with the readings of the UAVs it listens to, in order of ids."""
+    n = boxes.shape[1]
+    for task in prange(boxes.shape[0] * n):
+        e, i = task // n, task % n
+        own = beliefs[e, i], pooled[e, i], unsure[e, i]
+        for j in range(n):
+            if listens[e, i, j]:
+                _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], (rows, cols), tracks)
+
+
+@njit(**_FAST)
+def _merge(low: Array, high: Array, count: int) -> int:
+    """Sort intervals [low, high) by their start and join those that touch; return how many."""
+    for k in range(1, count):
+        a, b, m = low[k], high[k], k
+        while m > 0 and low[m - 1] > a:
+            low[m], high[m] = low[m - 1], high[m - 1]
+            m -= 1
+        low[m], high[m] = a, b
+    kept = 0
+    for k in range(1, count):
+        if low[k] <= high[kept]:
+            high[kept] = max(high[kept], high[k])
+        else:
+            kept += 1
+            low[kept], high[kept] = low[k], high[k]
+    return min(count, kept + 1)
+
+
+@njit(**_FAST)
+def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
+    """Write which cells of row r lie in some box, as separate intervals; return how many."""
+    count = 0
+    for j in range(len(boxes)):
+        box = boxes[j]
+        if box[0] <= r < box[1] and box[2] < box[3]:
+            low[count], high[count] = box[2], box[3]
+            count += 1
+    return _merge(low, high, count)
+
+
+@njit(**_FAST)
+def _fuse_team(
+    readings: Array,
+    boxes: Array,
+    belief: Array,
+    pooled: Array,
+    unsure: Array,
+    odds: Array,
+    axes: Array,
+    tracks: bool,
+) -> tuple[float, float]:
+    """Update one global belief with all readings, row by row; return the sums of `fuse_global`."""
+    first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
+    size = _padded(last - first) + _LANES
+    change, unsure_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    totals, unsure_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    old, new = np.empty(size, np.float32), np.empty(size, np.float32)
+    low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
+    gain, reweighted = 0.0, 0.0
+    for r in range(boxes[:, 0].min(), end):
+        for k in range(_spans(boxes, r, low, high)):
+            start, width = low[k], high[k] - low[k]
+            line = belief[r, start : start + width]
+            padded = _padded(width)
+            for c in range(width):
+                old[c] = line[c]
+            for c in range(width, padded):  # nothing changes there, nothing is gained
+                old[c] = _HALF
+            for c in range(padded):
+                new[c] = old[c]
+            for j in range(len(boxes)):
+                box = boxes[j]
+                if box[0] <= r < box[1] and start <= box[2] < box[3] <= high[k]:
+                    part = new[box[2] - start : box[3] - start]
+                    seen = readings[j, r - box[4], box[2] - box[5] : box[3] - box[5]]
+                    for c in range(part.size):
+                        part[c] = _bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
+            for c in range(width):
+                line[c] = new[c]
+            told, moved = np.float32(0.0), np.float32(0.0)
+            changed = change[start - first :]
+            for c in range(padded):
+                h, w = _entropy(old[c]), _weight(new[c])
+                told += w * (h - _entropy(new[c]))
+                moved += (w - _weight(old[c])) * h
+                changed[c] += new[c] - old[c]
+            gain += float(told)
+            reweighted += float(moved)
+            if tracks:
+                changed = unsure_change[start - first :]
+                for c in range(padded):
+                    changed[c] += _uncertainty(new[c]) - _uncertainty(old[c])
+        _pool_row(change, totals, first, last, r, end, pooled, axes)
+        change[:] = 0.0
+        if tracks:
+            _pool_row(unsure_change, unsure_totals, first, last, r, end, unsure, axes)
+            unsure_change[:] = 0.0
+    return gain, reweighted
+
+
+@njit(parallel=True, cache=True, **_FAST)
+def fuse_global(
+    readings: Array,
+    boxes: Array,
+    active: Array,
+    belief: Array,
+    pooled: Array,
+    unsure: Array,
+    odds: Array,
+    rows: Array,
+    cols: Array,
+    gain: Array,
+    reweighted: Array,
+    tracks: bool,
+) -> None:
+    """Update the global beliefs with all readings, and add up what they tell.
+
+    `gain` gets the sum of w(after)·(H(before) - H(after)), `reweighted` that of
+    (w(after) - w(before))·H(before), each changed cell once.
+    """
+    for e in prange(boxes.shape[0]):
+        gain[e], reweighted[e] = 0.0, 0.0
+        if active[e]:
+            gain[e], reweighted[e] = _fuse_team(
+                readings[e],
+                boxes[e],
+                belief[e],
+                pooled[e],
+                unsure[e],
+                odds[e],
+                (rows, cols),
+                tracks,
+            )

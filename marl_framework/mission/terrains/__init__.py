@@ -1,0 +1,1 @@
+"""Ground truths: one file a family of terrains."""

@@ -1,0 +1,138 @@
+"""Mission windows of a measured map, cropped on the device.
+
+Pixels are the map's, cells those of the mission.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from kornia.geometry.transform import hflip, remap, vflip
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.mission.area import grid_coordinates
+from marl_framework.mission.terrains.raster_file import find_windows
+
+
+class RasterTerrain:
+    """Binary mission windows of one split of a measured map.
+
+    Args:
+        config: `sensor.simulation.raster` names the file; a window is x_dim × y_dim metres.
+        device: where the split's part of the map and the list of windows live.
+        split: training, validation, test or deployment.
+
+    Raises:
+        ConfigError: the file cannot be read, or is too small or too coarse for its windows.
+    """
+
+    def __init__(self, config: Config, device: torch.device, split: str) -> None:
+        found = find_windows(config, split)
+        self.shape = config.map_shape
+        self.threshold = config.sensor.simulation.raster.threshold
+        self.num_windows = len(found.corners)
+        """Windows to choose from."""
+        self.num_symmetries = 8 if config.environment.x_dim == config.environment.y_dim else 4
+        """Symmetries that keep the window's shape: quarter turns only if it is square."""
+        self.num_pixels = found.pixels[0] * found.pixels[1]
+        """Pixels that a window touches."""
+        self._side, self._pixels = found.side, found.pixels
+        self._pixel = config.environment.x_dim / found.side[0]
+        self._values = torch.from_numpy(found.values).to(device)
+        self._corners = torch.from_numpy(found.corners).to(device)
+
+    def origins(self, window: Tensor) -> Tensor:
+        """Lower left corners of windows [E] on the split's part of the map [m], [E, 2]."""
+        return self._corners[window].double() * self._pixel
+
+    def windows(self, window: Tensor, symmetry: Tensor) -> Tensor:
+        """Values of the windows on the mission's map, [E, R, C] float32.
+
+        Args:
+            window: [E] int64 in [0, num_windows).
+            symmetry: [E] int64 in [0, num_symmetries), see `orient`.
+        """
+        corner = self._corners[window]
+        rows = corner[:, 0, None] + torch.arange(self._pixels[0], device=corner.device)
+        cols = corner[:, 1, None] + torch.arange(self._pixels[1], device=corner.device)
+        pixels = orient(self._values[rows[:, :, None], cols[:, None, :]], symmetry)
+        return upsample(pixels, self._side, self.shape)
+
+    def build(self, window: Tensor, symmetry: Tensor) -> Tensor:
+        """Cells above the threshold, [E, R, C] bool; arguments as of `windows`."""
+        values = self.windows(window, symmetry)
+        if isinstance(self.threshold, str):
+            return values > percentile(values, float(self.threshold[1:]))
+        return values > self.threshold
+
+
+def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:
+    """Flip and turn each window, [E, P, Q].
+
+    Args:
+        pixels: [E, P, Q].
+        symmetry: [E] int64. Bit 2 swaps x and y (square windows only), then bit 0 flips x, then
+            bit 1 flips y; 3 is a half turn, 5 and 6 are the quarter turns.
+    """
+    swap, flip_x, flip_y = (((symmetry >> bit) & 1 == 1)[:, None, None] for bit in (2, 0, 1))
+    if pixels.shape[-2] == pixels.shape[-1]:
+        pixels = torch.where(swap, pixels.mT, pixels)
+    pixels = torch.where(flip_x, vflip(pixels), pixels)  # x is the next-to-last axis
+    return torch.where(flip_y, hflip(pixels), pixels)
+
+
+def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) -> Tensor:
+    """Windows resampled bilinearly to the cells of the map, [E, R, C] float32.
+
+    Convention: values sit at the centres of pixels and cells, so cell r of R reads the window at
+    (r + 0.5) · side / R − 0.5 pixels (OpenCV's INTER_LINEAR; `align_corners=False` elsewhere).
+    Beyond the outermost centres the border value holds: no pixel outside the window is read.
+    Window of R × C whole pixels: the result is the pixels themselves.
+
+    Args:
+        pixels: [E, P, Q].
+        side: extent of the window [pixels], not necessarily whole; it begins at pixel edge 0.
+        shape: (R, C).
+    """
+
+    def centres(axis: int) -> Tensor:
+        cell = torch.arange(shape[axis], device=pixels.device, dtype=torch.float64)
+        centre = (cell + 0.5) * (side[axis] / shape[axis]) - 0.5
+        size = pixels.shape[axis - 2]
+        return grid_coordinates(centre.clamp(0, size - 1), size)
+
+    # In single precision normalised coordinates are off by 1e-5 of a pixel: enough to move a cell
+    # that equals the threshold.
+    values = remap(
+        pixels.double()[:, None],
+        map_x=centres(1).expand(1, *shape),  # kornia's x is the last axis, our y
+        map_y=centres(0)[:, None].expand(1, *shape),
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=True,
+        normalized_coordinates=True,
+    )
+    return values[:, 0].float()
+
+
+def percentile(values: Tensor, percent: float) -> Tensor:
+    """Largest value not above each environment's percentile, [E, 1, 1].
+
+    `values > percentile(values, p)` marks the same cells as numpy's linearly interpolated
+    percentile does: between two order statistics no value lies. `torch.quantile` sorts all cells
+    and refuses large inputs; `torch.kthvalue` has no deterministic version on CUDA.
+
+    Args:
+        values: [E, R, C].
+        percent: in (0, 100).
+    """
+    flat = values.flatten(1)
+    num = flat.shape[1]
+    rank = math.floor(percent * (num - 1) / 100 + 1e-9) + 1  # counted from 1, the lowest
+    if 2 * rank > num:
+        order = flat.topk(num - rank + 1, dim=1, sorted=False).values.amin(1)
+    else:
+        order = flat.topk(rank, dim=1, largest=False, sorted=False).values.amax(1)
+    return order[:, None, None]

@@ -1,0 +1,338 @@
+"""Measured maps on the host: reading the file and finding the windows to fly over.
+
+The map [x, y] is cut across one axis into a strip for each split, and a window lies entirely
+within its split's strip, so that missions of training, validation and test never share a pixel.
+All this depends on the file and the configuration alone and happens once; `cropping` does the
+rest on the device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.mission import RasterConfig
+from marl_framework.config.model import Config
+from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
+
+SHARES = (0.6, 0.2, 0.2)
+"""Aimed-at shares of the admissible windows: training, validation, test."""
+MAX_WINDOWS = 2**22
+"""A larger map's windows are thinned out evenly to this many, to bound the list's memory."""
+
+_SAMPLE = "matplotlib:"
+_NUMPY = (".npy", ".npz")
+_IMAGE = (".png", ".tif", ".tiff")
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RasterMap:
+    """A measured map."""
+
+    name: str
+    """The file, as the configuration names it."""
+    values: npt.NDArray[np.float32]
+    """[pixels along x, pixels along y], NaN where nothing was measured."""
+    resolution: float
+    """Metres per pixel."""
+
+
+def read_raster(config: RasterConfig) -> RasterMap:
+    """Read PNG, TIFF, NPY or NPZ, or `matplotlib:NAME`, a sample file of matplotlib.
+
+    Arrays are x first. An image's columns run along x and its rows against y. Integers become
+    float32; infinite values count as not measured.
+
+    Raises:
+        ConfigError: names the file, the key and what would be right.
+    """
+    name = config.path or ""
+    path = _locate(name)
+    suffix = path.suffix.lower()
+    if suffix not in _NUMPY + _IMAGE:
+        raise _error("path", f"{name} is no PNG, TIFF, NPY or NPZ file")
+    if not os.path.isfile(path):  # unlike Path.is_file it never raises
+        raise _error("path", f"{name} does not exist or is no file")
+    stored: float | None = None
+    try:
+        if suffix in _IMAGE:
+            array = _read_image(path, name, config.key)
+        else:
+            array, stored = _read_numpy(path, name, config.key)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a damaged file makes its reader raise
+        text = " ".join(str(error).split())[:200]
+        raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
+    resolution = config.resolution or stored
+    if resolution is None:
+        raise _error("resolution", f"{name} does not say its metres per pixel; set it here")
+    return RasterMap(name, _to_float(array, name), resolution)
+
+
+def _error(key: str, text: str) -> ConfigError:
+    return ConfigError(f"sensor.simulation.raster.{key}: {text}")
+
+
+def _locate(name: str) -> Path:
+    if not name.startswith(_SAMPLE):
+        return Path(os.path.expanduser(name))  # unlike Path.expanduser it never raises
+    from matplotlib.cbook import get_sample_data  # slow to import, and rarely needed
+
+    return Path(str(get_sample_data(name.removeprefix(_SAMPLE), asfileobj=False)))
+
+
+def _read_image(path: Path, name: str, key: str | None) -> Array:
+    _refuse_key(key, name)
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our one line is enough
+    try:
+        # Decoded from memory: cv2.imread cannot open every name on every system.
+        image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+    if image is None:
+        raise _error("path", f"{name} is no readable image")
+    if image.ndim == 3 and image.shape[2] > 1:
+        raise _error("path", f"{name} has {image.shape[2]} bands; a single one is needed")
+    return np.rot90(image.reshape(image.shape[:2]), -1)  # x = column, y = last row - row
+
+
+def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | None]:
+    """The array and, where an NPZ has it, `resolution_m`."""
+    # numpy leaves files of its own opening open where they are damaged.
+    with path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            _refuse_key(key, name)
+            return file, None
+        if key is not None and key not in file.files:
+            raise _error("key", f"{name} has no array {key!r}; it has {', '.join(file.files)}")
+        resolution = _stored_resolution(file, name)
+        array = _largest_2d(file, name) if key is None else file[key]
+        return array, resolution
+
+
+def _refuse_key(key: str | None, name: str) -> None:
+    if key is not None:
+        raise _error("key", f"{name} is no NPZ file and has no arrays to choose from; remove it")
+
+
+def _stored_resolution(file: Mapping[str, Array], name: str) -> float | None:
+    if "resolution_m" not in file:
+        return None
+    stored = np.asarray(file["resolution_m"])
+    number = stored.size == 1 and stored.dtype.kind in "iuf"
+    resolution = float(stored.item()) if number else math.nan
+    if not 0 < resolution < math.inf:
+        raise _error("resolution", f"resolution_m of {name} is no positive number of metres")
+    return resolution
+
+
+def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
+    largest: Array | None = None
+    for key in file:
+        try:
+            array = file[key]
+        except ValueError:  # an array of Python objects: no map, and unpickling runs code
+            continue
+        if array.ndim == 2 and (largest is None or array.size > largest.size):
+            largest = array
+    if largest is None:
+        raise _error("path", f"{name} holds no 2-D array; it has {', '.join(file)}")
+    return largest
+
+
+def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
+    """A checked map: two-dimensional, real, measured somewhere, with more than one value."""
+    if array.ndim != 2 or not array.size:
+        raise _error("path", f"{name} has shape {array.shape}; a 2-D array is needed")
+    if array.dtype.kind not in "biuf":
+        raise _error("path", f"{name} holds {array.dtype}; real numbers are needed")
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = array.astype(np.float32)
+    values[~np.isfinite(values)] = np.nan
+    if np.isnan(values).all():
+        raise _error("path", f"{name} has no measured pixel (all are NaN)")
+    if np.nanmin(values) == np.nanmax(values):
+        raise _error("path", f"{name} has the same value everywhere, {np.nanmin(values):g}")
+    return values
+
+
+def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
+    """Where a window may lie: [X - P + 1, Y - Q + 1], True if no pixel of it is unmeasured.
+
+    Args:
+        measured: [X, Y].
+        window: (P, Q) [pixels].
+    """
+    p, q = window
+    if p > measured.shape[0] or q > measured.shape[1]:
+        return np.zeros(
+            [max(0, n - w + 1) for n, w in zip(measured.shape, window, strict=True)], bool
+        )
+    total = np.zeros((measured.shape[0] + 1, measured.shape[1] + 1), np.int64)
+    total[1:, 1:] = (~measured).cumsum(0).cumsum(1)
+    return (total[p:, q:] - total[:-p, q:] - total[p:, :-q] + total[:-p, :-q]) == 0
+
+
+def cut_strips(
+    counts: Indices, window: int, shares: tuple[float, float, float] = SHARES
+) -> tuple[tuple[int, int], float]:
+    """Cut an axis in three so that the strips hold windows in the ratio of `shares`.
+
+    Args:
+        counts: admissible windows that start at each pixel of the axis, [length - window + 1].
+        window: the window's pixels along the axis.
+        shares: of training, validation and test.
+
+    Returns:
+        The two cuts (the strips are [0, a), [a, b), [b, length)) and the smallest of the three
+        numbers of windows, each divided by its share. 0: no cut leaves every strip a window.
+    """
+    length = len(counts) + window - 1
+    cumulative = np.concatenate(([0], np.cumsum(counts)))
+    cut = np.arange(length + 1)
+    begun = cumulative[np.minimum(cut, len(counts))]  # windows that start before the cut
+    ended = cumulative[np.clip(cut - window + 1, 0, len(counts))]  # that end at or before it
+    # For a first cut a, windows of [a, b) grow and those of [b, length) shrink with b: the best
+    # b is where they (over their shares) cross, or the pixel before.
+    balance = ended / shares[1] + begun / shares[2]
+    cross = np.searchsorted(balance, begun / shares[1] + cumulative[-1] / shares[2])
+    second = np.clip(np.stack((cross - 1, cross)), 0, length)
+    score = np.minimum(
+        (ended[second] - begun[cut]) / shares[1], (cumulative[-1] - begun[second]) / shares[2]
+    )
+    score = np.minimum(score, ended[cut] / shares[0])
+    best = np.unravel_index(int(score.argmax()), score.shape)
+    return (int(best[1]), int(second[best])), max(0.0, float(score[best]))
+
+
+def split_windows(
+    measured: Mask, window: tuple[int, int]
+) -> dict[str, tuple[tuple[slice, slice], Mask]] | None:
+    """Each split's strip of the map and where in it a window may start; None if one has none.
+
+    The map is cut across the axis that leaves more windows, the longer one as a rule. The cut
+    depends on the file and on the size of the window, on nothing random.
+    """
+    admissible = admissible_corners(measured, window)
+    if not admissible.any():
+        return None
+    cuts = [cut_strips(admissible.sum(1 - axis), window[axis]) for axis in (0, 1)]
+    axis = 0 if cuts[0][1] >= cuts[1][1] else 1
+    (first, second), score = cuts[axis]
+    if score == 0:
+        return None
+    edges = (0, first, second, measured.shape[axis])
+    strips = {}
+    for k, split in enumerate(SPLITS):
+        strip, start = [slice(None), slice(None)], [slice(None), slice(None)]
+        strip[axis] = slice(edges[k], edges[k + 1])
+        start[axis] = slice(edges[k], edges[k + 1] - window[axis] + 1)
+        strips[split] = ((strip[0], strip[1]), admissible[start[0], start[1]])
+    return strips
+
+
+@dataclass(frozen=True)
+class RasterWindows:
+    """One split's part of a measured map, and where its mission windows may lie."""
+
+    values: npt.NDArray[np.float32]
+    """[pixels along x, pixels along y], the split's strip."""
+    corners: Indices
+    """[windows, 2], first pixel (x, y) of each admissible window in the strip."""
+    side: tuple[float, float]
+    """Extent of a window, x_dim × y_dim [pixels], not necessarily whole."""
+    pixels: tuple[int, int]
+    """Whole pixels (P, Q) that a window touches."""
+
+
+def find_windows(config: Config, split: str) -> RasterWindows:
+    """Read the map and list the windows of x_dim × y_dim metres that `split` may fly over.
+
+    The split `deployment` flies over the whole map.
+
+    Raises:
+        ConfigError: the file cannot be read, or is too small or too coarse for its windows.
+    """
+    settings = config.sensor.simulation.raster
+    raster = read_raster(settings)
+    _check_threshold(raster, settings.threshold)
+    extent = (config.environment.x_dim, config.environment.y_dim)
+    side = (extent[0] / raster.resolution, extent[1] / raster.resolution)
+    pixels = (math.ceil(side[0] - 1e-9), math.ceil(side[1] - 1e-9))
+    if min(pixels) < 2:
+        raise _error(
+            "resolution",
+            f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
+            f"{_metres(extent)}, which must be at least 2 x 2 pixels",
+        )
+    measured = ~np.isnan(raster.values)
+    if split == DEPLOYMENT:
+        strip, admissible = (slice(None), slice(None)), admissible_corners(measured, pixels)
+        if not admissible.any():
+            raise _error("path", f"{raster.name} has no measured window of {_metres(extent)}")
+    else:
+        strips = split_windows(measured, pixels)
+        if strips is None:
+            raise _too_small(raster, extent)
+        strip, admissible = strips[split]
+    corners = np.argwhere(admissible)
+    if len(corners) > MAX_WINDOWS:
+        corners = corners[np.linspace(0, len(corners) - 1, MAX_WINDOWS).astype(np.int64)]
+    return RasterWindows(raster.values[strip].copy(), corners, side, pixels)
+
+
+def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
+    low, high = float(np.nanmin(raster.values)), float(np.nanmax(raster.values))
+    if not isinstance(threshold, str) and not low <= threshold < high:
+        raise _error(
+            "threshold",
+            f"{threshold:g} does not divide the values of {raster.name}, which lie between "
+            f"{low:g} and {high:g}",
+        )
+
+
+def _metres(extent: tuple[float, float]) -> str:
+    return f"{extent[0]:g} x {extent[1]:g} m"
+
+
+def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
+    """The error of a map in which three strips do not all find a window."""
+    measured = ~np.isnan(raster.values)
+
+    pixels = math.ceil(extent[0] / raster.resolution)
+    ratio = extent[1] / extent[0]
+    low, high = 0, pixels  # along x; what fits is monotone, as a window holds all smaller ones
+    while high - low > 1:
+        middle = (low + high) // 2
+        window = (max(2, middle), max(2, math.ceil(middle * ratio - 1e-9)))
+        fits = split_windows(measured, window) is not None
+        low, high = (middle, high) if fits else (low, middle)
+    advice = "no part of it is large enough"
+    if low > 1:
+        fit = low * raster.resolution
+        fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
+        advice = f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m"
+    covered = [n * raster.resolution for n in raster.values.shape]
+    return _error(
+        "path",
+        f"{raster.name} covers {covered[0]:g} x {covered[1]:g} m "
+        f"({measured.mean():.0%} measured), too little for fully measured windows of "
+        f"{_metres(extent)} in separate parts for {', '.join(SPLITS)}; {advice}",
+    )

@@ -1,0 +1,68 @@
+"""The mapping mission as a COMA team task: environment and observations behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.coma import mission_sizes
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
+
+
+class MissionTask:
+    """Owns the state of E missions and shows it to COMA (`algorithms.rollout.TeamTask`).
+
+    Attributes:
+        metric_names: meaning of the columns of the metrics that `step` returns.
+    """
+
+    def __init__(self, environment: MissionEnvironment) -> None:
+        self.environment = environment
+        self.builder = ObservationBuilder(
+            environment.config, environment.lattice, environment.camera
+        )
+        self.sizes = mission_sizes(environment.config)
+        self.num_envs = environment.num_envs
+        self.n_agents = environment.n_agents
+        self.episode_length = environment.episode_length
+        self.device = environment.device
+        self.generator = environment.generator
+        levels = range(environment.lattice.shape[2])
+        self.metric_names = ("absolute", "relative", *(f"altitude_{z}" for z in levels))
+        self._levels = torch.arange(len(levels), device=self.device)
+        self._state: MissionState | None = None
+
+    @property
+    def state(self) -> MissionState:
+        """The missions as they stand."""
+        if self._state is None:
+            self.reset()
+            assert self._state is not None
+        return self._state
+
+    def reset(self) -> None:
+        """Start E new missions, in the same buffers."""
+        self._state = self.environment.reset(self.environment.draw_reset(), self._state)
+
+    def observe(self) -> Tensor:
+        """Return observations [E, N, C_a, X, Y]."""
+        return self.builder.actor(self.state)
+
+    def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
+        return self.environment.lattice.choose_in_order(self.state.positions, choose)
+
+    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
+        """Return critic states [E, N, C_c, X, Y]."""
+        return self.builder.critic(self.state, actions, observation)
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
+        result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
+        at_level = self.state.positions[..., 2:] == self._levels
+        metrics = torch.stack((result.absolute, result.relative), dim=1)
+        return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)

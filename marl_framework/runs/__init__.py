@@ -1,0 +1,1 @@
+"""What lies on disk: run folders, checkpoints, the history of runs."""

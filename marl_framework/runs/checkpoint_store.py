@@ -1,0 +1,144 @@
+"""Which checkpoints of a run are written, kept and found again."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import LoggingConfig
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.runs.files import link_file
+from marl_framework.training.schedule import passes
+
+LAST, BEST = "last.pt", "best.pt"
+_NUMBERED = re.compile(r"step-([0-9]{8,})\.pt")
+_SECONDS_A_MINUTE = 60
+
+
+class CheckpointKeeper:
+    """Writes checkpoints of a run: when they are due, the last few and the best.
+
+    The newest is `step-<training step>.pt`, and `last.pt` is a second name of it. A checkpoint
+    that cannot be written, on a full disk say, leaves the earlier ones and is reported once.
+
+    Args:
+        folder: of the checkpoints.
+        log: intervals and number kept.
+        report: shows a line to the user.
+        clock: the wall clock [s].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: LoggingConfig,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._log = log
+        self._report = report
+        self._clock = clock
+        self._saved_at = clock()
+        self._failed = False
+
+    def is_due(self, step: int, before: int | None = None) -> bool:
+        """Whether a checkpoint is to be written after this training step.
+
+        Args:
+            step: training steps made so far.
+            before: the same when last asked; one less by default.
+        """
+        minutes = (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
+        by_time = 0 < self._log.checkpoint_minutes <= minutes
+        before = step - 1 if before is None else before
+        return by_time or passes(self._log.checkpoint_interval, before, step)
+
+    def save(self, step: int, payload: Mapping[str, Any]) -> bool:
+        """Write the newest checkpoint, then drop the oldest; tell whether it was written."""
+        path = self._folder / f"step-{step:08d}.pt"
+        self._saved_at = self._clock()
+        if not self._write(path, lambda: save_checkpoint(path, payload)):
+            return False
+        if not self._write(self._folder / LAST, lambda: link_file(path, self._folder / LAST)):
+            return False
+        for old in numbered_checkpoints(self._folder)[self._log.checkpoints_kept :]:
+            with suppress(OSError):
+                old.unlink()
+        return True
+
+    def save_best(self, payload: Mapping[str, Any]) -> bool:
+        """Write the best checkpoint; tell whether it was written."""
+        path = self._folder / BEST
+        return self._write(path, lambda: save_checkpoint(path, payload))
+
+    def _write(self, path: Path, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            if not self._failed:
+                self._report(
+                    f"warning: {path} could not be written: {error.strerror or error}; earlier "
+                    "checkpoints are intact, training goes on"
+                )
+            self._failed = True
+            return False
+        self._failed = False
+        return True
+
+
+def numbered_checkpoints(folder: Path) -> list[Path]:
+    """Return the files `step-<number>.pt`, newest first."""
+    found = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            match = _NUMBERED.fullmatch(path.name)
+            if match:
+                found.append((int(match[1]), path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read; None where there is none at all.
+
+    Unreadable ones are reported and, once an earlier one is found, set aside as `*.damaged`.
+
+    Raises:
+        ConfigError: there are checkpoints, but none can be read.
+    """
+    candidates = [*numbered_checkpoints(folder), folder / LAST, folder / BEST]
+    damaged: list[Path] = []
+    for path in candidates:
+        if not os.path.lexists(path) or any(_same_file(path, other) for other in damaged):
+            continue
+        try:
+            payload = load_checkpoint(path)
+            step = int(payload["training_step"])
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            damaged.append(path)
+            report(f"warning: {error if isinstance(error, ConfigError) else f'{path}: unusable'}")
+            continue
+        for bad in damaged:
+            with suppress(OSError):
+                os.replace(bad, bad.with_name(f"{bad.name}.damaged"))
+        if damaged:
+            report(f"warning: going on from {path}, training step {step}")
+        return payload
+    if damaged:
+        raise ConfigError(
+            f"{folder}: none of its checkpoints can be read; move the run away, with "
+            "python -m marl_framework.history archive, and start anew"
+        )
+    return None
+
+
+def _same_file(first: Path, second: Path) -> bool:
+    with suppress(OSError):
+        return os.path.samefile(first, second)
+    return False

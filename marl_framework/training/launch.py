@@ -1,0 +1,200 @@
+"""A training from its start to its end: new or resumed, finished, interrupted or failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from marl_framework.config.model import Config
+from marl_framework.device import describe_device
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.distributed import (
+    LeaderError,
+    Ranks,
+    is_lost_rank,
+    joined,
+    note_job,
+    started_by,
+)
+from marl_framework.training.memory import (
+    check_memory,
+    device_memory,
+    is_out_of_memory,
+    memory_advice,
+)
+from marl_framework.training.numerics import NumericalError
+from marl_framework.training.resume import Resumption, find_run, go_on
+from marl_framework.training.signals import interruptible
+from marl_framework.training.trainer import Trainer
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+_LOST = "another rank ended before its time, see torchrun's report for its reason"
+
+
+def train(
+    config: Config,
+    device: torch.device,
+    run_name: str | None,
+    *,
+    check: bool = False,
+    profile: int = 0,
+    resume: bool = False,
+    allow_changed: Sequence[str] = (),
+    ranks: Ranks | None = None,
+) -> int:
+    """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
+
+    Args:
+        config: what to train.
+        device: where.
+        run_name: folder below `logging.directory`; None for one from title and time.
+        check: only see whether the training could start.
+        profile: training steps to record, 0 = none.
+        resume: go on where the run of this name stopped; start it where there is none.
+        allow_changed: keys that may differ from what a resumed run began with.
+        ranks: the place of this process among those that train together.
+
+    Raises:
+        ConfigError: the training cannot start.
+        LeaderError: rank 0 could not start it.
+    """
+    ranks = Ranks() if ranks is None else ranks
+    check_memory(config, device, ranks.count)
+    try:
+        with joined(config, device, ranks):
+            if check:
+                Trainer(config, device, ranks)
+                _say(ranks, "the configuration is valid")
+                return 0
+            return _start_or_resume(config, device, ranks, run_name, profile, resume, allow_changed)
+    except Exception as error:
+        if ranks.count > 1 and is_lost_rank(error):
+            if ranks.leads:
+                _say_lost()
+            ranks.let_leader_speak()
+            return EXIT_FAILED
+        if not is_out_of_memory(error):
+            raise
+        free, _ = device_memory(device)
+        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        advice = memory_advice(config, free + held, ranks.count if held else 1)
+        _warn(
+            f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
+            "intact, go on with --resume --allow-changed KEY"
+        )
+        return EXIT_FAILED
+
+
+def _start_or_resume(
+    config: Config,
+    device: torch.device,
+    ranks: Ranks,
+    run_name: str | None,
+    profile: int,
+    resume: bool,
+    allow_changed: Sequence[str],
+) -> int:
+    def find() -> Resumption | None:
+        if run_name is None or not (resume or started_by(config, run_name, ranks)):
+            return None
+        return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
+
+    found = ranks.led(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
+    try:
+        if found is not None and found.finished:
+            _say(ranks, f"finished already: {found.run and found.run.summary}")
+            return 0
+        trainer = Trainer(config, device, ranks)
+        if found is not None and found.payload is not None:
+            trainer.load_state_dict(found.payload, _warn if ranks.leads else _be_silent)
+        _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
+
+        def claim() -> RunFolder:
+            if found is None:
+                run = RunFolder.create(config.logging.directory, run_name, config, device)
+            else:
+                run = found.run
+                go_on(found, config, device)
+            note_job(run.path, ranks)
+            return run
+
+        run = ranks.led(claim)
+        if run is None:
+            with interruptible(trainer, ranks):
+                trainer.follow()
+            return 0 if trainer.is_over() else EXIT_INTERRUPTED
+        print(f"run folder: {run.path}", flush=True)
+        try:
+            with interruptible(trainer, ranks):  # until all is written and said
+                return _train(trainer, run, profile, fresh=found is None)
+        finally:
+            run.release()
+    finally:
+        if found is not None and found.run is not None:
+            found.run.release()
+
+
+def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
+    """Train; say how it ended, on the screen, in the run folder and as exit code.
+
+    Raises:
+        LeaderError: another rank is gone.
+    """
+    known: dict[str, Any] = {}
+    try:
+        summary = trainer.train(run, profile)
+    except KeyboardInterrupt:
+        state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted at once"
+    except NumericalError as error:
+        state, code, text = "failed", EXIT_FAILED, f"error: {error}"
+        fresh = False  # the state that explains it stays
+    except BaseException as error:
+        lost = trainer.ranks.count > 1 and is_lost_rank(error)
+        if lost:
+            _say_lost()
+        if fresh and trainer.coma.training_steps == 0:
+            run.discard()  # nothing was learned yet; the name stays free
+        else:
+            reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
+            run.write_status("failed", error=reason)
+        if lost:
+            raise LeaderError(EXIT_FAILED) from error
+        raise
+    else:
+        run.write_summary(**summary)
+        results = summary["results"]
+        known = {name: results[name] for name in ("training_steps", "episodes", "last", "best")}
+        known["training_step"] = known.pop("training_steps")
+        if results["finished"]:  # also where a signal came in the last step
+            run.write_status("finished", **known)
+            print(f"done: {run.summary}")
+            return 0
+        state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted"
+    if fresh and trainer.coma.training_steps == 0:
+        run.discard()
+        print(f"{text}; nothing was learned yet", file=sys.stderr)
+        return code
+    run.write_status(state, **known)
+    print(f"{text}; what was reached is in {run.path}; go on with --resume", file=sys.stderr)
+    return code
+
+
+def _say(ranks: Ranks, text: str) -> None:
+    if ranks.leads:
+        print(text, flush=True)
+
+
+def _say_lost() -> None:
+    _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
+
+
+def _be_silent(text: str) -> None:
+    pass
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

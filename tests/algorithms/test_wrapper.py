@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import functional_call, grad
+
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.losses import actor_loss, counterfactual_advantage, critic_loss
+from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.config.learning import NetworksConfig
+from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork, NetworkSizes, taken
+from tests.algorithms.toy_game import ToyGame
+
+
+def networks(**options) -> NetworksConfig:
+    tree = {
+        "precision": "float32",
+        "device": "cpu",
+        "data_passes": 2,
+        "batch_number": 2,
+        "actor": {"conv_channels": 16, "hidden_dim": 16, "learning_rate": 3e-3},
+        "critic": {"conv_channels": 16, "fc1_dim": 16, "learning_rate": 1e-2},
+    }
+    for key, value in options.items():
+        tree[key] = {**tree[key], **value} if isinstance(value, dict) else value
+    return NetworksConfig.model_validate(tree)
+
+
+def make(seed=0, **options) -> COMAWrapper:
+    torch.manual_seed(seed)
+    return COMAWrapper(networks(**options), ToyGame.sizes, "cpu")
+
+
+def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
+    """Random data in the shape of a toy rollout, T = 2."""
+    lead, sizes = (2, num_envs, 2), ToyGame.sizes
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
+    rollout = Rollout(
+        states=torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator),
+        actions=torch.randint(2, lead, generator=generator),
+        masks=masks,
+        probabilities=masks / 2,
+        rewards=torch.randn(*lead[:2], generator=generator),
+        metrics=torch.zeros(*lead[:2], 0),
+    )
+    return Rollout(**{name: field.to(device) for name, field in vars(rollout).items()})
+
+
+def concatenate(rollouts: list[Rollout]) -> Rollout:
+    """Join rollouts along the environment axis."""
+    return Rollout(
+        **{name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in vars(rollouts[0])}
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("advantage", ["critic", "return"])
+def test_a_two_by_two_team_game_is_solved(seed, advantage):
+    coma = make(seed, advantage=advantage, critic={"target_update_mode": "soft", "tau": 0.2})
+    game = ToyGame(32, seed)
+    collector = RolloutCollector(game)
+    for _ in range(120):
+        rollout = collector.collect(coma.policy, 0.1)
+        coma.update(rollout, 0.1, game.generator)
+    final = collector.collect(coma.policy, 0.0)
+    assert final.rewards.mean() > 0.95  # 1 is the best, 0.325 is what random play gets
+
+
+def test_the_collector_records_what_happened():
+    coma, game = make(), ToyGame(4)
+    rollout = RolloutCollector(game).collect(coma.policy, 0.3)
+    assert rollout.transitions == 2 * 4 * 2
+    replay = ToyGame(4)
+    for t in range(2):
+        replay._t = t
+        observation = replay.observe()
+        torch.testing.assert_close(
+            rollout.states[t], replay.critic_state(observation, rollout.actions[t])
+        )
+        torch.testing.assert_close(
+            rollout.probabilities[t],
+            policy_probabilities(coma.policy(observation), rollout.masks[t], 0.3),
+        )
+        torch.testing.assert_close(rollout.rewards[t], replay.step(rollout.actions[t])[0])
+
+
+def test_concatenated_rollouts_keep_episodes_apart():
+    first, second = rollout_on(num_envs=3), rollout_on(num_envs=1)
+    coma = make()
+    joined = coma.targets(concatenate([first, second]))
+    torch.testing.assert_close(joined, torch.cat((coma.targets(first), coma.targets(second)), 1))
+
+
+def test_targets_come_from_the_target_critic():
+    coma, rollout = make(), rollout_on()
+    before = coma.targets(rollout)
+    with torch.no_grad():
+        for parameter in coma.critic.parameters():
+            parameter.add_(1.0)
+    torch.testing.assert_close(coma.targets(rollout), before)
+
+
+def same(a, b) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_hard_target_copies_every_copy_rate_steps():
+    coma = make(copy_rate=3)
+    synchronised = []
+    for _ in range(6):
+        coma.update(rollout_on(), 0.1)
+        synchronised.append(same(coma.critic, coma.target_critic))
+    assert synchronised == [False, False, True, False, False, True]
+
+
+def test_soft_target_moves_by_tau():
+    coma = make(critic={"target_update_mode": "soft", "tau": 0.25})
+    old = [p.clone() for p in coma.target_critic.parameters()]
+    coma.update(rollout_on(), 0.1)
+    for before, target, critic in zip(
+        old, coma.target_critic.parameters(), coma.critic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(target, 0.75 * before + 0.25 * critic)
+
+
+def test_all_transitions_are_used_once_per_pass_in_equal_batches(monkeypatch):
+    coma, rollout = make(batch_number=5, data_passes=3), rollout_on(num_envs=4)  # 16 transitions
+    sizes, seen, described = [], [], []
+
+    def record(batch, epsilon, describe):
+        sizes.append(len(batch))
+        seen.append(batch.targets)
+        described.append(describe)
+        return {"skipped_updates": torch.tensor(0.0)}
+
+    monkeypatch.setattr(coma, "_learn", record)
+    targets = coma.targets(rollout)
+    coma.update(rollout, 0.1)
+    assert sizes == [4, 3, 3, 3, 3] * 3
+    assert described == [False] * 10 + [True] * 5  # only the last pass is described
+    for k in range(3):
+        one_pass = torch.cat(seen[5 * k : 5 * k + 5]).sort().values
+        torch.testing.assert_close(one_pass, targets.flatten().sort().values)
+
+
+def test_gradient_norms_are_clipped_and_reported_before_clipping():
+    tight = make(actor={"gradient_norm": 1e-6}, critic={"gradient_norm": 1e-6})
+    stats = tight.update(rollout_on(), 0.1)
+    assert stats["critic_gradient_norm"] > 1e-3
+    for network in (tight.actor, tight.critic):
+        norm = torch.stack([p.grad.norm() for p in network.parameters()]).norm()
+        assert norm <= 1.1e-6
+
+
+@pytest.mark.parametrize("norm", [1e-2, 1e3])
+def test_clipping_within_the_optimiser_is_clipping_before_it(norm):
+    within, before = (
+        make(actor={"gradient_norm": norm}, critic={"gradient_norm": norm}) for _ in range(2)
+    )
+    for optimizer in (before.actor_optimizer, before.critic_optimizer):
+        for options in (optimizer.defaults, *optimizer.param_groups):
+            options["fused"] = False
+    for coma in (within, before):
+        coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
+    for name in ("actor", "critic"):
+        for one, other in zip(
+            getattr(within, name).parameters(), getattr(before, name).parameters(), strict=True
+        ):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("option", [{"normalize_advantages": True}, {"advantage": "return"}])
+def test_options_of_the_advantage_change_the_actors_step_only(option):
+    plain, scaled = make(), make(**option)
+    for coma in (plain, scaled):
+        coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
+    assert same(plain.critic, scaled.critic)
+    assert not same(plain.actor, scaled.actor)
+
+
+def test_a_loaded_state_goes_on_bit_for_bit(tmp_path):
+    coma = make()
+    coma.update(rollout_on(), 0.1)
+    torch.save(coma.state_dict(), tmp_path / "state.pt")
+    other = make(seed=9)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for wrapper in (coma, other):
+        wrapper.update(rollout_on(), 0.1, torch.Generator().manual_seed(1))
+    assert other.training_steps == 2
+    assert same(coma.actor, other.actor)
+    assert same(coma.critic, other.critic)
+    assert same(coma.target_critic, other.target_critic)
+
+
+def test_bfloat16_learns_much_the_same():
+    exact, mixed = make(), make(precision="bfloat16")
+    stats = [coma.update(rollout_on(), 0.1) for coma in (exact, mixed)]
+    assert mixed.actor(torch.zeros(1, 2, 3, 3)).dtype is torch.float32
+    assert mixed.precision is torch.bfloat16
+    assert next(mixed.actor.parameters()).dtype is torch.float32
+    torch.testing.assert_close(stats[0]["critic_loss"], stats[1]["critic_loss"], rtol=0.05, atol=0)
+
+
+def test_the_whole_update_runs_on_the_meta_device():
+    """Backward and Adam included; every read-back to the host raises there."""
+    coma = COMAWrapper(networks(device="auto"), ToyGame.sizes, "meta")
+    stats = coma.update(rollout_on("meta"), 0.1)
+    assert stats["kl"].device.type == "meta"
+    assert coma.policy(torch.empty(3, 2, 2, 3, 3, device="meta")).shape == (3, 2, 2)
+
+
+def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
+    coma, rollout = make(), rollout_on()
+    states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
+    masks, targets = rollout.masks.flatten(0, 2), coma.targets(rollout).flatten()
+
+    def value_loss(parameters):
+        values = functional_call(coma.critic, parameters, (states,))
+        return critic_loss(values, actions, targets)
+
+    def policy_loss(parameters):
+        values = coma.critic(states).detach()
+        logits = functional_call(coma.actor, parameters, (states[:, :2],))
+        pi = policy_probabilities(logits, masks, 0.1)
+        return actor_loss(pi, actions, counterfactual_advantage(values, pi, actions), 0.01)
+
+    for network, loss in ((coma.critic, value_loss), (coma.actor, policy_loss)):
+        torch._dynamo.reset()
+        parameters = {name: p.detach() for name, p in network.named_parameters()}
+        compiled = torch.compile(grad(loss), fullgraph=True, backend="eager")(parameters)
+        leaf = {name: p.clone().requires_grad_() for name, p in parameters.items()}
+        expected = torch.autograd.grad(loss(leaf), list(leaf.values()))
+        for got, want in zip(compiled.values(), expected, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("shape", [(11, 11), (6, 6), (2, 2), (5, 13), (21, 21)])
+def test_networks_take_any_lattice(shape):
+    sizes = NetworkSizes(actor_channels=7, critic_channels=12, shape=shape, num_actions=6)
+    assert ActorNetwork(sizes, 4, 8)(torch.zeros(2, 7, *shape)).shape == (2, 6)
+    assert CriticNetwork(sizes, 4, 8)(torch.zeros(2, 12, *shape)).shape == (2, 6)
+
+
+def test_the_papers_networks_end_in_one_cell():
+    sizes = NetworkSizes(actor_channels=7, critic_channels=12, shape=(11, 11), num_actions=6)
+    actor = ActorNetwork(sizes, 256, 256)
+    counts = [p.numel() for p in actor.parameters() if p.dim() > 1]
+    assert counts == [7 * 256 * 25, 256 * 256 * 16, 256 * 256 * 16, 256 * 256, 256 * 6]
+
+
+def test_taken_selects_along_the_last_axis():
+    values = torch.arange(6.0).view(2, 3)
+    assert taken(values, torch.tensor([2, 0])).tolist() == [2.0, 3.0]

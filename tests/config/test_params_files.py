@@ -1,0 +1,108 @@
+"""The files of params/: complete, commented, and what they promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.messages import KEYS, SECTIONS
+from marl_framework.config.model import Config
+
+PARAMS = Path(__file__).resolve().parents[2] / "params"
+FILES = sorted(PARAMS.glob("*.yaml"))
+NAMES = ("balanced", "demo", "fast", "gpu", "test")
+DEFAULTS = {
+    "params.yaml",
+    *(f"params_{name}.yaml" for name in NAMES),
+}
+
+
+def keys_of(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of all values of a file."""
+    names = []
+    for key, value in tree.items():
+        path = prefix + key
+        names += keys_of(value, f"{path}.") if path in SECTIONS else [path]
+    return names
+
+
+def by_id(path: Path) -> str:
+    return path.name
+
+
+def test_the_folder_holds_the_documented_files() -> None:
+    assert {path.name for path in FILES} == DEFAULTS
+
+
+@pytest.mark.parametrize("path", FILES, ids=by_id)
+def test_a_file_is_complete_and_in_order_and_loads_without_a_warning(path: Path) -> None:
+    assert keys_of(yaml.safe_load(path.read_text(encoding="utf-8"))) == list(KEYS)
+    load_config(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=by_id)
+def test_every_value_has_a_comment_and_the_file_a_purpose(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    values = [line for line in lines if re.match(r"\s*\w+: *[^#\s]", line)]
+    assert len(values) == len(KEYS)
+    assert [line for line in values if not re.search(r" # \S", line)] == []
+    assert lines[0].startswith("# ")
+
+
+def test_params_are_the_defaults() -> None:
+    assert load_config("params.yaml") == Config()
+    text = (PARAMS / "params.yaml").read_text(encoding="utf-8")
+    assert "600 x 5" in text.partition("environment:")[0]
+
+
+def test_params_are_those_of_the_paper() -> None:
+    config = load_config("params.yaml")
+    networks = config.networks
+    assert config.map_shape == (493, 493)
+    assert config.lattice_shape == (11, 11, 3)
+    assert config.altitudes == (5.0, 10.0, 15.0)
+    assert config.episode_length == 15
+    assert (networks.actor.conv_channels, networks.critic.conv_channels) == (256, 256)
+    assert (networks.actor.hidden_dim, networks.critic.fc1_dim) == (256, 256)
+    assert (networks.actor.learning_rate, networks.critic.learning_rate) == (1e-5, 1e-4)
+    assert (networks.batch_size, networks.batch_number, networks.data_passes) == (60, 5, 5)
+    assert (networks.gamma, networks.lambda_, networks.copy_rate) == (0.99, 0.8, 10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_step_uses_whole_rounds_of_missions(name: str) -> None:
+    """All missions end together, so rounds that fill the batches waste nothing."""
+    config = load_config(f"params_{name}")
+    transitions = (
+        config.environment.num_envs * config.experiment.missions.n_agents * config.episode_length
+    )
+    wanted = config.networks.batch_size * config.networks.batch_number
+    assert wanted % transitions == 0
+
+
+def test_the_test_file_is_small() -> None:
+    config = load_config("params_test")
+    assert config.environment.num_envs % 2 == 0
+    assert config.experiment.missions.n_episodes == 4
+    assert config.networks.actor.conv_channels == config.networks.critic.conv_channels == 8
+
+
+def test_the_demo_flies_over_a_real_map_and_is_fast_otherwise() -> None:
+    demo, fast = (config_to_dict(load_config(f"params_{name}")) for name in ("demo", "fast"))
+    raster = demo["sensor"]["simulation"].pop("raster")
+    assert raster["path"] == "matplotlib:jacksboro_fault_dem.npz"
+    assert demo["sensor"]["simulation"].pop("kinds") == ["raster"]
+    del fast["sensor"]["simulation"]["raster"], fast["sensor"]["simulation"]["kinds"]
+    assert demo["environment"] == fast["environment"]
+    assert demo["sensor"] == fast["sensor"]
+
+
+def test_the_gpu_file_flies_thousands_of_missions_in_bfloat16() -> None:
+    config = load_config("params_gpu")
+    assert config.environment.num_envs >= 1024
+    assert config.networks.precision == "bfloat16"

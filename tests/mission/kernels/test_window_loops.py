@@ -1,0 +1,145 @@
+"""The compiled loops against their PyTorch twins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marl_framework.mission.area import area_weights
+from marl_framework.mission.belief import uncertainty
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import CompiledFusion, WindowFusion
+from marl_framework.mission.kernels import window_loops
+from marl_framework.mission.kernels.cpu import WindowLoops
+from marl_framework.mission.kernels.division import divide, divide_each
+from tests.small import random_actions, small_config
+
+
+@given(shares=st.integers(1, 40), extra=st.integers(0, 200))
+def test_divisions_are_the_area_weights(shares, extra):
+    cells = shares + extra
+    division, weights = divide(cells, shares), area_weights(cells, shares).numpy()
+    by_cell = np.zeros((shares, cells))
+    for c in range(cells):
+        for k in (0, 1):
+            by_cell[division.bins[c, k], c] += division.weights[c, k]
+    np.testing.assert_allclose(by_cell, weights, atol=1e-7)
+    by_share = np.zeros((shares, cells))
+    for s in range(shares):
+        low, high = division.inner_low[s], division.inner_high[s]
+        by_share[s, low:high] = division.inner
+        if division.left[s] > 0:
+            by_share[s, low - 1] = division.left[s]
+        if division.right[s] > 0:
+            by_share[s, high] = division.right[s]
+    np.testing.assert_allclose(by_share, weights, atol=1e-7)
+
+
+def test_stacked_divisions_are_the_single_ones():
+    stacked = divide_each([12, 30, 7], 5)
+    for k, cells in enumerate((12, 30, 7)):
+        single = divide(cells, 5)
+        for whole, one in zip(stacked, single, strict=True):
+            np.testing.assert_array_equal(whole[k, : len(one)] if np.ndim(one) else whole[k], one)
+    assert len(divide_each([3], 5).bins[0]) == 5
+
+
+def test_logarithm_and_entropy_are_exact_enough():
+    p = np.concatenate(
+        [np.linspace(1e-4, 1 - 1e-4, 20001), np.geomspace(1e-4, 1, 2000), [0.5, 0.0, 1.0]]
+    ).astype(np.float32)
+    exact = p.astype(np.float64).clip(1e-4, 1 - 1e-4)
+    logs = [window_loops._log2(np.float32(x)) for x in exact]
+    np.testing.assert_allclose(logs, np.log2(exact.astype(np.float32)), atol=2e-6, rtol=2e-7)
+    entropies = [window_loops._entropy(x) for x in p]
+    expected = -exact * np.log2(exact) - (1 - exact) * np.log2(1 - exact)
+    np.testing.assert_allclose(entropies, expected, atol=1e-6)
+    uncertainties = [window_loops._uncertainty(x) for x in p]
+    np.testing.assert_allclose(uncertainties, exact * expected, atol=1e-6)
+    np.testing.assert_allclose(uncertainty(torch.from_numpy(p)), exact * expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"agents": 4},
+        {"agents": 1, "actions": 4},
+        {"agents": 6, "actions": 27, "dims": (20.0, 30.0), "pixels": (9, 14), "prior": 0.3},
+        {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"failure_rate": 0.3}},
+        {"agents": 4, "prior": 0.3, "observation": {"centred_uncertainty": True}},
+        {"agents": 5, "dims": (5.0, 40.0), "pixels": (4, 2)},  # a map hardly finer than the lattice
+    ],
+)
+def test_compiled_and_plain_missions_are_equal(options):
+    envs = [
+        MissionEnvironment(small_config(networks={"compile": flag}, **options), 5, "cpu")
+        for flag in (True, False)
+    ]
+    assert type(envs[0]._fusion) is CompiledFusion
+    assert type(envs[1]._fusion) is WindowFusion
+    states = [env.reset(env.draw_reset()) for env in envs]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        actions = random_actions(envs[0], states[0], generator)
+        compiled, plain = (
+            env.step(state, actions, env.draw_step())
+            for env, state in zip(envs, states, strict=True)
+        )
+        torch.testing.assert_close(compiled.reward, plain.reward, rtol=1e-4, atol=1e-5)
+        for name, tensor in states[1].tensors():
+            torch.testing.assert_close(
+                getattr(states[0], name),
+                tensor,
+                rtol=1e-5,
+                atol=3e-6,
+                msg=lambda m, name=name: f"{name}: {m}",
+            )
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    beliefs = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        env = MissionEnvironment(small_config(agents=4), 6, "cpu")
+        state = env.reset(env.draw_reset())
+        for _ in range(3):
+            actions = random_actions(env, state, torch.Generator().manual_seed(1))
+            env.step(state, actions, env.draw_step())
+        beliefs.append(state.beliefs)
+    torch.set_num_threads(1)
+    assert torch.equal(*beliefs)
+
+
+def test_strided_memory_is_refused():
+    loops = WindowLoops((20, 20), (4, 4), [[6], [6]])
+    strided = torch.zeros(2, 1, 20, 40)[..., ::2]
+    boxes = torch.zeros(2, 1, 8, dtype=torch.int64)
+    with pytest.raises(ValueError, match="contiguous"):
+        loops.fuse_heard(
+            torch.zeros(2, 1, 4, 4, dtype=torch.int8),
+            torch.zeros(2, 1, 1, dtype=torch.bool),
+            boxes,
+            torch.ones(2, 1, 2),
+            strided,
+            torch.zeros(2, 1, 4, 4),
+            torch.zeros(2, 1, 4, 4),
+        )
+
+
+def test_the_loops_leave_the_number_of_threads_as_it_is():
+    code = "import torch, marl_framework.mission.kernels.cpu; print(torch.get_num_threads())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1\n"

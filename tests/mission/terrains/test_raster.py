@@ -1,0 +1,149 @@
+"""Mission windows on the device: crops, upsampling, symmetries, thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from marl_framework.config.model import Config
+from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.terrains.raster import RasterTerrain, orient, percentile, upsample
+from marl_framework.mission.terrains.raster_file import find_windows
+from marl_framework.mission.terrains.terrain import Terrain
+
+
+def configuration(
+    path: Path | str, extent: tuple[float, float] = (50, 50), **raster: Any
+) -> Config:
+    """Maps of 8 cells per 10 m: 40 × 40 cells for 50 × 50 m."""
+    return Config.model_validate(
+        {
+            "environment": {"x_dim": float(extent[0]), "y_dim": float(extent[1])},
+            "experiment": {"constraints": {"spacing": 10.0, "max_altitude": 15.0}},
+            "sensor": {
+                "field_of_view": {"angle_x": 53.13010235415598, "angle_y": 53.13010235415598},
+                "pixel": {"number_x": 4, "number_y": 4},
+                "simulation": {
+                    "kinds": ("raster",),
+                    "raster": {"path": str(path), "resolution": 1.0, **raster},
+                },
+            },
+        }
+    )
+
+
+def saved(folder: Path, values: np.ndarray) -> Path:
+    np.save(folder / "map.npy", values)
+    return folder / "map.npy"
+
+
+def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """A smooth map with NaN nowhere."""
+    noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 2.0)
+
+
+def test_a_crop_of_whole_cells_is_the_slice_itself(tmp_path, device) -> None:
+    values = np.random.default_rng(0).integers(-2000, 2000, (150, 60)).astype(np.float32)
+    config = configuration(saved(tmp_path, values), resolution=1.25)  # 40 pixels for 40 cells
+    assert config.map_shape == (40, 40)
+    found = find_windows(config, "training")
+    terrain = RasterTerrain(config, device, "training")
+    window = torch.arange(0, terrain.num_windows, 97, device=device)
+    crops = terrain.windows(window, torch.zeros_like(window)).cpu().numpy()
+    for crop, (r, c) in zip(crops, found.corners[window.cpu().numpy()], strict=True):
+        np.testing.assert_array_equal(crop, found.values[r : r + 40, c : c + 40])
+
+
+@pytest.mark.parametrize("pixels", [(5, 5), (7, 12), (31, 40)])
+def test_upsampling_equals_opencv(pixels, device) -> None:
+    windows = torch.randn(3, *pixels)
+    found = upsample(windows.to(device), pixels, (40, 48)).cpu().numpy()
+    for mine, window in zip(found, windows.numpy(), strict=True):
+        expected = cv2.resize(window, (48, 40), interpolation=cv2.INTER_LINEAR)
+        np.testing.assert_allclose(mine, expected, atol=1e-5)
+
+
+def test_a_window_of_fractional_pixels_is_sampled_at_the_centres_of_its_cells(device) -> None:
+    # On the plane 2x + 3y (x, y in pixels from the window's corner) bilinear values are exact.
+    centre = torch.arange(5) + 0.5
+    plane = (2 * centre[:, None] + 3 * centre[:4])[None].to(device)
+    found = upsample(plane, (4.25, 3.5), (17, 28))[0].cpu()
+    x = ((torch.arange(17) + 0.5) * 4.25 / 17).clamp(0.5, 4.5)
+    y = ((torch.arange(28) + 0.5) * 3.5 / 28).clamp(0.5, 3.5)
+    torch.testing.assert_close(found, 2 * x[:, None] + 3 * y)
+
+
+@pytest.mark.parametrize("turn", [5, 6])
+def test_four_quarter_turns_are_the_identity(turn, device) -> None:
+    pixels = torch.randn(3, 6, 6, device=device)
+    symmetry = torch.full((3,), turn, device=device)
+    turned = orient(pixels, symmetry)
+    direction = {5: 1, 6: -1}[turn]
+    assert torch.equal(turned, torch.rot90(pixels, direction, (1, 2)))
+    for _ in range(3):
+        turned = orient(turned, symmetry)
+    assert torch.equal(turned, pixels)
+
+
+def test_symmetries_are_the_eight_of_the_square_each_environment_its_own(device) -> None:
+    pixels = torch.randn(1, 5, 5, device=device)
+    found = orient(pixels.expand(8, 5, 5), torch.arange(8, device=device))
+    group = [torch.rot90(p, k, (1, 2))[0] for p in (pixels, pixels.mT) for k in range(4)]
+    matches = torch.tensor([[torch.equal(one, other) for other in group] for one in found])
+    assert torch.equal(found[0], pixels[0])
+    assert torch.equal(found[1], pixels[0].flip(0))
+    assert torch.equal(found[2], pixels[0].flip(1))
+    assert torch.equal(found[3], pixels[0].rot90(2))
+    assert matches.sum(0).tolist() == matches.sum(1).tolist() == [1] * 8
+
+
+def test_oblong_missions_are_flipped_but_not_turned(tmp_path) -> None:
+    config = configuration(saved(tmp_path, bumps(40, 30)), (30, 60), resolution=10.0)
+    terrain = RasterTerrain(config, torch.device("cpu"), "training")
+    assert terrain.num_symmetries == 4
+    window = torch.zeros(4, dtype=torch.int64)
+    values = terrain.windows(window, torch.arange(4))
+    assert values.shape == (4, *config.map_shape)
+    for k, axes in enumerate([[], [0], [1], [0, 1]]):
+        assert torch.allclose(values[k], values[0].flip(axes), atol=1e-6)
+
+
+# Thresholds ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [0.5, 10, 37.5, 50, 60, 75, 99.9])
+def test_cells_above_a_percentile_are_those_of_numpy(percent) -> None:
+    smooth, steps = torch.randn(4, 23, 19), torch.randint(0, 6, (4, 23, 19)).float()
+    for values in (smooth, steps):
+        found = (values > percentile(values, percent)).numpy()
+        for mine, window in zip(found, values.double().numpy(), strict=True):
+            np.testing.assert_array_equal(mine, window > np.percentile(window, percent))
+
+
+def test_a_percentile_is_taken_of_each_window_and_a_value_of_all(tmp_path, device) -> None:
+    values = bumps(90, 30) + np.linspace(0, 20, 90, dtype=np.float32)[:, None]
+    path = saved(tmp_path, values)
+    window = torch.arange(0, 60, 7, device=device)
+    symmetry = torch.zeros_like(window)
+    relative = RasterTerrain(configuration(path, resolution=5.0), device, "training")
+    share = relative.build(window, symmetry).double().mean((1, 2))
+    assert torch.allclose(share, torch.full_like(share, 0.4), atol=2 / 1600)
+    absolute = RasterTerrain(configuration(path, resolution=5.0, threshold=4.0), device, "training")
+    expected = absolute.windows(window, symmetry) > 4.0
+    assert torch.equal(absolute.build(window, symmetry), expected)
+
+
+def test_real_elevation_gives_two_fifths_of_high_ground(device) -> None:
+    config = configuration("matplotlib:jacksboro_fault_dem.npz")
+    share = []
+    for split in SPLITS:
+        terrain = Terrain(config, device, split)
+        truth = terrain.build(terrain.draw(20, torch.Generator(device).manual_seed(0)))
+        share.append(truth.double().mean((1, 2)))
+    assert all(0.38 < s <= 0.4 for s in torch.cat(share).tolist())

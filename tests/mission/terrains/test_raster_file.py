@@ -1,0 +1,345 @@
+"""Measured maps: reading files, admissible windows, separate splits, clear errors."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.mission import RasterConfig
+from marl_framework.config.model import Config
+from marl_framework.mission import raster as raster_module
+from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.terrains.raster import RasterTerrain
+from marl_framework.mission.terrains.raster_file import (
+    admissible_corners,
+    cut_strips,
+    find_windows,
+    read_raster,
+    split_windows,
+)
+from marl_framework.mission.terrains.terrain import Terrain
+
+MAP = np.arange(12, dtype=np.float32).reshape(4, 3)  # x first: 4 along x, 3 along y
+
+
+def settings(path: Path | str, **values: Any) -> RasterConfig:
+    return RasterConfig(path=str(path), **{"resolution": 1.0, **values})
+
+
+def configuration(
+    path: Path | str, extent: tuple[float, float] = (50, 50), **raster: Any
+) -> Config:
+    """Maps of 8 cells per 10 m: 40 × 40 cells for 50 × 50 m."""
+    return Config.model_validate(
+        {
+            "environment": {"x_dim": float(extent[0]), "y_dim": float(extent[1])},
+            "experiment": {"constraints": {"spacing": 10.0, "max_altitude": 15.0}},
+            "sensor": {
+                "field_of_view": {"angle_x": 53.13010235415598, "angle_y": 53.13010235415598},
+                "pixel": {"number_x": 4, "number_y": 4},
+                "simulation": {
+                    "kinds": ("raster",),
+                    "raster": {"path": str(path), "resolution": 1.0, **raster},
+                },
+            },
+        }
+    )
+
+
+def saved(folder: Path, values: np.ndarray) -> Path:
+    np.save(folder / "map.npy", values)
+    return folder / "map.npy"
+
+
+def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """A smooth map with NaN nowhere."""
+    noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 2.0)
+
+
+# Reading ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float16, np.float64, bool])
+def test_arrays_are_x_first_and_become_float32(tmp_path, dtype) -> None:
+    np.save(tmp_path / "a.npy", MAP.astype(dtype))
+    found = read_raster(settings(tmp_path / "a.npy", resolution=0.5))
+    assert found.values.dtype == np.float32
+    assert found.resolution == 0.5
+    np.testing.assert_array_equal(found.values, MAP.astype(dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype"),
+    [(".png", np.uint8), (".PNG", np.uint16), (".tif", np.uint16), (".tiff", np.float32)],
+)
+def test_columns_of_an_image_run_along_x_and_its_rows_against_y(tmp_path, suffix, dtype) -> None:
+    image = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 300]]).astype(dtype)  # a north-up map
+    path = tmp_path / f"flüg{suffix}"
+    path.write_bytes(cv2.imencode(suffix.lower(), image)[1].tobytes())
+    values = read_raster(settings(path)).values
+    assert values.shape == (4, 3)
+    assert values[0].tolist() == [9, 5, 1]  # the west column, from south to north
+    assert values[:, 0].tolist() == [9, 10, 11, float(image[2, 3])]  # the south row
+
+
+def test_npz_gives_its_largest_2d_array_or_the_one_asked_for(tmp_path) -> None:
+    path = tmp_path / "m.npz"
+    objects = np.array([["a", {}]] * 40, object)
+    big = np.zeros((3, 3, 3, 3))
+    np.savez(path, small=MAP[:2], heat=MAP, cube=big, names=objects, resolution_m=np.float32(1.25))
+    largest = read_raster(settings(path, resolution=None))
+    np.testing.assert_array_equal(largest.values, MAP)
+    assert largest.resolution == 1.25
+    np.testing.assert_array_equal(read_raster(settings(path, key="small")).values, MAP[:2])
+    assert read_raster(settings(path, resolution=3.0)).resolution == 3.0
+
+
+def test_sample_data_of_matplotlib_is_an_elevation_map() -> None:
+    found = read_raster(settings("matplotlib:jacksboro_fault_dem.npz", key="elevation"))
+    assert found.values.shape == (344, 403)
+    assert (found.values.min(), found.values.max()) == (236, 1076)
+
+
+def test_infinite_values_count_as_not_measured(tmp_path) -> None:
+    values = MAP.astype(np.float64)
+    values[0, 0], values[1, 1], values[2, 2] = np.inf, -np.inf, 1e300
+    found = read_raster(settings(saved(tmp_path, values))).values
+    assert np.argwhere(np.isnan(found)).tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def _png(image: np.ndarray) -> bytes:
+    return cv2.imencode(".png", image)[1].tobytes()
+
+
+def _file(folder: Path, name: str, content: Any) -> str:
+    path = folder / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    elif content is not None:
+        np.save(path, content)
+    return str(path)
+
+
+BAD_FILES = [
+    ("none.png", None, {}, "path", "does not exist"),
+    ("map.jpg", b"x", {}, "path", "no PNG, TIFF, NPY or NPZ"),
+    ("map", b"x", {}, "path", "no PNG, TIFF, NPY or NPZ"),
+    ("text.png", b"hello", {}, "path", "no readable image"),
+    ("empty.tif", b"", {}, "path", "no readable image"),
+    ("half.tiff", cv2.imencode(".tiff", MAP)[1].tobytes()[:40], {}, "path", "image|cannot be read"),
+    ("colour.png", _png(np.ones((4, 4, 3), np.uint8)), {}, "path", "3 bands"),
+    ("alpha.png", _png(np.ones((4, 4, 4), np.uint8)), {}, "path", "4 bands"),
+    ("text.npy", b"hello", {}, "path", "cannot be read"),
+    ("empty.npy", b"", {}, "path", "cannot be read"),
+    ("text.npz", b"hello", {}, "path", "cannot be read"),
+    ("torn.npz", b"PK\x03\x04" + b"\x00" * 60, {}, "path", "cannot be read"),
+    ("nan.npy", np.full((4, 4), np.nan), {}, "path", "no measured pixel"),
+    ("flat.npy", np.full((4, 4), 7.0), {}, "path", "same value everywhere, 7"),
+    ("line.npy", np.arange(9.0), {}, "path", r"shape \(9,\); a 2-D array"),
+    ("cube.npy", np.zeros((3, 3, 3)), {}, "path", "2-D array"),
+    ("hollow.npy", np.zeros((0, 5)), {}, "path", "2-D array"),
+    ("complex.npy", MAP * 1j, {}, "path", "complex64; real numbers"),
+    ("words.npy", np.array([["a", "b"]]), {}, "path", "real numbers"),
+    ("objects.npy", np.array([[1, {}]], object), {}, "path", "cannot be read"),
+    ("flat.npz", {"a": np.arange(3.0)}, {}, "path", "holds no 2-D array; it has a"),
+    ("objects.npz", {"a": np.array([[1, {}]], object)}, {"key": "a"}, "path", "cannot be read"),
+    ("map.npz", {"heat": MAP}, {"key": "heta"}, "key", "no array 'heta'; it has heat"),
+    ("map.npy", MAP, {"key": "heat"}, "key", "no NPZ file"),
+    ("map.npz", {"heat": MAP}, {"resolution": None}, "resolution", "metres per pixel; set it"),
+    ("map.npy", MAP, {"resolution": None}, "resolution", "metres per pixel; set it"),
+    ("bad.npz", {"a": MAP, "resolution_m": -1.0}, {}, "resolution", "no positive number"),
+    ("bad.npz", {"a": MAP, "resolution_m": np.ones(2)}, {}, "resolution", "no positive number"),
+    ("bad.npz", {"a": MAP, "resolution_m": "1 m"}, {}, "resolution", "no positive number"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "values", "key", "text"), BAD_FILES)
+def test_bad_files_give_one_line_that_names_file_and_key(
+    tmp_path, capfd, name, content, values, key, text
+) -> None:
+    path = _file(tmp_path, name, content)
+    with pytest.raises(ConfigError, match=text) as caught:
+        read_raster(settings(path, **values))
+    message = str(caught.value)
+    assert message.startswith(f"sensor.simulation.raster.{key}: ")
+    assert name in message
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")  # OpenCV adds no lines of its own
+
+
+def test_folders_and_missing_sample_data_are_no_files(tmp_path) -> None:
+    (tmp_path / "map.png").mkdir()
+    for path in (tmp_path / "map.png", "matplotlib:nothing.npz", "matplotlib:"):
+        with pytest.raises(ConfigError, match=r"raster\.path: "):
+            read_raster(settings(path))
+
+
+@given(st.data())
+def test_damaged_files_never_escape_as_another_error(tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    name = data.draw(st.sampled_from(["m.npy", "m.npz", "m.tif"]))
+    path = Path(_file(folder, name, {"a": MAP} if name == "m.npz" else MAP))
+    if name == "m.tif":
+        path.write_bytes(cv2.imencode(".tif", MAP)[1].tobytes())
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        found = read_raster(settings(path))
+    except ConfigError:
+        return
+    assert found.values.ndim == 2
+
+
+# Windows ---------------------------------------------------------------------------------------
+
+MASKS = arrays(bool, st.tuples(st.integers(1, 14), st.integers(1, 14)), elements=st.booleans())
+
+
+@given(MASKS, st.integers(1, 5), st.integers(1, 5))
+def test_admissible_corners_equal_a_loop(unmeasured, p, q) -> None:
+    measured = ~unmeasured | (np.indices(unmeasured.shape).sum(0) % 3 > 0)  # sparse gaps
+    found = admissible_corners(measured, (p, q))
+    rows, cols = max(0, measured.shape[0] - p + 1), max(0, measured.shape[1] - q + 1)
+    assert found.shape == (rows, cols)
+    for r, c in itertools.product(range(rows), range(cols)):
+        assert found[r, c] == measured[r : r + p, c : c + q].all()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.integers(1, 4))
+def test_cuts_are_the_best_of_all_cuts(counts, window) -> None:
+    length = len(counts) + window - 1
+
+    def score(edges: tuple[int, ...]) -> float:
+        held = [sum(counts[a : max(a, b - window + 1)]) for a, b in itertools.pairwise(edges)]
+        return min(n / share for n, share in zip(held, (0.6, 0.2, 0.2), strict=True))
+
+    every = itertools.combinations_with_replacement(range(length + 1), 2)
+    best = max(score((0, a, b, length)) for a, b in every)
+    (first, second), found = cut_strips(np.array(counts), window)
+    assert found == pytest.approx(best)
+    assert score((0, first, second, length)) == pytest.approx(best)
+
+
+def test_a_fully_measured_map_is_cut_60_20_20_across_its_longer_axis() -> None:
+    strips = split_windows(np.ones((300, 100), bool), (10, 10))
+    assert strips is not None
+    edges = [(strips[split][0][0].start, strips[split][0][0].stop) for split in SPLITS]
+    assert edges[0][0] == 0
+    assert edges[0][1] == edges[1][0]
+    assert edges[1][1] == edges[2][0]
+    assert edges[2][1] == 300
+    windows = [int(strips[split][1].sum()) for split in SPLITS]
+    np.testing.assert_allclose(np.array(windows) / sum(windows), [0.6, 0.2, 0.2], atol=0.01)
+
+
+def test_the_shorter_axis_is_cut_where_the_longer_one_leaves_a_split_without_windows() -> None:
+    measured = np.zeros((40, 30), bool)
+    measured[3:9] = True  # a corridor across x
+    assert split_windows(measured, (5, 5)) is not None
+    assert split_windows(measured, (7, 7)) is None
+
+
+@given(arrays(bool, (24, 17), elements=st.booleans(), fill=st.just(False)), st.sampled_from(SPLITS))
+def test_windows_with_unmeasured_pixels_are_never_flown(tmp_path_factory, gaps, split) -> None:
+    values = bumps(24, 17)
+    values[gaps] = np.nan
+    assume(split_windows(~gaps, (4, 4)) is not None)
+    path = saved(tmp_path_factory.mktemp("gaps"), values)
+    terrain = RasterTerrain(configuration(path, resolution=12.5), torch.device("cpu"), split)
+    every = torch.arange(terrain.num_windows)
+    assert not bool(terrain.windows(every, every % 8).isnan().any())
+
+
+@pytest.mark.parametrize("extent", [(50, 50), (30, 60)])
+def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, extent) -> None:
+    # Every pixel has its own value; the values a split's windows can show never overlap.
+    rng = np.random.default_rng(1)
+    values = rng.permutation(40 * 30).reshape(40, 30).astype(np.float32)
+    values[rng.random(values.shape) < 0.01] = np.nan
+    path = saved(tmp_path, values)
+    seen = {}
+    for split in SPLITS:
+        found = find_windows(configuration(path, extent, resolution=10.0), split)
+        p, q = found.pixels
+        assert (p, q) == (extent[0] // 10, extent[1] // 10)
+        blocks = [found.values[r : r + p, c : c + q] for r, c in found.corners]
+        assert not np.isnan(blocks).any()
+        seen[split] = set(np.stack(blocks).ravel().tolist())
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not seen[one] & seen[other]
+    assert all(seen.values())
+
+
+def test_every_window_is_drawn_and_none_more_often_than_others(tmp_path) -> None:
+    terrain = Terrain(configuration(saved(tmp_path, bumps(24, 6)), resolution=10.0), "cpu", "test")
+    draws = terrain.draw(4000, torch.Generator().manual_seed(0))
+    assert draws.window is not None
+    assert draws.symmetry is not None
+    count = len(find_windows(configuration(tmp_path / "map.npy", resolution=10.0), "test").corners)
+    windows, symmetries = draws.window.bincount(minlength=count), draws.symmetry.bincount()
+    assert len(windows) == count
+    assert windows.min() > 0.7 * 4000 / count
+    assert symmetries.tolist() == pytest.approx([500] * 8, abs=75)
+
+
+def test_a_huge_list_of_windows_is_thinned_out_evenly(tmp_path, monkeypatch) -> None:
+    config = configuration(saved(tmp_path, bumps(60, 20)), resolution=10.0)
+    full = find_windows(config, "training").corners
+    monkeypatch.setattr(raster_module, "MAX_WINDOWS", 50)
+    thin = find_windows(config, "training").corners
+    assert len(thin) == 50
+    assert {tuple(corner) for corner in thin} <= {tuple(corner) for corner in full}
+    assert thin[0].tolist() == full[0].tolist()
+    assert thin[-1].tolist() == full[-1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "extent", "values", "text"),
+    [
+        # 160 m hold three windows of 53.3 m, which 53 pixels fill.
+        ((160, 90), (54, 54), {}, r"covers 160 x 90 m .*54 x 54 m.* to 53 x 53 m"),
+        ((40, 40), (50, 50), {}, r"covers 40 x 40 m .* to 13 x 13 m"),
+        ((80, 80), (50, 50), {"resolution": 0.5}, r"covers 40 x 40 m .* to 13 x 13 m"),
+        ((40, 40), (50, 50), {"resolution": 60.0}, r"pixels of 60 m, too coarse .* 2 x 2 pixels"),
+        ((99, 99), (20, 20), {"threshold": 1e4}, r"threshold: 10000 does not divide .*map\.npy"),
+        ((99, 99), (20, 20), {"threshold": -1e4}, r"threshold: -10000 does not divide"),
+    ],
+)
+def test_maps_that_do_not_serve_say_what_would(tmp_path, shape, extent, values, text) -> None:
+    path = saved(tmp_path, bumps(*shape))
+    with pytest.raises(ConfigError, match=text) as caught:
+        Terrain(configuration(path, extent, **values), "cpu", "training")
+    assert "map.npy" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_size_that_an_error_offers_is_the_largest_that_fits(tmp_path) -> None:
+    values = bumps(90, 120)
+    values[np.random.default_rng(2).random(values.shape) < 0.003] = np.nan
+    path = saved(tmp_path, values)
+    with pytest.raises(ConfigError, match="x_dim and y_dim to") as caught:
+        Terrain(configuration(path, (60, 40)), "cpu", "training")
+    fit_x, fit_y = (
+        float(w) for w in str(caught.value).removesuffix(" m").split(" to ")[-1].split(" x ")
+    )
+    assert fit_x / fit_y == pytest.approx(1.5, abs=0.05)
+    for split in SPLITS:
+        assert len(find_windows(configuration(path, (fit_x, fit_y)), split).corners) > 0
+    more = (fit_x + 1, (fit_x + 1) / 1.5)  # one pixel more does not
+    with pytest.raises(ConfigError, match="too little"):
+        find_windows(configuration(path, more), "test")

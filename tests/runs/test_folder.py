@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
+from marl_framework.runs.files import check_run_name
+from marl_framework.runs.folder import RunFolder, describe_environment
+from marl_framework.training import run_folder
+
+CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
+
+
+def test_a_new_run_holds_configuration_environment_and_places(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "first", CONFIG, torch.device("cpu"))
+    assert run.path == tmp_path / "runs" / "first"
+    assert run.name == "first"
+    assert sorted({*os.listdir(run.path)} - {"uncommitted.diff"}) == [
+        ".lock",
+        "checkpoints",
+        "config.yaml",
+        "environment.json",
+        "figures",
+        "tensorboard",
+    ]
+    assert load_config(run.config_file) == CONFIG
+    for folder in (run.checkpoints, run.tensorboard, run.figures):
+        assert folder.is_dir()
+    environment = json.loads(run.environment_file.read_text(encoding="utf-8"))
+    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["versions"]["numpy"] == np.__version__
+    assert environment["device"].startswith("Using CPU: ")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", environment["started"])
+    assert environment["command"] == shlex.join(sys.orig_argv)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_9", "...", ".hidden", "7", "x" * 200])
+def test_plain_words_are_names(tmp_path: Path, name: str) -> None:
+    assert RunFolder.create(tmp_path, name, CONFIG).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a b", "a/b", "/a", "../a", "a\n", "ä", "-a", "a\0b", "$(a)", "x" * 201],
+)
+def test_other_names_are_refused_and_nothing_is_made(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"run name .*use up to 200 letters"):
+        RunFolder.create(tmp_path / "runs", name, CONFIG)
+    with pytest.raises(ConfigError):
+        check_run_name(name)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
+def test_a_name_in_use_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t"
+    if kind == "folder":
+        path.mkdir()
+        (path / "results").write_text("precious", encoding="utf-8")
+    elif kind == "file":
+        path.write_text("precious", encoding="utf-8")
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    with pytest.raises(ConfigError) as caught:
+        RunFolder.create(tmp_path, "t", CONFIG)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "choose another name" in message
+    assert "./train_with_backup.sh t, which keeps the earlier run in training_history/" in message
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+
+
+def test_one_of_many_claims_gets_a_name(tmp_path: Path) -> None:
+    def claim(_: int) -> bool:
+        try:
+            RunFolder.create(tmp_path / "runs", "t", CONFIG)
+        except ConfigError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(claim, range(8))) == [False] * 7 + [True]
+    assert os.listdir(tmp_path / "runs") == ["t"]
+
+
+def test_runs_without_a_name_get_different_ones(tmp_path: Path) -> None:
+    names = [RunFolder.create(tmp_path, None, CONFIG).name for _ in range(4)]
+    assert len(set(names)) == 4
+    for name in names:
+        check_run_name(name)
+        assert re.match(r"two-hills-north-\d{8}T\d{6}Z", name)
+
+
+@pytest.mark.parametrize("title", ["", "..", "---", "日本", "x" * 500])
+def test_any_title_makes_a_name(tmp_path: Path, title: str) -> None:
+    config = CONFIG.model_copy(
+        update={"experiment": CONFIG.experiment.model_copy(update={"title": title})}
+    )
+    check_run_name(RunFolder.create(tmp_path, None, config).name)
+
+
+@pytest.mark.parametrize("directory", ["file", "file/below", "link", "a\0b"])
+def test_a_place_that_is_no_folder_is_refused(tmp_path: Path, directory: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"logging\.directory: .* cannot be written"):
+        RunFolder.create(tmp_path / directory, "t", CONFIG)
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+@pytest.mark.parametrize("refused", ["runs", "t", "figures"])
+def test_a_place_that_is_not_writable_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    real_mkdir = Path.mkdir
+
+    def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name == refused:
+            raise PermissionError(13, "Permission denied")
+        real_mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(ConfigError, match=r"logging\.directory: .*: Permission denied"):
+        RunFolder.create(tmp_path / "some" / "runs", "t", CONFIG)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_a_start_that_fails_while_writing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(run_folder, "write_json", fail)
+    expected = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
+    with pytest.raises(expected):
+        RunFolder.create(tmp_path / "runs", "t", CONFIG)
+    assert os.listdir(tmp_path) == []
+
+
+def test_discard_removes_what_create_made_and_nothing_else(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path / "a" / "runs", "first", CONFIG)
+    second = RunFolder.create(tmp_path / "a" / "runs", "second", CONFIG)
+    first.discard()
+    assert os.listdir(tmp_path / "a" / "runs") == ["second"]
+    second.discard()
+    assert os.listdir(tmp_path / "a") == ["runs"]  # the second did not make it
+
+    alone = RunFolder.create(tmp_path / "b" / "runs", "t", CONFIG)
+    alone.discard()
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_summary_is_strict_json(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "t", CONFIG)
+    results: dict[Any, Any] = {
+        "best": float("inf"),
+        "bad": [float("nan"), np.float32("nan"), torch.tensor(float("-inf"))],
+        "entropy": torch.tensor([0.5, 0.25]),
+        "f1": np.float64(0.125),
+        "steps": np.int64(7),
+        "path": Path("a/b"),
+        3: (1, None, True, "λ"),
+    }
+    run.write_summary(results, {"seconds": 1.5}, {"device": "cpu"})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    summary = json.loads(run.summary.read_text(encoding="utf-8"), parse_constant=refuse)
+    assert summary == {
+        "results": {
+            "best": None,
+            "bad": [None, None, None],
+            "entropy": [0.5, 0.25],
+            "f1": 0.125,
+            "steps": 7,
+            "path": "a/b",
+            "3": [1, None, True, "λ"],
+        },
+        "timing": {"seconds": 1.5},
+        "machine": {"device": "cpu"},
+    }
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "t", CONFIG)
+    run.write_summary({"a": 1}, {}, {})
+    before = sorted(os.listdir(run.path))
+    with pytest.raises(TypeError, match="a object has no place in a JSON file"):
+        run.write_summary({"a": object()}, {}, {})
+    assert json.loads(run.summary.read_text(encoding="utf-8"))["results"] == {"a": 1}
+    assert sorted(os.listdir(run.path)) == before
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git without the settings of this machine."""
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def test_commit_and_uncommitted_changes_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "_CHECKOUT", tmp_path)
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "--quiet", "--message", "first")
+    noted = describe_environment()
+    assert noted["commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert noted["uncommitted_changes"] is False
+    (tmp_path / "a").write_text("2", encoding="utf-8")
+    assert describe_environment()["uncommitted_changes"] is True
+
+
+def test_a_repository_around_an_installation_is_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "someone's")
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.setattr(run_folder, "_CHECKOUT", tmp_path / "site-packages")
+    noted = describe_environment()
+    assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
+
+
+def test_a_machine_without_git_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    noted = describe_environment()
+    assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
