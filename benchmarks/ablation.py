@@ -47,39 +47,39 @@ _CENTRED = [
 _UNCERTAINTY = [f"observation.{name}uncertainty=false" for name in ("", "centred_", "global_")]
 VARIANTS: dict[str, list[str]] = {
     "kept": [],
-    "critic_advantage": ["networks.advantage=critic"],
-    "discount_0.99": ["networks.gamma=0.99", "networks.lambda=0.8"],
-    "discount_0.95": ["networks.gamma=0.95", "networks.lambda=0.8"],
+    "critic_advantage": ["learning.advantage=critic"],
+    "discount_0.99": ["learning.gamma=0.99", "learning.lambda=0.8"],
+    "discount_0.95": ["learning.gamma=0.95", "learning.lambda=0.8"],
     "critic_discount_0.99": [
-        "networks.advantage=critic",
-        "networks.gamma=0.99",
-        "networks.lambda=0.8",
+        "learning.advantage=critic",
+        "learning.gamma=0.99",
+        "learning.lambda=0.8",
     ],
-    "not_clipped": ["networks.clip_ratio=0"],
-    "not_normalized": ["networks.normalize_advantages=false"],
-    "no_entropy_bonus": ["networks.entropy_coefficient=0"],
+    "not_clipped": ["learning.clip_ratio=0"],
+    "not_normalized": ["learning.normalize_advantages=false"],
+    "no_entropy_bonus": ["learning.entropy_coefficient=0"],
     "no_centred_maps": _CENTRED,
     "no_uncertainty_maps": _UNCERTAINTY,
-    "no_symmetries": ["networks.symmetries=false"],
-    "one_pass": ["networks.data_passes=1"],
-    "constant_rate": ["networks.lr_decay=1"],
-    "actor_rate_1e-3": ["networks.actor.learning_rate=1e-3"],
-    "actor_rate_1e-4": ["networks.actor.learning_rate=1e-4"],
+    "no_symmetries": ["learning.symmetries=false"],
+    "one_pass": ["learning.data_passes=1"],
+    "constant_rate": ["learning.lr_decay=1"],
+    "actor_rate_1e-3": ["learning.actor.learning_rate=1e-3"],
+    "actor_rate_1e-4": ["learning.actor.learning_rate=1e-4"],
     "wide": ["networks.actor.conv_channels=96", "networks.critic.conv_channels=96"],
     "published": [
-        "networks.advantage=critic",
-        "networks.gamma=0.99",
-        "networks.lambda=0.8",
-        "networks.clip_ratio=0",
-        "networks.normalize_advantages=false",
-        "networks.entropy_coefficient=0",
-        "networks.lr_decay=1",
-        "networks.copy_rate=10",
-        "networks.data_passes=5",
-        "networks.actor.learning_rate=1e-5",
-        "networks.critic.learning_rate=1e-4",
-        "networks.symmetries=false",
-        "experiment.missions.eps_max=0.5",
+        "learning.advantage=critic",
+        "learning.gamma=0.99",
+        "learning.lambda=0.8",
+        "learning.clip_ratio=0",
+        "learning.normalize_advantages=false",
+        "learning.entropy_coefficient=0",
+        "learning.lr_decay=1",
+        "learning.copy_rate=10",
+        "learning.data_passes=5",
+        "learning.actor.learning_rate=1e-5",
+        "learning.critic.learning_rate=1e-4",
+        "learning.symmetries=false",
+        "learning.eps_max=0.5",
         *_CENTRED,
         *_UNCERTAINTY,
     ],
@@ -98,9 +98,9 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
     trainer, timer = Trainer(config, device), StageTimer(device)
     rows: list[dict[str, float]] = []
     seconds, transitions = 0.0, 0
-    for step in range(1, config.experiment.missions.n_episodes + 1):
+    for step in range(1, config.learning.training_steps + 1):
         start = time.perf_counter()
-        metrics, _ = trainer._training_step(timer)
+        metrics, _ = trainer.training_step(timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
         if not trainer._is_due(config.evaluation.interval, step - 1):
@@ -279,7 +279,7 @@ def _measured(options: argparse.Namespace) -> str:
     variants, seeds = parse_names(options.variants), parse_seeds(options.seeds)
     if options.steps < 1:
         raise ConfigError(f"--steps {options.steps}: must be at least 1")
-    options.overrides += [f"experiment.missions.n_episodes={options.steps}"]
+    options.overrides += [f"learning.training_steps={options.steps}"]
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, variants, seeds, path)

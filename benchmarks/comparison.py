@@ -68,7 +68,7 @@ def ours(config: Config, num_envs: int, seconds: float) -> Speed:
     def episode() -> None:
         env.reset(env.draw_reset(), state)
         for _ in range(env.episode_length):
-            actions, _ = planner.act(state, env.generator)
+            actions = planner.act(state, env.generator).actions
             env.step(state, actions, env.draw_step(reuse=True))
             builder.actor(state)
 
@@ -130,7 +130,7 @@ def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
     trainer = Trainer(config_from_dict(tree), CPU)
     timer = StageTimer(CPU)
     before = trainer.episodes
-    timing = harness.measure(lambda: trainer._training_step(timer), seconds)
+    timing = harness.measure(lambda: trainer.training_step(timer), seconds)
     missions = (trainer.episodes - before) // (timing.repeats + 1)
     return Speed(missions * trainer.task.n_agents * trainer.task.episode_length, timing)
 

@@ -81,10 +81,10 @@ def fly(config: Config) -> Scene:
     state = env.reset(env.draw_reset())
     flown = [state.positions[MISSION].clone()]
     for _ in range(min(MOVES, config.episode_length - 1)):
-        actions, _ = planner.act(state, env.generator)
+        actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
         flown.append(state.positions[MISSION].clone())
-    actions, _ = planner.act(state, env.generator)
+    actions = planner.act(state, env.generator).actions
     seen = builder.critic(state, actions, builder.actor(state))[MISSION, uav]
     one = state[MISSION : MISSION + 1]
     footprint = env.camera.footprint(one.positions)

@@ -133,12 +133,12 @@ def learn(
     reset_peak_memory(device)
     trainer, timer = Trainer(config, device), StageTimer(device)
     records: list[dict[str, Tensor | float]] = []
-    steps = config.experiment.missions.n_episodes
+    steps = config.learning.training_steps
     cpu = cpu_seconds()
     with utilisation_monitor(device) as monitor:
-        while trainer.coma.training_steps < steps:
-            records.append(trainer._training_step(timer)[0])
-            note(f"training step {trainer.coma.training_steps} of {steps}")
+        while trainer.algorithm.training_steps < steps:
+            records.append(trainer.training_step(timer)[0])
+            note(f"training step {trainer.algorithm.training_steps} of {steps}")
         seconds = timer.wall()
     stages = timer.seconds()
     flown = validate(trainer._validation, trainer._planner)
@@ -147,7 +147,8 @@ def learn(
         "rollout_seconds": stages["rollout"],
         "update_seconds": stages["update"],
         "transitions": steps * config.transitions_per_step,
-        "updates": _updates(trainer.coma.actor_optimizer) + _updates(trainer.coma.critic_optimizer),
+        "updates": _updates(trainer.algorithm.actor_optimizer)
+        + _updates(trainer.algorithm.critic_optimizer),
         "flops": flops * steps,
         "cpu_seconds": cpu_seconds() - cpu,
         "cores": usable_cores(),
@@ -167,9 +168,9 @@ def learn(
 
 def _warmed_up(config: Config, device: torch.device) -> int:
     """Make one training step, for what is made or chosen once; return the operations of one."""
-    single = with_overrides(config, "networks.update_interval=1")
+    single = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(single, device)
-    trainer._training_step(StageTimer(device))
+    trainer.training_step(StageTimer(device))
     return NetworksAlone(trainer).flops()
 
 

@@ -57,9 +57,9 @@ def fly(config: Config, missions: int) -> Round:
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())
     for _ in range(min(MOVES, config.episode_length - 1) - 1):
-        actions, _ = planner.act(state, env.generator)
+        actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
-    actions, _ = planner.act(state, env.generator)
+    actions = planner.act(state, env.generator).actions
     draws = env.draw_step()
     state.positions.copy_(env.lattice.move(state.positions, actions))
     state.t.add_(1)

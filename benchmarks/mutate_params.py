@@ -42,11 +42,11 @@ MOST_MEMORY = 2**30
 _MOST_WORK = {
     "environment.num_envs": 4,
     "experiment.constraints.budget": 4,
-    "experiment.missions.n_episodes": 1,
+    "learning.training_steps": 1,
     "evaluation.missions": 2,
-    "networks.data_passes": 1,
-    "networks.batch_size": 32,
-    "networks.batch_number": 2,
+    "learning.data_passes": 1,
+    "learning.batch_size": 32,
+    "learning.batch_number": 2,
 }
 
 

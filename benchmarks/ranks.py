@@ -93,26 +93,26 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
         Medians: `seconds`, `rollout_seconds`, `update_seconds`; `updates` of actor and critic,
         `gradient_bytes` of one, on average, and `transitions`.
     """
-    config = with_overrides(config, "networks.update_interval=1")
+    config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
-    trainer._training_step(timer)
+    trainer.training_step(timer)
     walls, stages = [], []
     for _ in range(repeats):
         timer.wall()
         timer.reset()
-        trainer._training_step(timer)
+        trainer.training_step(timer)
         walls.append(timer.wall())
         stages.append(timer.seconds())
-    networks = config.networks
+    learning = config.learning
     sizes = [
         sum(p.numel() * p.element_size() for p in network.parameters())
-        for network in (trainer.coma.actor, trainer.coma.critic)
+        for network in (trainer.algorithm.actor, trainer.algorithm.critic)
     ]
     return {
         "seconds": median(walls),
         "rollout_seconds": median(stage["rollout"] for stage in stages),
         "update_seconds": median(stage["update"] for stage in stages),
-        "updates": 2 * networks.data_passes * networks.batch_number,
+        "updates": 2 * learning.data_passes * learning.batch_number,
         "gradient_bytes": sum(sizes) / 2,
         "transitions": config.transitions_per_step,
     }

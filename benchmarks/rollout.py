@@ -6,7 +6,7 @@ One joint step is one move of all UAVs of one mission, with all that learning ne
 draws, the actor's observations, actions, the critic's states, readings, reward, messages, fusion,
 and the rollout that keeps them. Whole episodes are collected as in training, so the start of an
 episode counts too. The policy `random` chooses evenly among the allowed actions; `actor` asks an
-untrained network of the configured size. Rows with `compiled` false have `networks.compile` off.
+untrained network of the configured size. Rows with `compiled` false have `compute.compile` off.
 
 Totals come from episodes without stage timers, stages from other ones. Stages are seconds per
 joint step; `reset` is the start of an episode, spread over its moves. Memory is measured in fresh
@@ -174,7 +174,7 @@ def measure_row(
     stages = flight.stages(min(3, whole.repeats))
     return {
         "num_envs": num_envs,
-        "compiled": config.networks.compile,
+        "compiled": config.compute.compile,
         "joint_steps_per_s": 1 / joint_step.median,
         "agent_steps_per_s": flight.task.n_agents / joint_step.median,
         "seconds_per_joint_step": joint_step.median,
@@ -303,7 +303,7 @@ def run(
         for compiled in (True, False):
             if not compiled and number > MOST_EAGER:
                 continue
-            chosen = with_overrides(config, f"networks.compile={str(compiled).lower()}")
+            chosen = with_overrides(config, f"compute.compile={str(compiled).lower()}")
             rows.append(measure_row(chosen, number, device, policy, seconds))
             speed = f"{rows[-1]['joint_steps_per_s']:,.0f} joint steps/s"
             print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)

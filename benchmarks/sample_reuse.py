@@ -1,6 +1,6 @@
 """How often may the same transitions be learned from? `python -m benchmarks.sample_reuse`.
 
-Trainings that differ in `networks.data_passes` alone, with and without `networks.kl_limit`, over
+Trainings that differ in `learning.data_passes` alone, with and without `learning.kl_limit`, over
 the same number of transitions. Columns: return of the validation missions with its standard error,
 KL between the policy that flew and the one after a training step, explained variance of the critic,
 both over the last fifth of the training, the share of the actor's updates that the limit held back,
@@ -41,8 +41,8 @@ def run(
     Args:
         config: mission, networks, and with `n_episodes` how long.
         device: where.
-        passes: values of `networks.data_passes`.
-        limit: of `networks.kl_limit` [nat]; 0 = only without.
+        passes: values of `learning.data_passes`.
+        limit: of `learning.kl_limit` [nat]; 0 = only without.
         seeds: trainings of each.
 
     Returns:
@@ -53,7 +53,7 @@ def run(
     rows = [
         _row(
             with_overrides(
-                config, f"networks.data_passes={number}", f"networks.kl_limit={kl_limit!r}"
+                config, f"learning.data_passes={number}", f"learning.kl_limit={kl_limit!r}"
             ),
             device,
             seeds,
@@ -66,8 +66,8 @@ def run(
 
 
 def _row(config: Config, device: torch.device, seeds: int) -> dict[str, Any]:
-    networks, first = config.networks, config.environment.seed
-    name = f"{networks.data_passes} passes, limit {networks.kl_limit:g}"
+    learning, first = config.learning, config.environment.seed
+    name = f"{learning.data_passes} passes, limit {learning.kl_limit:g}"
     courses = [
         learn(
             with_overrides(config, f"environment.seed={first + number}"),
@@ -82,8 +82,8 @@ def _row(config: Config, device: torch.device, seeds: int) -> dict[str, Any]:
         return mean_of(courses, lambda c: last_fifth(c["metrics"].get(metric, [0.0])))
 
     return {
-        "data_passes": networks.data_passes,
-        "kl_limit": networks.kl_limit,
+        "data_passes": learning.data_passes,
+        "kl_limit": learning.kl_limit,
         "transitions": courses[0]["transitions"],
         "transitions_per_s": mean_of(courses, lambda c: c["transitions"] / c["seconds"]),
         "return": mean_of(courses, lambda c: c["validation"]["return"]["mean"]),
@@ -168,7 +168,7 @@ def _measured(options: argparse.Namespace) -> str:
         raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
     if not 0 <= options.kl_limit <= 1e9:
         raise ConfigError(f"--kl-limit {options.kl_limit:g}: give a number of nat, 0 = none")
-    options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+    options.overrides.append(f"learning.training_steps={options.steps}")
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
     found = run(config, device, options.passes, options.kl_limit, options.seeds)

@@ -77,7 +77,7 @@ def _lattice(config: Config, side: int) -> list[str]:
     return [
         f"experiment.constraints.spacing={config.environment.x_dim / (side - 1)!r}",
         f"experiment.constraints.max_altitude={lowest!r}",
-        f"experiment.baselines.lawnmower.altitude={lowest!r}",
+        f"experiment.baselines.coverage.altitude={lowest!r}",
     ]
 
 
@@ -168,12 +168,12 @@ def count_work(config: Config) -> dict[str, float]:
         `cells_measured` by all UAVs, `cells_heard`, `cells_seen` (by any UAV, each once),
         `bayes_updates`, `logarithms`, `bytes`.
     """
-    env = MissionEnvironment(with_overrides(config, "networks.compile=true"), COUNTED, CPU)
+    env = MissionEnvironment(with_overrides(config, "compute.compile=true"), COUNTED, CPU)
     planner, state = RandomPlanner(env.lattice), env.reset(env.draw_reset())
     rows, cols = (torch.arange(side) for side in env.camera.shape)
     totals = torch.zeros(3, dtype=torch.int64)
     for _ in range(env.episode_length):
-        actions, _ = planner.act(state, env.generator)
+        actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
         box = env.camera.footprint(state.positions)
         cells = (box.row1 - box.row0) * (box.col1 - box.col0)

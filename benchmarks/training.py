@@ -104,15 +104,15 @@ class NetworkCalls:
     @classmethod
     def of(cls, config: Config, rollouts: int) -> NetworkCalls:
         """Return what a configuration asks for, with so many rollouts a training step."""
-        networks = config.networks
+        learning = config.learning
         team = config.environment.num_envs * config.experiment.missions.n_agents
         transitions = rollouts * config.episode_length * team
         places = torch.arange(transitions)
-        batches = places.tensor_split(min(networks.batch_number, transitions))
+        batches = places.tensor_split(min(learning.batch_number, transitions))
         return cls(
             inference=(team,) * (rollouts * config.episode_length),
             targets=tuple(len(part) for part in places.split(_TARGET_CHUNK)),
-            learning=tuple(len(part) for part in batches) * networks.data_passes,
+            learning=tuple(len(part) for part in batches) * learning.data_passes,
         )
 
 
@@ -124,9 +124,9 @@ class NetworksAlone:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        networks, sizes = trainer.config.networks, trainer.coma.sizes
+        networks, sizes = trainer.config.networks, trainer.algorithm.sizes
         self.calls = NetworkCalls.of(trainer.config, trainer._rollouts_per_step)
-        self._device, self._precision = trainer.device, trainer.coma.precision
+        self._device, self._precision = trainer.device, trainer.algorithm.precision
         actor, critic = networks.actor, networks.critic
         self._actor: nn.Module = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim)
         self._critic: nn.Module = CriticNetwork(sizes, critic.conv_channels, critic.fc1_dim)
@@ -181,10 +181,10 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
         What the JSON holds; see the module.
     """
     reset_peak_memory(device)
-    config = with_overrides(config, "networks.update_interval=1")
+    config = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(config, device)
     timer = StageTimer(device)
-    trainer._training_step(timer)
+    trainer.training_step(timer)
     timer.wall()  # waits for the device
     peak = peak_memory(device)  # before anything is made that training does not need
     alone = NetworksAlone(trainer)
@@ -193,7 +193,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     flown, walls, stages, networks = trainer.episodes, [], [], []
     for step in range(1, steps + 1):
         timer.reset()
-        trainer._training_step(timer)
+        trainer.training_step(timer)
         walls.append(timer.wall())
         stages.append({**timer.seconds(), OTHER: walls[-1] - sum(timer.seconds().values())})
         networks.append(alone.seconds())
@@ -207,7 +207,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
         "seconds_per_training_step": middle,
         "lower_quartile": lower,
         "upper_quartile": upper,
-        "precision": str(trainer.coma.precision).removeprefix("torch."),
+        "precision": str(trainer.algorithm.precision).removeprefix("torch."),
         "stages": _medians(stages),
         "share_of_network_limit": median(a / b for a, b in zip(limits, walls, strict=True)),
         "networks": {
@@ -283,7 +283,7 @@ def with_overrides(config: Config, *overrides: str) -> Config:
 
 
 def add_device(parser: harness.Parser) -> None:
-    """Add `--device`, a short form of `--set networks.device=…`."""
+    """Add `--device`, a short form of `--set compute.device=…`."""
     parser.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
 
 
@@ -302,7 +302,7 @@ def read_options(options: argparse.Namespace, suite: str) -> tuple[Config, torch
     ]
     options.overrides = [*options.overrides, *short]
     config = harness.read_config(options)
-    device = resolve_device(config.networks.device)
+    device = resolve_device(config.compute.device)
     return config, device, harness.output_file(options.out, suite, device)
 
 

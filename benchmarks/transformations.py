@@ -95,7 +95,7 @@ def run(config: Config, agents: Sequence[int], seconds: float) -> dict[str, Any]
     """
     config = config.model_copy(update={"observation": ObservationConfig()})
     kept = keep_freed_memory()
-    device = resolve_device(config.networks.device)
+    device = resolve_device(config.compute.device)
     machine = harness.describe_machine(device)
     harness.warn_if_busy(machine)
     recorded = record(config, agents)
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = harness.read_config(options)
         agents = parse_agents(options.agents, config.experiment.missions.n_agents)
-        device = resolve_device(config.networks.device)
+        device = resolve_device(config.compute.device)
         path: Path = harness.output_file(options.out, SUITE, device)
         print(describe_device(device), flush=True)
         found = run(config, agents, options.seconds_per_row)

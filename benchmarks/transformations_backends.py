@@ -200,7 +200,7 @@ class Bench:
             elif self.device.type == "cuda":
                 self._batched(row, recorded, ON_CUDA[name], self.device, moved["batched"])
             elif torch.cuda.is_available():
-                row.status = f"not asked for: networks.device is {self.device}"
+                row.status = f"not asked for: compute.device is {self.device}"
             else:
                 row.status = "no CUDA device found"
             rows.append(row)

@@ -1,6 +1,6 @@
 """Rare and large updates: `python -m benchmarks.update_interval [--intervals 1,5,10,20]`.
 
-With `networks.update_interval` K the missions of K training steps are flown before their updates
+With `learning.update_interval` K the missions of K training steps are flown before their updates
 are made in one stretch. Every row flies as many missions and makes as many updates, K and
 `batch_size` aside; seeds follow one another from `environment.seed` on.
 
@@ -48,8 +48,8 @@ def run(
     Args:
         config: mission, networks, and with `n_episodes` how long.
         device: where.
-        intervals: values of `networks.update_interval`.
-        batch_sizes: values of `networks.batch_size`; `batch_number` follows, so that a training
+        intervals: values of `learning.update_interval`.
+        batch_sizes: values of `learning.batch_size`; `batch_number` follows, so that a training
             step takes as many transitions.
         seeds: trainings of each.
 
@@ -59,13 +59,13 @@ def run(
     Raises:
         ConfigError: an interval cannot fit in memory, or a batch size makes no sense.
     """
-    wanted = config.networks.batch_size * config.networks.batch_number
+    wanted = config.learning.batch_size * config.learning.batch_number
     changed = [
         with_overrides(
             config,
-            f"networks.update_interval={interval}",
-            f"networks.batch_size={size}",
-            f"networks.batch_number={max(round(wanted / size), 1)}",
+            f"learning.update_interval={interval}",
+            f"learning.batch_size={size}",
+            f"learning.batch_number={max(round(wanted / size), 1)}",
         )
         for size in batch_sizes
         for interval in intervals
@@ -74,7 +74,7 @@ def run(
         check_memory(one, device)
     machine = harness.describe_machine(device)
     harness.warn_if_busy(machine)
-    peak = peak_flops(device, resolve_precision(config.networks.precision, device))
+    peak = peak_flops(device, resolve_precision(config.compute.precision, device))
     rows = [_row(one, device, peak, seeds) for one in changed]
     return {
         "settings": {"seeds": seeds, "configuration": config_to_dict(config)},
@@ -86,8 +86,8 @@ def run(
 
 
 def _row(config: Config, device: torch.device, peak: float, seeds: int) -> dict[str, Any]:
-    networks, first = config.networks, config.environment.seed
-    name = f"K = {networks.update_interval}, batch {networks.batch_size}"
+    learning, first = config.learning, config.environment.seed
+    name = f"K = {learning.update_interval}, batch {learning.batch_size}"
     courses = [
         learn(
             with_overrides(config, f"environment.seed={first + number}"),
@@ -101,9 +101,9 @@ def _row(config: Config, device: torch.device, peak: float, seeds: int) -> dict[
     squares = mean_of(courses, lambda c: c["validation"]["return"]["standard_error"] ** 2)
     sm = [c["sm_activity"] for c in courses if c["sm_activity"] is not None]
     return {
-        "update_interval": networks.update_interval,
-        "batch_size": networks.batch_size,
-        "batch_number": networks.batch_number,
+        "update_interval": learning.update_interval,
+        "batch_size": learning.batch_size,
+        "batch_number": learning.batch_number,
         "seconds": seconds,
         "rollout_seconds": mean_of(courses, lambda c: c["rollout_seconds"]),
         "update_seconds": mean_of(courses, lambda c: c["update_seconds"]),
@@ -252,10 +252,10 @@ def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
-    options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+    options.overrides.append(f"learning.training_steps={options.steps}")
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
-    sizes = options.batch_sizes or (config.networks.batch_size,)
+    sizes = options.batch_sizes or (config.learning.batch_size,)
     found = run(config, device, options.intervals, sizes, options.seeds)
     return harness.publish(path, SUITE, found, table, draw)
 

@@ -57,7 +57,7 @@ class Judge:
     def __init__(self, config: Config, device: torch.device, batch: int) -> None:
         sizes, actor = mission_sizes(config), config.networks.actor
         self.batch, self.device = batch, device
-        self.precision = resolve_precision(config.networks.precision, device)
+        self.precision = resolve_precision(config.compute.precision, device)
         self._network = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim).to(device)
         self._maps = torch.rand(batch, sizes.actor_channels, *sizes.shape, device=device)
 
@@ -254,10 +254,10 @@ def _measured(options: argparse.Namespace) -> str:
     for name, most in (("processes", 256), ("batch", 10**6)):
         if not 1 <= getattr(options, name) <= most:
             raise ConfigError(f"--{name} {getattr(options, name)}: must lie in 1 … {most}")
-    options.overrides.append(f"experiment.missions.n_episodes={options.steps}")
+    options.overrides.append(f"learning.training_steps={options.steps}")
     config, device, path = read_options(options, SUITE)
     print(describe_device(device), flush=True)
-    config = with_overrides(config, f"networks.device={device}")
+    config = with_overrides(config, f"compute.device={device}")
     found = run(config, device, options.seconds_per_row, options.processes, options.batch)
     return harness.publish(path, SUITE, found, table, draw)
 

@@ -1,4 +1,6 @@
-from .algorithms.coma import COMAWrapper as COMAWrapper, mission_sizes as mission_sizes
+from .algorithms.coma import COMAWrapper as COMAWrapper
+from .algorithms.protocol import Algorithm as Algorithm
+from .algorithms.registry import make_algorithm as make_algorithm
 from .algorithms.rollout import (
     Rollout as Rollout,
     RolloutCollector as RolloutCollector,
@@ -11,7 +13,7 @@ from .config.loading import (
     dump_config as dump_config,
     load_config as load_config,
 )
-from .config.model import Config as Config
+from .config.model import Config as Config, NetworkSizes as NetworkSizes
 from .device import resolve_device as resolve_device
 from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
 from .mission.camera import Camera as Camera
@@ -26,11 +28,7 @@ from .mission.reward import Reward as Reward, Utility as Utility
 from .mission.state import MissionState as MissionState
 from .mission.terrains.own import OwnTerrain as OwnTerrain
 from .mission.terrains.terrain import Terrain as Terrain, TerrainDraws as TerrainDraws
-from .networks.convolutional import (
-    ActorNetwork as ActorNetwork,
-    CriticNetwork as CriticNetwork,
-    NetworkSizes as NetworkSizes,
-)
+from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
 from .observations.builder import ObservationBuilder as ObservationBuilder, Seen as Seen
 from .observations.task import MissionTask as MissionTask
 from .planners import (

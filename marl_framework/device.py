@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.learning import ComputeConfig
 
 _CPUINFO = Path("/proc/cpuinfo")
 _PRECISIONS = {
@@ -26,7 +26,7 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device that `networks.device` names.
+    """Return the device that `compute.device` names.
 
     Args:
         name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
@@ -41,12 +41,12 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda", 0) if count else torch.device("cpu")
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"networks.device: {name!r} is no device; use auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"compute.device: {name!r} is no device; use auto, cpu, cuda or cuda:N")
     index = int(match[1] or 0)
     if index >= count:
         raise ConfigError(
-            f"networks.device: {name} was asked for, but {_gpus_present(count)}; "
-            "use networks.device: auto or cpu"
+            f"compute.device: {name} was asked for, but {_gpus_present(count)}; "
+            "use compute.device: auto or cpu"
         )
     return torch.device("cuda", index)
 
@@ -79,7 +79,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         return _fastest_precision(device)
     if name == "float16" and device.type == "cpu":
         raise ConfigError(
-            "networks.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
+            "compute.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
         )
     return _PRECISIONS[name]
 
@@ -96,20 +96,20 @@ def grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScale
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 
 
-def configure_backends(networks: NetworksConfig, device: torch.device) -> None:
+def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
     """Set TF32, cuDNN's search for fast kernels and determinism for the whole process.
 
     `tf32` concerns float32 convolutions on GPUs; matrix products and the CPU stay exact.
     `deterministic` overrides `cudnn_benchmark`, and an operation without a deterministic kernel
     raises.
     """
-    _allow_tf32(networks.tf32 and device.type == "cuda")
-    if networks.deterministic:
+    _allow_tf32(compute.tf32 and device.type == "cuda")
+    if compute.deterministic:
         # cuBLAS reads it once, when its first handle is made.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(networks.deterministic)
-    torch.backends.cudnn.deterministic = networks.deterministic
-    torch.backends.cudnn.benchmark = networks.cudnn_benchmark and not networks.deterministic
+    torch.use_deterministic_algorithms(compute.deterministic)
+    torch.backends.cudnn.deterministic = compute.deterministic
+    torch.backends.cudnn.benchmark = compute.cudnn_benchmark and not compute.deterministic
 
 
 def synchronize(device: torch.device) -> None:

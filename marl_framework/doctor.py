@@ -27,7 +27,6 @@ _GIB = 2**30
 _INSTALL = "run make venv, which installs the tested versions"
 _LEAST = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
-_SECONDS = 0.2  # of each speed measurement
 _MOST_DIFFERENCE = 0.1  # of mixed precision from float32, as a share of the largest output
 
 
@@ -38,7 +37,7 @@ class Check:
     name: str
     ok: bool
     found: str
-    mend: str = ""
+    fix: str = ""
     """What to do where it is not ok."""
 
 
@@ -61,30 +60,28 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
 
     try:
         config = load_config(resolve_config_path(config_name), overrides)
-        device = resolve_device(config.networks.device)
+        device = resolve_device(config.compute.device)
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct the key it names")]
     checks.append(Check("configuration", True, f"{config_name}, on {device}"))
-    smaller = "lower networks.*.conv_channels, or use networks.device=cpu"
-    for name, check, mend in (
-        ("matrix product", _matmul, "update driver and PyTorch, or use networks.device=cpu"),
-        ("convolution", _convolution, "update driver and PyTorch, or use networks.device=cpu"),
+    smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
+    for name, check, fix in (
         ("networks", _networks, smaller),
-        ("mixed precision", _mixed_precision, "use networks.precision=float32"),
+        ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
         ("disk", _disk, "free space, or choose another logging.directory"),
     ):
-        checks.append(_guarded(name, partial(check, config, device), mend))
+        checks.append(_guarded(name, partial(check, config, device), fix))
     return checks
 
 
-def _guarded(name: str, check: Callable[[], Check], mend: str) -> Check:
+def _guarded(name: str, check: Callable[[], Check], fix: str) -> Check:
     """Run a check; whatever it raises is its finding."""
     try:
         return check()
     except Exception as error:
         line = " ".join(str(error).split())[:300]
-        return Check(name, False, f"{type(error).__name__}: {line}", mend)
+        return Check(name, False, f"{type(error).__name__}: {line}", fix)
 
 
 def _versions() -> Check:
@@ -99,8 +96,8 @@ def _versions() -> Check:
         if tuple(numbers) < least:
             bad.append(f"{package} {'.'.join(map(str, least))}")
     text = ", ".join(f"{name} {number}" for name, number in found.items())
-    mend = f"needs at least {', '.join(bad)}; {_INSTALL}" if bad else ""
-    return Check("versions", not bad, text, mend)
+    fix = f"needs at least {', '.join(bad)}; {_INSTALL}" if bad else ""
+    return Check("versions", not bad, text, fix)
 
 
 def _cpu() -> Check:
@@ -137,48 +134,6 @@ def _tensorboard() -> Check:
     return Check("TensorBoard", True, f"{version('tensorboard')}, {torch.__version__} writes it")
 
 
-def _rate(work: Callable[[], Any], device: torch.device) -> float:
-    """Return how often a second some work is done."""
-    from marl_framework.device import synchronize
-
-    work()
-    synchronize(device)
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < _SECONDS:
-        work()
-        synchronize(device)
-        count += 1
-    return count / (time.perf_counter() - begin)
-
-
-def _precision(config: Config, device: torch.device) -> torch.dtype:
-    from marl_framework.device import resolve_precision
-
-    return resolve_precision(config.networks.precision, device)
-
-
-def _matmul(config: Config, device: torch.device) -> Check:
-    import torch
-
-    n = 4096 if device.type == "cuda" else 512
-    dtype = _precision(config, device)
-    matrix = torch.randn(n, n, device=device, dtype=dtype)
-    rate = _rate(lambda: matrix @ matrix, device) * 2 * n**3
-    return Check("matrix product", True, f"{rate / 1e9:,.0f} GFLOP/s, {n} x {n}, {dtype}")
-
-
-def _convolution(config: Config, device: torch.device) -> Check:
-    import torch
-
-    dtype = _precision(config, device)
-    batch, c = (1024, 256) if device.type == "cuda" else (32, 32)
-    maps = torch.randn(batch, c, 11, 11, device=device, dtype=dtype)
-    kernel = torch.randn(c, c, 4, 4, device=device, dtype=dtype)
-    work = 2 * batch * c * c * 16 * 8 * 8
-    rate = _rate(lambda: torch.nn.functional.conv2d(maps, kernel), device) * work
-    return Check("convolution", True, f"{rate / 1e9:,.0f} GFLOP/s, 4 x 4 over {c} maps, {dtype}")
-
-
 def _small(config: Config) -> Config:
     """Return the same networks and lattice for one mission and one batch."""
     from marl_framework.config.loading import config_from_dict, config_to_dict
@@ -186,49 +141,46 @@ def _small(config: Config) -> Config:
     tree = config_to_dict(config)
     tree["environment"]["num_envs"] = 1
     tree["evaluation"]["missions"] = 1
-    tree["networks"] |= {"batch_size": 1, "batch_number": 1, "data_passes": 1}
+    tree["learning"] |= {"batch_size": 1, "batch_number": 1, "data_passes": 1}
     return config_from_dict(tree)
 
 
 def _networks(config: Config, device: torch.device) -> Check:
-    from marl_framework.algorithms.coma import COMAWrapper
-    from marl_framework.algorithms.graphs import make_graphs
-    from marl_framework.algorithms.rollout import RolloutCollector
-    from marl_framework.algorithms.symmetry import make_symmetries
-    from marl_framework.mission.environment import MissionEnvironment
-    from marl_framework.observations.task import MissionTask
+    import torch
 
-    small = _small(config)
-    task = MissionTask(MissionEnvironment(small, 1, device, "training"))
-    symmetries, graphs = make_symmetries(small, device), make_graphs(small.networks, device)
-    coma = COMAWrapper(small.networks, task.sizes, device, symmetries, graphs)
-    rollout = RolloutCollector(task, len(task.metric_names)).collect(coma.policy, 0.1)
+    from marl_framework.training.timing import StageTimer
+    from marl_framework.training.trainer import Trainer
+
+    with torch.random.fork_rng(devices=[]):
+        trainer = Trainer(_small(config), device)
     begin = time.perf_counter()
-    stats = coma.update(rollout, 0.1, task.generator)
-    losses = {name: float(stats[name]) for name in ("critic_loss", "actor_loss")}
+    stats, _ = trainer.training_step(StageTimer(device))
+    numbers = {name: float(value) for name, value in stats.items()}
     seconds = time.perf_counter() - begin
-    ok = all(math.isfinite(value) for value in losses.values()) and not coma.count_skipped()
-    numbers = sum(p.numel() for net in (coma.actor, coma.critic) for p in net.parameters())
-    found = f"one mission flown and learned from, {numbers:,} weights, {seconds:.2f} s"
-    return Check("networks", ok, found, "use networks.precision=float32")
+    ok = all(map(math.isfinite, numbers.values())) and not numbers["skipped_updates"]
+    modules = trainer.algorithm.modules.values()
+    weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
+    found = f"one mission flown and learned from, {weights:,} weights, {seconds:.2f} s"
+    return Check("networks", ok, found, "use compute.precision=float32")
 
 
 def _mixed_precision(config: Config, device: torch.device) -> Check:
     import torch
 
-    from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+    from marl_framework.algorithms.registry import make_algorithm
 
     with torch.random.fork_rng(devices=[]):
-        coma = COMAWrapper(config.networks, mission_sizes(config), device)
-    x, y = coma.sizes.shape
-    maps = torch.rand(1, 4, coma.sizes.actor_channels, x, y, device=device)
-    mixed = coma.policy(maps)
-    exact = coma.actor(maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
+        algorithm = make_algorithm(config, device)
+    sizes = config.network_sizes
+    maps = torch.rand(1, 4, sizes.actor_channels, *sizes.shape, device=device)
+    mixed = algorithm.act(maps)
+    actor = algorithm.modules["actor"]
+    exact = actor(maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
     largest = max(float(exact.abs().max()), 1e-12)
     difference = float((mixed - exact).abs().max()) / largest
     ok = math.isfinite(difference) and difference < _MOST_DIFFERENCE
-    found = f"{coma.precision} differs from float32 by {difference:.1e} of the largest output"
-    return Check("mixed precision", ok, found, "use networks.precision=float32")
+    found = f"{algorithm.precision} differs from float32 by {difference:.1e} of the largest output"
+    return Check("mixed precision", ok, found, "use compute.precision=float32")
 
 
 def _memory(config: Config, device: torch.device) -> Check:
@@ -271,8 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if ready else 1
     for check in checks:
         print(f"{'✓' if check.ok else '✗'} {check.name}: {check.found}")
-        if not check.ok and check.mend:
-            print(f"  mend: {check.mend}")
+        if not check.ok and check.fix:
+            print(f"  fix: {check.fix}")
     print("a training can start" if ready else "a training cannot start yet")
     return 0 if ready else 1
 

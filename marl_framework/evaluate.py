@@ -19,15 +19,16 @@ from rich.text import Text
 from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides, to_pipe
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.types import TERRAIN_KINDS
+from marl_framework.config.parts import TERRAINS
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.evaluation import comparison, report
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.planners.registry import PLANNERS, Checkpoint, find_checkpoint, world
+from marl_framework.planners.registry import NAMES
+from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 
 _EXIT_INTERRUPTED = 130
 _RASTER = "raster:"
-_TERRAINS = (*TERRAIN_KINDS[:-1], "mixed")
+_TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         "--policies",
         required=True,
         metavar="NAME,…",
-        help=f"planners to compare, of {', '.join(PLANNERS)} (the oracle sees the truth), or your "
+        help=f"planners to compare, of {', '.join(NAMES)} (the oracle sees the truth), or your "
         "own by dotted path; "
         "differences are to the best of information_gain, coverage and random",
     )
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--missions", type=int, default=50, help="how many (default: 50)")
     add("--seed", type=int, default=20001, help="of the missions (default: 20001)")
     add("--sample", action="store_true", help="the trained team draws its actions (default: best)")
-    add("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
+    add("--device", help="auto, cpu, cuda or cuda:N; short for compute.device")
     add("--no-figures", action="store_true", help="write numbers only")
     add("--out", required=True, metavar="DIR", help="folder of the results")
     return parser
@@ -85,7 +86,7 @@ def _run(options: argparse.Namespace) -> None:
     check_numbers(options.missions, options.seed)
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
     configs = _configurations(options, checkpoint)
-    device = resolve_device(next(iter(configs.values())).networks.device)
+    device = resolve_device(next(iter(configs.values())).compute.device)
 
     def prepare(config: Config) -> comparison.Comparison:
         return comparison.prepare(
@@ -163,7 +164,7 @@ def _configurations(
     """Return the world of each combination of team size and radio range, by its name."""
     overrides = [*_terrain(options.terrain), *options.overrides]
     if options.device is not None:
-        overrides.append(f"networks.device={options.device}")
+        overrides.append(f"compute.device={options.device}")
     agents: list[tuple[str, list[str]]] = [("", [])]
     ranges: list[tuple[str, list[str]]] = [("", [])]
     if options.agents is not None:
@@ -185,7 +186,7 @@ def _configurations(
             )
         ]
     return {
-        "_".join(filter(None, (team, radio))) or "only": world(
+        "_".join(filter(None, (team, radio))) or "only": mission_config(
             options.config, [*overrides, *of_team, *of_radio], checkpoint
         )
         for (team, of_team), (radio, of_radio) in product(agents, ranges)
@@ -237,10 +238,10 @@ def _terrain(name: str | None) -> list[str]:
 def _policy_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in PLANNERS and "." not in name:
+        if name not in NAMES and "." not in name:
             raise ConfigError(
                 f"--policies {text}: there is no planner {name!r}; known are "
-                f"{', '.join(PLANNERS)}, and your own by dotted path such as my_module.MyPlanner"
+                f"{', '.join(NAMES)}, and your own by dotted path such as my_module.MyPlanner"
             )
     if len(set(names)) < len(names):
         raise ConfigError(f"--policies {text}: name each planner once")

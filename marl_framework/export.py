@@ -29,7 +29,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
-from marl_framework.planners.registry import find_checkpoint, trained_team, world
+from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 from marl_framework.runs.files import atomic_file
 
 FACTS = "mission"
@@ -81,8 +81,8 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options.format, out)
     checkpoint = find_checkpoint(options.checkpoint)
-    config = world(None, [*options.overrides, "networks.precision=float32"], checkpoint)
-    actor = trained_team(config, checkpoint, "cpu").actor.eval()
+    config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
+    actor = trained_team(config, checkpoint, "cpu").modules["actor"].eval()
     module: Module = PortableActor(actor)
     if options.observations:
         module = PortableTeam(actor, config, "cpu")
@@ -144,7 +144,7 @@ def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
     state = env.reset(env.draw_reset())
     samples: list[tuple[Tensor, ...]] = []
     for _ in range(min(env.episode_length, 15)):
-        actions, masks = planner.act(state, env.generator)
+        actions, masks, *_ = planner.act(state, env.generator)
         if isinstance(module, PortableActor):
             samples.append((builder.actor(state).flatten(0, 1), masks.flatten(0, 1)))
         else:

@@ -1,4 +1,4 @@
-"""Earlier runs of a name: `python -m marl_framework.history list`, show, compare, restore, …"""
+"""`python -m marl_framework.history list`, show, compare, restore and clean."""
 
 from __future__ import annotations
 

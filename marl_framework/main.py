@@ -14,17 +14,18 @@ from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.evaluation.commands import deploy, fly_baseline
-from marl_framework.planners.registry import Checkpoint, find_checkpoint, world
+from marl_framework.planners.registry import LEARNED
+from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 from marl_framework.runs.files import check_run_name
 from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
 from marl_framework.training.launch import EXIT_FAILED, EXIT_INTERRUPTED, train
 
 _SHORT_FORMS = {
-    "update_interval": "networks.update_interval",
-    "batch_size": "networks.batch_size",
-    "max_episodes": "experiment.missions.n_episodes",
-    "a_lr": "networks.actor.learning_rate",
-    "c_lr": "networks.critic.learning_rate",
+    "update_interval": "learning.update_interval",
+    "batch_size": "learning.batch_size",
+    "max_episodes": "learning.training_steps",
+    "a_lr": "learning.actor.learning_rate",
+    "c_lr": "learning.critic.learning_rate",
 }
 """Options that override one key; `-` may stand for `_`."""
 
@@ -35,7 +36,7 @@ class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         ranks = Ranks.of()
         if not ranks.leads:
-            ranks.let_leader_speak()
+            ranks.wait_for_leader()
             sys.exit(BAD_INPUT)
         super().error(message)
 
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_overrides(parser)
     parser.add_argument("--run-name", metavar="NAME", help="name of the folder of this run")
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for networks.device")
+    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for compute.device")
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"short for {key}")
@@ -97,10 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         if ranks.leads:
             print(f"error: {error}", file=sys.stderr, flush=True)
-        ranks.let_leader_speak()
+        ranks.wait_for_leader()
         return BAD_INPUT
     except LeaderError as error:
-        ranks.let_leader_speak()
+        ranks.wait_for_leader()
         return error.exit_code
     except KeyboardInterrupt:  # before or after the training
         print("interrupted", file=sys.stderr)
@@ -120,7 +121,7 @@ def _run(options: argparse.Namespace, ranks: Ranks) -> int:
         return deploy(
             config, device, options.run_name, options.missions or 1, checkpoint, options.check
         )
-    if missions.type != "COMA":
+    if config.experiment.policy != LEARNED:
         return fly_baseline(config, device, options.run_name, options.check)
     return train(
         config,
@@ -141,7 +142,7 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
         if getattr(options, short) is not None:
             overrides.append(f"{key}={getattr(options, short)}")
     if options.device is not None:
-        overrides.append(f"networks.device={options.device}")
+        overrides.append(f"compute.device={options.device}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigWarning)
         config = load_config(resolve_config_path(name), overrides)
@@ -155,7 +156,7 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
     checkpoint = find_checkpoint(options.checkpoint)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)  # said above
-        return world(name, overrides, checkpoint), checkpoint
+        return mission_config(name, overrides, checkpoint), checkpoint
 
 
 def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
@@ -166,7 +167,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
     """
     missions = config.experiment.missions
     deployed = missions.mission_mode == "deployment"
-    if ranks.count > 1 and (deployed or missions.type != "COMA"):
+    if ranks.count > 1 and (deployed or config.experiment.policy != LEARNED):
         raise ConfigError(
             f"torchrun: {ranks.count} ranks are for trainings; fly missions with python -m "
             "marl_framework.main"
@@ -181,7 +182,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"
         )
-    if options.profile and (deployed or missions.type != "COMA"):
+    if options.profile and (deployed or config.experiment.policy != LEARNED):
         raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:
         raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
@@ -191,10 +192,10 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
                 f"--{option}: is for experiment.missions.mission_mode: deployment, and it is "
                 f"{missions.mission_mode}"
             )
-    if options.checkpoint is not None and missions.type != "COMA":
+    if options.checkpoint is not None and config.experiment.policy != LEARNED:
         raise ConfigError(
-            f"--checkpoint: experiment.missions.type: {missions.type} needs no trained team; "
-            "choose COMA"
+            f"--checkpoint: experiment.policy: {config.experiment.policy} needs no trained team; "
+            "choose learned"
         )
 
 

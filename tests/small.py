@@ -42,9 +42,9 @@ def small_config(
         },
         "networks": {
             "actor": {"conv_channels": 8, "hidden_dim": 8},
-            "critic": {"conv_channels": 8, "fc1_dim": 8},
-            "precision": "float32",
+            "critic": {"conv_channels": 8, "hidden_dim": 8},
         },
+        "compute": {"precision": "float32"},
     }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}

@@ -73,6 +73,6 @@ def test_runs_of_another_configuration_are_refused(tmp_path, capsys):
     out = tmp_path / "l.json"
     assert run(out, "--variants", "kept") == 0
     before = out.read_bytes()
-    assert run(out, "--variants", "kept", "--set", "networks.gamma=0.5") == 2
+    assert run(out, "--variants", "kept", "--set", "learning.gamma=0.5") == 2
     assert "another configuration" in capsys.readouterr().err
     assert out.read_bytes() == before

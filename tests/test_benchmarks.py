@@ -310,7 +310,7 @@ def test_missions_are_the_same_every_time(recorded):
         (["--seconds-per-row", "nan"], "--seconds-per-row nan: give a number"),
         (["--config", "none.yaml"], "none.yaml: no such file"),
         (["--set", "environment.sed=1"], "environment.sed"),
-        (["--set", "networks.device=cuda:99"], "cuda:99"),
+        (["--set", "compute.device=cuda:99"], "cuda:99"),
         (["--out", "results.txt"], "--out results.txt: the name must end in .json"),
         (["--out", "{tmp}/file/below/a.json"], "below"),
     ],

@@ -40,7 +40,7 @@ def test_ours_is_measured_and_who_is_absent_is_named(
 
 
 def test_agent_steps_are_counted_by_the_missions_flown() -> None:
-    config = load_config("params_test.yaml", ["networks.precision=float32"])
+    config = load_config("params_test.yaml", ["compute.precision=float32"])
     # 3 missions of 2 UAVs and 4 moves; a training step takes 32 transitions = 4 missions
     assert comparison.ours(config, 3, 0.001).agent_steps == 3 * 2 * 4
     assert comparison.ours_learning(config, 4, 0.001).agent_steps == 4 * 2 * 4

@@ -80,8 +80,8 @@ def test_a_missing_gpu_is_one_line_that_says_what_there_is(
     with pytest.raises(ConfigError) as caught:
         resolve_device(name)
     message = str(caught.value)
-    assert message.startswith(f"networks.device: {name} was asked for, but {present}")
-    assert message.endswith("use networks.device: auto or cpu")
+    assert message.startswith(f"compute.device: {name} was asked for, but {present}")
+    assert message.endswith("use compute.device: auto or cpu")
     assert "\n" not in message
 
 

@@ -96,7 +96,7 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
     code, found = examine("networks.gama=1")
     assert code == 1
     assert list(found) == NAMES[:5]
-    assert "networks.gamma" in found["configuration"]["found"]
+    assert "learning.gamma" in found["configuration"]["found"]
 
 
 def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
@@ -125,4 +125,4 @@ def test_a_precision_that_is_off_is_a_finding(examine, monkeypatch) -> None:
     code, found = examine()
     assert code == 1
     assert not found["mixed precision"]["ok"]
-    assert found["mixed precision"]["mend"] == "use networks.precision=float32"
+    assert found["mixed precision"]["mend"] == "use compute.precision=float32"

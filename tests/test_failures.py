@@ -45,7 +45,7 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
     run = tmp_path / "runs" / "t"
     assert len(error) == 1
     assert error[0].startswith("error: 4 updates up to training step 3 had a loss or gradient")
-    assert "networks.max_skipped_updates allows 0" in error[0]
+    assert "learning.max_skipped_updates allows 0" in error[0]
     assert str(run / "not_finite.pt") in error[0]
     dump = torch.load(run / "not_finite.pt", weights_only=True)
     assert all(value.isfinite().all() for value in dump["critic"].values())
@@ -56,7 +56,7 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
 
 @pytest.mark.usefixtures("_bad_third_step")
 def test_some_bad_updates_may_be_skipped(tmp_path: Path, capsys) -> None:
-    assert main(arguments(tmp_path, "networks.max_skipped_updates=4")) == 0
+    assert main(arguments(tmp_path, "learning.max_skipped_updates=4")) == 0
     assert "warning: 4 updates up to training step 3" in capsys.readouterr().out
     results = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())["results"]
     assert results["training_steps"] == 4

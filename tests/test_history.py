@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework.runs import history
 from marl_framework.config.loading import dump_config, load_config
 from marl_framework.history import main
+from marl_framework.runs import history
 from marl_framework.runs.files import RunLock
 
 
@@ -118,8 +118,8 @@ def test_list_and_show_tell_how_runs_ended(house: House) -> None:
 
 def test_compare_shows_what_differs(house: House) -> None:
     house.run("a", last={"return": 1.0}, training_step=4)
-    house.run("b", "networks.gamma=0.5", last={"return": 2.0}, training_step=4)
-    assert house("compare", "a", "b") == ["networks.gamma: 0.99 -> 0.5", "last return: 1 -> 2"]
+    house.run("b", "learning.gamma=0.5", last={"return": 2.0}, training_step=4)
+    assert house("compare", "a", "b") == ["learning.gamma: 0.99 -> 0.5", "last return: 1 -> 2"]
     assert house("compare", "a", "a") == ["no difference"]
 
 

@@ -22,7 +22,7 @@ from marl_framework.config.loading import config_to_dict, load_config
 
 CPU = torch.device("cpu")
 PEAK = 1e9
-SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--set", "networks.precision=float32"]
+SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--set", "compute.precision=float32"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_every_interval_flies_and_updates_equally_much(tmp_path, capsys):
     networks = load_config("params_test").networks
     for row in rows:
         assert row["transitions"] == 4 * 4 * 2 * 4
-        assert row["updates"] == 2 * 4 * networks.data_passes * networks.batch_number
+        assert row["updates"] == 2 * 4 * learning.data_passes * learning.batch_number
         assert 0 < row["rollout_seconds"] + row["update_seconds"] <= row["seconds"]
         assert row["real_utilisation"] == pytest.approx(row["flops_per_s"] / PEAK)
         assert row["transitions_per_s"] == pytest.approx(row["transitions"] / row["seconds"])
@@ -183,7 +183,7 @@ def test_the_plan_shares_the_work_and_adds_the_exchange():
 def test_the_plan_comes_from_a_measured_step(tmp_path, capsys):
     found = run(ranks, tmp_path, "--steps", "1")
     networks = load_config("params_test").networks
-    assert found["step"]["updates"] == 2 * networks.data_passes * networks.batch_number
+    assert found["step"]["updates"] == 2 * learning.data_passes * learning.batch_number
     assert found["step"]["transitions"] == 32
     assert len(found["rows"]) == (len(ranks.LINKS) + 1) * len(ranks.COUNTS)
     efficiencies = [row["fixed_efficiency"] for row in found["rows"][: len(ranks.COUNTS)]]
@@ -196,7 +196,7 @@ def test_the_plan_comes_from_a_measured_step(tmp_path, capsys):
     [
         (update_interval, ["--seeds", "0"], "--seeds 0"),
         (update_interval, ["--intervals", "5,1"], "--intervals"),
-        (update_interval, ["--steps", "0"], "experiment.missions.n_episodes"),
+        (update_interval, ["--steps", "0"], "learning.training_steps"),
         (sample_reuse, ["--kl-limit", "-1"], "--kl-limit -1"),
         (utilisation, ["--processes", "0"], "--processes 0"),
         (ranks, ["--steps", "0"], "--steps 0"),

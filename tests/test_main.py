@@ -88,16 +88,16 @@ def test_validation_does_not_touch_the_training(train, tmp_path):
 
 def test_whole_episodes_are_collected_until_the_batches_are_full(train, tmp_path):
     # 2 UAVs × 4 moves × 4 missions are 32 transitions a rollout; 40 are asked for.
-    sizes = ("--set", "networks.batch_size=20", "--set", "networks.batch_number=2")
-    assert train("t", *sizes, "--set", "experiment.missions.n_episodes=1") == 0
+    sizes = ("--set", "learning.batch_size=20", "--set", "learning.batch_number=2")
+    assert train("t", *sizes, "--set", "learning.training_steps=1") == 0
     assert summary(tmp_path, "t")["results"]["transitions"] == 64
 
 
 def test_patience_ends_a_training_that_gets_no_better(train, tmp_path, monkeypatch):
     flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
     monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
-    patience = ("--set", "experiment.missions.patience=2", "--set", "evaluation.interval=1")
-    assert train("t", *patience, "--set", "experiment.missions.n_episodes=50") == 0
+    patience = ("--set", "learning.patience=2", "--set", "evaluation.interval=1")
+    assert train("t", *patience, "--set", "learning.training_steps=50") == 0
     # The first evaluation is the best so far; two more are no better.
     assert summary(tmp_path, "t")["results"]["training_steps"] == 3
 
@@ -181,12 +181,12 @@ def raster(tmp_path, content) -> tuple[str, ...]:
 
 
 BAD = {
-    "unknown key": (["--set", "networks.data_pases=3"], "networks.data_passes"),
+    "unknown key": (["--set", "networks.data_pases=3"], "learning.data_passes"),
     "wrong type": (["--set", "environment.num_envs=many"], "environment.num_envs"),
-    "not a number": (["--set", "networks.gamma=.nan"], "networks.gamma"),
-    "out of range": (["--set", "networks.gamma=1.5"], "networks.gamma"),
+    "not a number": (["--set", "learning.gamma=.nan"], "learning.gamma"),
+    "out of range": (["--set", "learning.gamma=1.5"], "learning.gamma"),
     "contradiction": (
-        ["--set", "experiment.missions.eps_min=0.9"],
+        ["--set", "learning.eps_min=0.9"],
         "eps_min 0.9 is above eps_max",
     ),
     "too many agents": (
@@ -200,18 +200,18 @@ BAD = {
         ],
         "start cells",
     ),
-    "no such GPU": (["--device", "cuda:99"], "networks.device"),
-    "no such device": (["--device", "tpu"], "networks.device"),
+    "no such GPU": (["--device", "cuda:99"], "compute.device"),
+    "no such device": (["--device", "tpu"], "compute.device"),
     "bad run name": (["--run-name", "../x"], "run name"),
     "negative profile": (["--profile", "-1"], "--profile"),
     "nothing to record": (
-        ["--profile", "2", "--set", "experiment.missions.type=random"],
+        ["--profile", "2", "--set", "experiment.policy=random"],
         "no training to record",
     ),
     "coverage off the lattice": (
         [
-            *("--set", "experiment.missions.type=lawnmower"),
-            *("--set", "experiment.baselines.lawnmower.altitude=6"),
+            *("--set", "experiment.policy=lawnmower"),
+            *("--set", "experiment.baselines.coverage.altitude=6"),
         ],
         "lawnmower.altitude",
     ),
@@ -309,7 +309,7 @@ def test_short_forms_override_their_keys(train, tmp_path, monkeypatch, capsys):
     ):
         assert line in text
     capsys.readouterr()
-    for option, key in (("--batch-size", "networks.batch_size"), ("--a_lr", "learning_rate")):
+    for option, key in (("--batch-size", "learning.batch_size"), ("--a_lr", "learning_rate")):
         assert train("u", option, "0") == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1

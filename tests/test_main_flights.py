@@ -77,7 +77,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def test_a_mission_type_is_flown(
     kind: str, key: str, planner: str, fly: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ("--set", f"experiment.missions.type={kind}")
+    settings = ("--set", f"experiment.policy={kind}")
     assert fly("t", *settings, "--set", f"experiment.baselines.{key}=3") == 0
     run = tmp_path / "runs" / "t"
     bookkeeping = {".lock", "uncommitted.diff"}  # the diff is there where the checkout is dirty
@@ -100,7 +100,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("marl_framework.evaluation.comparison.evaluate", interrupt)
-    assert fly("t", "--set", "experiment.missions.type=random") == 130
+    assert fly("t", "--set", "experiment.policy=random") == 130
     assert "interrupted" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -175,7 +175,7 @@ def test_images_have_north_up(tmp_path: Path) -> None:
 def test_a_classical_planner_is_deployed_without_a_checkpoint(
     fly: Run, measured: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert fly("t", *DEPLOY, *measured, "--set", "experiment.missions.type=lawnmower") == 0
+    assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=lawnmower") == 0
     assert read_json(tmp_path / "runs" / "t" / "summary.json")["results"]["planner"] == "coverage"
 
 
@@ -187,7 +187,7 @@ def test_a_classical_planner_is_deployed_without_a_checkpoint(
         (["--checkpoint", "{team}"], False, "sensor.simulation.kinds"),
         (["--checkpoint", "{team}", "--missions", "0"], True, "--missions 0"),
         (["--checkpoint", "{team}", "--profile", "1"], True, "--profile 1"),
-        (["--checkpoint", "{team}", "--set", "experiment.missions.type=random"], True, "COMA"),
+        (["--checkpoint", "{team}", "--set", "experiment.policy=random"], True, "COMA"),
         (["--checkpoint", "{team}", "--set", "environment.x_dim=150"], True, "150 x 50 m"),
         (["--checkpoint", "{team}", "--set", "experiment.constraints.num_actions=9"], True, "fit"),
     ],
@@ -215,7 +215,7 @@ def test_a_deployment_is_checked_without_flying(
     fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
 ) -> None:
     assert fly("t", *DEPLOY, *measured, "--checkpoint", team, "--check") == 0
-    assert fly("t", "--set", "experiment.missions.type=random", "--check") == 0
+    assert fly("t", "--set", "experiment.policy=random", "--check") == 0
     assert not (tmp_path / "runs").exists()
 
 

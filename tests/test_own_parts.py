@@ -158,7 +158,7 @@ def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
 
 
 def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
-    settings = ["--set", "experiment.missions.type=mine.Westward"]
+    settings = ["--set", "experiment.policy=mine.Westward"]
     assert main(["--config", "params_test", "--run-name", "w", *settings]) == 0
     results = json.loads((tmp_path / "runs/w/results.json").read_text())
     assert results["settings"]["missions"] == 4  # evaluation.missions
@@ -166,7 +166,7 @@ def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
 
 KIND = "sensor.simulation.kinds=[{}]"
 REWARD = "experiment.reward.function={}"
-TYPE = "experiment.missions.type={}"
+TYPE = "experiment.policy={}"
 BAD = [
     (KIND, "hills", "must be one of 'split'"),
     (KIND, "nowhere.Discs", "there is no module nowhere"),

@@ -22,7 +22,7 @@ from tests.runs.test_checkpoint import Evil
 
 # Intervals that no stop falls in with, so that half-filled ones must survive too.
 SCHEDULE = (
-    "experiment.missions.n_episodes=8",
+    "learning.training_steps=8",
     "logging.scalar_interval=3",
     "logging.histogram_interval=5",
     "logging.checkpoint_interval=2",
@@ -236,27 +236,27 @@ def test_the_last_few_checkpoints_and_the_best_are_kept(house: House) -> None:
 def test_a_changed_configuration_is_refused_by_key_unless_allowed(house: House, capsys) -> None:
     house.crash("t", 5)
     capsys.readouterr()
-    changed = ("networks.gamma=0.5", "networks.actor.learning_rate=0.25")
-    assert house.train("t", "--resume", "--allow-changed", "networks.gamma", sets=changed) == 2
+    changed = ("learning.gamma=0.5", "learning.actor.learning_rate=0.25")
+    assert house.train("t", "--resume", "--allow-changed", "learning.gamma", sets=changed) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "networks.actor.learning_rate 0.001 -> 0.25" in error
-    assert "networks.gamma" not in error
-    allow = ("--allow-changed", "networks.actor.learning_rate", "--allow-changed", "networks.gamma")
+    assert "learning.actor.learning_rate 0.001 -> 0.25" in error
+    assert "learning.gamma" not in error
+    allow = ("--allow-changed", "learning.actor.learning_rate", "--allow-changed", "learning.gamma")
     assert house.train("t", "--resume", *allow, sets=changed) == 0
     state = house.checkpoint("t")
     assert state["actor_optimizer"]["param_groups"][0]["lr"] == 0.25
     assert state["config"]["networks"]["gamma"] == 0.5
     assert "gamma: 0.5" in (house.runs / "t" / "config.yaml").read_text()
     noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
-    assert noted["changed"] == {"networks.gamma": 0.5, "networks.actor.learning_rate": 0.25}
+    assert noted["changed"] == {"learning.gamma": 0.5, "learning.actor.learning_rate": 0.25}
 
 
 def test_a_finished_run_goes_on_for_longer(house: House, whole: Path) -> None:
     beside(house, whole)
-    longer = ("experiment.missions.n_episodes=10",)
+    longer = ("learning.training_steps=10",)
     assert house.train("t", sets=longer) == 0
-    allow = ("--allow-changed", "experiment.missions.n_episodes")
+    allow = ("--allow-changed", "learning.training_steps")
     assert house.train("whole", "--resume", *allow, sets=longer) == 0
     # The final step of the shorter run was validated as its last; the weights do not notice.
     assert house.results("whole")["weights_sha256"] == house.results("t")["weights_sha256"]
@@ -287,8 +287,8 @@ def test_another_lattice_or_channel_set_is_a_clear_error(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--resume", "--allow-changed", "networks.gama"], "networks.gamma"),
-        (["--allow-changed", "networks.gamma"], "--resume"),
+        (["--resume", "--allow-changed", "networks.gama"], "learning.gamma"),
+        (["--allow-changed", "learning.gamma"], "--resume"),
     ],
 )
 def test_bad_options_are_one_line(house: House, capsys, options: list[str], named: str) -> None:
@@ -307,7 +307,7 @@ def test_resuming_needs_a_name(capsys) -> None:
 def test_patience_goes_on_where_it_was(house: House, monkeypatch) -> None:
     flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
     monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
-    sets = ("experiment.missions.patience=4", "evaluation.interval=1")
+    sets = ("learning.patience=4", "evaluation.interval=1")
     house.crash("t", 4, sets=sets)
     assert house.train("t", "--resume", sets=sets) == 0
     assert house.results("t")["training_steps"] == 5  # the first is the best, four are not

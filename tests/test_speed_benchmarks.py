@@ -18,7 +18,7 @@ from marl_framework.training.trainer import Trainer
 CPU = torch.device("cpu")
 BANDWIDTH = 1e10
 SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--seconds-per-row", "0.001"]
-FLOAT32 = "networks.precision=float32"
+FLOAT32 = "compute.precision=float32"
 
 
 @pytest.fixture(autouse=True)
@@ -194,8 +194,8 @@ class StillTrainer(Trainer):
     "overrides",
     [
         [],
-        ["environment.num_envs=3", "networks.batch_size=20", "networks.batch_number=3"],
-        ["networks.batch_number=16", "networks.batch_size=2", "networks.data_passes=1"],
+        ["environment.num_envs=3", "learning.batch_size=20", "learning.batch_number=3"],
+        ["learning.batch_number=16", "learning.batch_size=2", "learning.data_passes=1"],
     ],
 )
 def test_calls_alone_are_those_of_a_training_step(overrides):

@@ -7,31 +7,44 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.losses import taken
 from marl_framework.algorithms.policy import kl_divergence, policy_entropy
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.networks.convolutional import taken
 
 
 @dataclass
 class Transitions:
     """Transitions [B, …], each one move of one UAV."""
 
-    states: Tensor
+    observations: Tensor
+    """[B, C_a, X, Y]."""
+    critic_maps: Tensor
+    """What only the critic sees, [B, C_c - C_a, X, Y]."""
     actions: Tensor
+    """Taken, [B] int64."""
     masks: Tensor
+    """Allowed actions, [B, A] bool."""
     old_probabilities: Tensor
+    """π of the policy that flew, [B, A]."""
     targets: Tensor
+    """[B]."""
 
     @classmethod
     def of(cls, rollout: Rollout, targets: Tensor) -> Transitions:
         """Return all transitions of a rollout with their targets [T, E, N], as views."""
         return cls(
-            states=rollout.states.flatten(0, 2),
+            observations=rollout.observations.flatten(0, 2),
+            critic_maps=rollout.critic_maps.flatten(0, 2),
             actions=rollout.actions.flatten(),
             masks=rollout.masks.flatten(0, 2),
             old_probabilities=rollout.probabilities.flatten(0, 2),
             targets=targets.flatten(),
         )
+
+    @property
+    def critic_inputs(self) -> Tensor:
+        """The observations, then what only the critic sees: [B, C_c, X, Y]."""
+        return torch.cat((self.observations, self.critic_maps), dim=1)
 
     def __len__(self) -> int:
         return len(self.actions)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions, diagnostics
 from marl_framework.algorithms.graphs import Graphs
@@ -15,62 +15,53 @@ from marl_framework.algorithms.losses import (
     counterfactual_advantage,
     critic_loss,
     normalized,
+    taken,
+    td_lambda_returns,
 )
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
+from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import (
     exchange_gradients,
     mean_over_ranks,
     means_over_ranks,
     with_shared_gradients,
 )
-from marl_framework.algorithms.returns import td_lambda_returns
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.algorithms.symmetry import Symmetries
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworksConfig
-from marl_framework.config.model import Config
+from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
-from marl_framework.mission.lattice import action_offsets
-from marl_framework.networks.convolutional import (
-    ActorNetwork,
-    CriticNetwork,
-    NetworkSizes,
-    follow,
-    taken,
-)
+from marl_framework.networks.registry import make_actor, make_critic
 
 _TARGET_CHUNK = 4096
 
 
-def mission_sizes(config: Config) -> NetworkSizes:
-    """Return the network sizes that a mission's configuration asks for."""
-    return NetworkSizes(
-        actor_channels=len(config.observation.actor_channels),
-        critic_channels=len(config.observation.critic_channels),
-        shape=config.lattice_shape[:2],
-        num_actions=len(action_offsets(config.experiment.constraints.num_actions)),
-    )
+@torch.no_grad()
+def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Move `target` towards `source` by the share `tau`, in place; 1 copies."""
+    for old, new in zip(target.parameters(), source.parameters(), strict=True):
+        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
 
 
 class COMAWrapper:
     """The three networks of COMA under automatic mixed precision (Foerster et al. 2018).
 
     Args:
-        networks: widths, rates and schedule.
-        sizes: what the task asks of the networks; `mission_sizes(config)` for missions.
+        config: networks, learning and compute.
+        sizes: what the task asks of the networks; `config.network_sizes` for missions.
         device: where everything lives.
         symmetries: of the task, to learn from turned transitions too.
         graphs: run whole updates as CUDA graphs.
 
     Attributes:
         actor, critic, target_critic: modules in float32; forward passes run in `precision`.
+        modules: the same by name; `actor` is the one that acts.
         training_steps: updates made so far.
     """
 
     def __init__(
         self,
-        networks: NetworksConfig,
+        config: Config,
         sizes: NetworkSizes,
         device: torch.device | str,
         symmetries: Symmetries | None = None,
@@ -80,31 +71,32 @@ class COMAWrapper:
         self._symmetries = symmetries
         self._graphs = graphs
         self.sizes = sizes
-        self.precision = resolve_precision(networks.precision, self.device)
+        self.precision = resolve_precision(config.compute.precision, self.device)
         self.training_steps = 0
-        self._skipped = torch.zeros((), device=self.device)
         self._halted = torch.zeros((), device=self.device)
-        self._networks = networks
-        configure_backends(networks, self.device)
-        actor, critic = networks.actor, networks.critic
-        self.actor = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim).to(self.device)
+        self._learning = learning = config.learning
+        configure_backends(config.compute, self.device)
+        networks, compute = config.networks, config.compute
+        self.actor = make_actor(networks, compute, sizes).to(self.device)
         self.critic, self.target_critic = (
-            CriticNetwork(sizes, critic.conv_channels, critic.fc1_dim).to(self.device)
-            for _ in range(2)
+            make_critic(networks, compute, sizes).to(self.device) for _ in range(2)
         )
+        self.modules = {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target_critic": self.target_critic,
+        }
         self.target_critic.requires_grad_(False)
         follow(self.target_critic, self.critic, 1.0)
         recorded = graphs is not None
-        self.actor_optimizer = make_adam(self.actor, actor.learning_rate, recorded)
-        self.critic_optimizer = make_adam(self.critic, critic.learning_rate, recorded)
+        self.actor_optimizer = make_adam(self.actor, learning.actor.learning_rate, recorded)
+        self.critic_optimizer = make_adam(self.critic, learning.critic.learning_rate, recorded)
         self.scaler = grad_scaler(self.device, self.precision)
-        if networks.kl_limit and self.scaler.is_enabled():
+        if learning.kl_limit and self.scaler.is_enabled():
             raise ConfigError(
-                "networks.kl_limit: does not work with float16, whose scaler decides which updates "
-                "are made; use networks.precision=bfloat16 or float32, or networks.kl_limit=0"
+                "learning.kl_limit: does not work with float16, whose scaler decides which updates "
+                "are made; use compute.precision=bfloat16 or float32, or learning.kl_limit=0"
             )
-        for network in (self.actor, self.critic):
-            network.recompute = networks.gradient_checkpointing
         # Modules that learn: the same parameters, gradients averaged over all ranks.
         self._actor = with_shared_gradients(self.actor, self.device)
         self._critic = with_shared_gradients(self.critic, self.device)
@@ -112,18 +104,19 @@ class COMAWrapper:
     # Acting -------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def policy(self, observation: Tensor) -> Tensor:
+    def act(self, observation: Tensor) -> Tensor:
         """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
         with self._amp():
-            return self.actor(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])
+            logits: Tensor = self.actor(observation.flatten(0, 1))
+        return logits.unflatten(0, observation.shape[:2])
 
     # Learning -----------------------------------------------------------------------------
 
-    def set_learning_rates(self, factor: float) -> None:
+    def _set_rates(self, factor: float) -> None:
         """Multiply the configured learning rates of actor and critic, for the next updates."""
         for optimizer, rate in (
-            (self.actor_optimizer, self._networks.actor.learning_rate),
-            (self.critic_optimizer, self._networks.critic.learning_rate),
+            (self.actor_optimizer, self._learning.actor.learning_rate),
+            (self.critic_optimizer, self._learning.critic.learning_rate),
         ):
             set_rate(optimizer, rate * factor)
 
@@ -133,6 +126,7 @@ class COMAWrapper:
         epsilon: float,
         generator: torch.Generator | None = None,
         steps: int = 1,
+        rate: float = 1.0,
     ) -> dict[str, Tensor]:
         """Make training steps: targets once, then `data_passes` over all transitions.
 
@@ -144,11 +138,13 @@ class COMAWrapper:
             epsilon: floor of the policy that flew them.
             generator: shuffles and turns the transitions; on the networks' device.
             steps: training steps that the rollout is for.
+            rate: what the configured learning rates are multiplied by.
 
         Returns:
             Tensors on the device (see `training.logging`), means over all batches and ranks; what
             only describes policy and critic is a mean over the last pass.
         """
+        self._set_rates(rate)
         if self._graphs is None:
             stats = self._pass_over(rollout, epsilon, generator, steps)
         else:
@@ -174,10 +170,10 @@ class COMAWrapper:
         """Make all updates of `update`: what the device alone does."""
         targets = self.targets(rollout)
         flat = Transitions.of(rollout, targets)
-        batches = min(self._networks.batch_number * steps, len(flat))
+        batches = min(self._learning.batch_number * steps, len(flat))
         records: dict[str, list[Tensor]] = {}
         self._halted.zero_()
-        passes = self._networks.data_passes
+        passes = self._learning.data_passes
         for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
             for index in order.tensor_split(batches):
@@ -190,19 +186,22 @@ class COMAWrapper:
                     records.setdefault(key, []).append(value)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
-        self._skipped += stats["skipped_updates"]
         stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
         return means_over_ranks(stats)
 
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
-        states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
+        inputs = zip(
+            rollout.observations.flatten(0, 2).split(_TARGET_CHUNK),
+            rollout.critic_maps.flatten(0, 2).split(_TARGET_CHUNK),
+            strict=True,
+        )
         with self._amp():
-            values = torch.cat([self.target_critic(s) for s in states.split(_TARGET_CHUNK)])
-        values = taken(values, actions).view_as(rollout.actions)
+            found = [self.target_critic(torch.cat(parts, dim=1)) for parts in inputs]
+        values = taken(torch.cat(found), rollout.actions.flatten()).view_as(rollout.actions)
         return td_lambda_returns(
-            rollout.rewards, values, self._networks.gamma, self._networks.lambda_
+            rollout.rewards, values, self._learning.gamma, self._learning.lambda_
         )
 
     def _learn(
@@ -213,7 +212,7 @@ class COMAWrapper:
         The networks take the batch in parts of `micro_batch` transitions and add their
         gradients up, weighted so that the update is that of the whole batch.
         """
-        parts = batch.split(self._networks.micro_batch)
+        parts = batch.split(self._learning.micro_batch)
         values, value_loss, value_norm, bad_value = self._learn_critic(parts)
         learned, policy_loss, policy_norm, bad_policy = self._learn_actor(parts, values, epsilon)
         self.scaler.update()
@@ -224,7 +223,7 @@ class COMAWrapper:
             "actor_gradient_norm": policy_norm,
             "skipped_updates": bad_value + bad_policy,
         }
-        if self._networks.kl_limit:
+        if self._learning.kl_limit:
             record["kl_halted"] = self._halted.clone()
         if describe:
             probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
@@ -240,7 +239,7 @@ class COMAWrapper:
         for part in parts:
             with exchange_gradients(self._critic, now=part is parts[-1]):
                 with self._amp():
-                    found = self._critic(part.states)
+                    found = self._critic(part.critic_inputs)
                 losses.append(
                     self._backward(critic_loss(found, part.actions, part.targets), part, parts)
                 )
@@ -250,7 +249,7 @@ class COMAWrapper:
             loss,
             self.critic_optimizer,
             self.scaler,
-            self._networks.critic.gradient_norm,
+            self._learning.critic.gradient_norm,
         )
         return values, loss, norm, bad
 
@@ -258,9 +257,9 @@ class COMAWrapper:
         self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
         """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
-        networks, losses, learned = self._networks, [], []
+        learning, losses, learned = self._learning, [], []
         weights: Sequence[Tensor] | None = None
-        if networks.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
+        if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
                 advantages = torch.cat([self._judge(p, v, epsilon)[1] for p, v in pairs])
@@ -270,26 +269,26 @@ class COMAWrapper:
             with exchange_gradients(self._actor, now=part is parts[-1]):
                 probabilities, advantage = self._judge(part, own, epsilon)
                 weight = advantage
-                if networks.normalize_advantages:
+                if learning.normalize_advantages:
                     weight = normalized(advantage) if weights is None else weights[index]
                 loss = actor_loss(
                     probabilities,
                     part.actions,
                     weight,
-                    networks.entropy_coefficient,
+                    learning.entropy_coefficient,
                     part.old_probabilities,
-                    networks.clip_ratio,
+                    learning.clip_ratio,
                 )
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities.detach(), advantage))
         loss = mean_over_ranks(torch.stack(losses).sum())
-        if networks.kl_limit:
+        if learning.kl_limit:
             self._watch_kl(parts, [probabilities for probabilities, _ in learned])
         norm, bad = descend(
             loss,
             self.actor_optimizer,
             self.scaler,
-            networks.actor.gradient_norm,
+            learning.actor.gradient_norm,
             self._halted,
         )
         return learned, loss, norm, bad
@@ -301,16 +300,16 @@ class COMAWrapper:
             for part, now in zip(parts, probabilities, strict=True)
         ]
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
-        self._halted.logical_or_(mean > self._networks.kl_limit)
+        self._halted.logical_or_(mean > self._learning.kl_limit)
 
     def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
         with self._amp():
-            logits = self._actor(part.states[:, : self.sizes.actor_channels])
+            logits = self._actor(part.observations)
         probabilities = policy_probabilities(logits, part.masks, epsilon)
-        returns = part.targets if self._networks.advantage == "return" else None
+        returns = part.targets if self._learning.advantage == "return" else None
         baseline = probabilities.detach()
         return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
@@ -322,9 +321,9 @@ class COMAWrapper:
         return loss.detach()
 
     def _update_target(self, steps: int) -> None:
-        critic, every = self._networks.critic, self._networks.copy_rate
-        if critic.target_update_mode == "soft":
-            tau = critic.tau if steps == 1 else 1 - (1 - critic.tau) ** steps
+        learning, every = self._learning, self._learning.copy_rate
+        if learning.target_update_mode == "soft":
+            tau = learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps
             follow(self.target_critic, self.critic, tau)
         elif self.training_steps // every > (self.training_steps - steps) // every:
             follow(self.target_critic, self.critic, 1.0)
@@ -337,32 +336,23 @@ class COMAWrapper:
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimisers, scaler and counter; loadable with `weights_only=True`."""
         return {
-            "actor": self.actor.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target_critic": self.target_critic.state_dict(),
+            **{name: module.state_dict() for name, module in self.modules.items()},
             "actor_optimizer": self.actor_optimizer.state_dict(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "training_step": self.training_steps,
-            "skipped_updates": self._skipped,
         }
-
-    def count_skipped(self) -> int:
-        """Return how many updates were not finite and not applied so far; waits for the device."""
-        return int(self._skipped)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned; other keys of `state` are left alone."""
-        for name in ("actor", "critic", "target_critic"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, module in self.modules.items():
+            module.load_state_dict(state[name])
         for name in ("actor_optimizer", "critic_optimizer"):
             optimizer = getattr(self, name)
             own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
             optimizer.load_state_dict({**state[name], "param_groups": own})
-        self.set_learning_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])
-        self._skipped.copy_(state["skipped_updates"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marl_framework.algorithms.ranks import number_of_ranks
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import resolve_precision
 
 _WARM_UP = 2  # eager calls: they make the buffers and find the kernels that a recording keeps
@@ -156,32 +156,31 @@ class Graphs:
             self.forget()  # earlier recordings draw from the generator's former state
             reason = str(error).partition("\n")[0]
             warnings.warn(
-                f"networks.cuda_graphs: off from here on, a recording failed: {reason}",
+                f"compute.cuda_graphs: off from here on, a recording failed: {reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
-def make_graphs(networks: NetworksConfig, device: torch.device) -> Graphs | None:
+def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
     """Return what runs episodes and updates as CUDA graphs; None where that is off or no GPU is.
 
     Raises:
         ConfigError: something else that is configured cannot be recorded.
     """
-    if not networks.cuda_graphs or device.type != "cuda":
+    if not compute.cuda_graphs or device.type != "cuda":
         return None
     reason = None
     if number_of_ranks() > 1:
         reason = "several ranks, which exchange their gradients; train on one rank"
-    elif networks.gradient_checkpointing:
-        reason = "networks.gradient_checkpointing; set it to false"
-    elif resolve_precision(networks.precision, device) == torch.float16:
+    elif compute.gradient_checkpointing:
+        reason = "compute.gradient_checkpointing; set it to false"
+    elif resolve_precision(compute.precision, device) == torch.float16:
         reason = (
-            "float16, whose scaler reads from the device; "
-            "use networks.precision=bfloat16 or float32"
+            "float16, whose scaler reads from the device; use compute.precision=bfloat16 or float32"
         )
     if reason is not None:
         raise ConfigError(
-            f"networks.cuda_graphs: does not work with {reason}, or networks.cuda_graphs=false"
+            f"compute.cuda_graphs: does not work with {reason}, or compute.cuda_graphs=false"
         )
     return Graphs(device)

@@ -1,4 +1,4 @@
-"""The losses of COMA (Foerster et al. 2018, equations 3–5)."""
+"""Targets, advantages and losses of COMA (Foerster et al. 2018, equations 3–5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,35 @@ from torch import Tensor
 
 from marl_framework.algorithms.policy import log_probabilities, policy_entropy
 from marl_framework.algorithms.ranks import mean_over_ranks
-from marl_framework.networks.convolutional import taken
+
+
+def taken(values: Tensor, actions: Tensor) -> Tensor:
+    """Select the values [..., A] of the actions taken [...]."""
+    return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def td_lambda_returns(rewards: Tensor, values: Tensor, gamma: float, lambda_: float) -> Tensor:
+    """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] for whole episodes, one reverse scan.
+
+    The episode ends with the last step, so G there is its reward. λ = 0 gives TD(0) targets,
+    λ = 1 discounted sums (Sutton & Barto 2018, section 12.3).
+
+    Args:
+        rewards: [T, E], shared by the team.
+        values: the target critic's value of the action taken, Q̄(s_t, a_t), [T, E, N].
+        gamma: discount.
+        lambda_: trace decay.
+
+    Returns:
+        Targets [T, E, N].
+    """
+    rewards = rewards.unsqueeze(-1).expand_as(values)
+    returns = torch.empty_like(values)
+    returns[-1] = rewards[-1]
+    for t in range(len(values) - 2, -1, -1):
+        bootstrap = (1 - lambda_) * values[t + 1] + lambda_ * returns[t + 1]
+        returns[t] = rewards[t] + gamma * bootstrap
+    return returns
 
 
 def counterfactual_advantage(

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
-from marl_framework.networks.convolutional import NetworkSizes
+from marl_framework.config.model import NetworkSizes
 
 
 class TeamTask(Protocol):
-    """What COMA needs of an environment: E episodes of T steps for N agents, on one device."""
+    """What algorithms need of an environment: E episodes of T steps for N agents, on one device."""
 
     num_envs: int
     n_agents: int
@@ -33,8 +33,8 @@ class TeamTask(Protocol):
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask `choose(i, mask[E, A])` of agents 0 … N - 1; return actions [E, N] and masks."""
 
-    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
-        """Return critic states [E, N, C_c, X, Y]; the first C_a channels are the observation."""
+    def critic_maps(self, actions: Tensor) -> Tensor:
+        """Return what only the critic sees once all have chosen: [E, N, C_c - C_a, X, Y]."""
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Move on; return the shared reward [E] and metrics of the step [E, M]."""
@@ -44,8 +44,10 @@ class TeamTask(Protocol):
 class Rollout:
     """E whole episodes; the time axis leads. Written once, by `RolloutCollector`."""
 
-    states: Tensor
-    """Critic states [T, E, N, C_c, X, Y]; the first C_a channels are the actor's input."""
+    observations: Tensor
+    """What each agent sees, [T, E, N, C_a, X, Y]."""
+    critic_maps: Tensor
+    """What only the critic sees beside it, [T, E, N, C_c - C_a, X, Y]."""
     actions: Tensor
     """[T, E, N] int64."""
     masks: Tensor
@@ -133,16 +135,18 @@ class RolloutCollector:
             actions, masks = task.choose_in_order(choose)
             rollout.actions[t] = actions
             rollout.masks[t] = masks
-            rollout.states[t] = task.critic_state(observation, actions)
+            rollout.observations[t] = observation
+            rollout.critic_maps[t] = task.critic_maps(actions)
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
     def _empty(self, missions: int) -> Rollout:
         task, sizes = self.task, self.task.sizes
         lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)
-        device = task.device
+        device, own = task.device, sizes.critic_channels - sizes.actor_channels
         return Rollout(
-            states=torch.empty(*team, sizes.critic_channels, *sizes.shape, device=device),
+            observations=torch.empty(*team, sizes.actor_channels, *sizes.shape, device=device),
+            critic_maps=torch.empty(*team, own, *sizes.shape, device=device),
             actions=torch.empty(team, dtype=torch.int64, device=device),
             masks=torch.empty(*team, sizes.num_actions, dtype=torch.bool, device=device),
             probabilities=torch.empty(*team, sizes.num_actions, device=device),

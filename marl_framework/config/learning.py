@@ -1,4 +1,4 @@
-"""Sections that describe the learning: inputs, evaluation, networks, logging."""
+"""Sections that describe the learning: inputs, networks, schedule, device, evaluation, logging."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from marl_framework.config.types import (
     Count,
     Device,
     Interval,
+    NetworkType,
     NonNegative,
     Positive,
     Rate,
@@ -78,10 +79,14 @@ class ObservationConfig(Section):
         return tuple(name for name in ACTOR_CHANNELS if getattr(self, name))
 
     @property
+    def critic_only_channels(self) -> tuple[str, ...]:
+        """Names of the channels that only the critic sees, in order."""
+        return tuple(name for name in CRITIC_ONLY_CHANNELS if getattr(self, name))
+
+    @property
     def critic_channels(self) -> tuple[str, ...]:
         """Names of the critic's channels, in order: the actor's, then its own."""
-        own = tuple(name for name in CRITIC_ONLY_CHANNELS if getattr(self, name))
-        return self.actor_channels + own
+        return self.actor_channels + self.critic_only_channels
 
     @property
     def sees_uncertainty(self) -> bool:
@@ -96,90 +101,135 @@ class ObservationConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Greedy validation during training.
-
-    interval [training steps], 0 = never; missions: flown by each evaluation.
-    """
+    """Greedy validation during training."""
 
     interval: Interval = 10
+    """Training steps between validations, 0 = never."""
     missions: Count = 50
+    """Missions flown by each validation."""
 
 
-class ActorConfig(Section):
-    """Widths and optimiser of the actor."""
+class NetworkConfig(Section):
+    """One network."""
 
+    type: NetworkType = "cnn"
+    """Name of a built-in network, or the dotted path of your own."""
     conv_channels: Width = 256
+    """Width of the convolutions."""
     hidden_dim: Width = 256
-    learning_rate: Rate = 1e-5
-    gradient_norm: Positive = 10.0
-
-
-class CriticConfig(Section):
-    """Widths and optimiser of the critic, and how its target follows."""
-
-    conv_channels: Width = 256
-    fc1_dim: Width = 256
-    learning_rate: Rate = 1e-4
-    gradient_norm: Positive = 10.0
-    target_update_mode: Literal["hard", "soft"] = "hard"
-    tau: Rate = 0.01
+    """Width of the linear layer."""
 
 
 class NetworksConfig(Section):
-    """COMA: networks, schedule, device and precision.
+    """The networks: their types and widths."""
 
-    cuda_graphs: on a GPU whole episodes and updates are recorded and started by one call each;
-    batch_size [transitions: one agent, one step] and batch_number: the least a training step
-    collects; update_interval [training steps]: flown before their updates are made in one stretch;
-    micro_batch [transitions]: most that the networks take at once, 0 = a whole batch;
-    gradient_checkpointing: hidden layers are computed twice and kept less long;
-    max_skipped_updates: updates with a loss or gradient that is not finite, which are never
-    applied, until the training stops; copy_rate [training steps] between hard copies into the
-    target critic; advantage: what an action is credited with before the counterfactual baseline
-    is taken off, the critic's Q(s, a) or its TD(λ) return; kl_limit [nat]: the actor waits for the
-    next training step once the policy is so far from the one that flew, 0 = off; symmetries:
-    each pass sees every transition flipped or turned at random, which a reward of your own that
-    depends on directions does not allow; lr_scaling: how both learning rates follow the batch,
-    from lr_base_batch [transitions] on; warmup_steps [training steps]: while they rise; lr_decay:
-    their last value as a share of the configured one (see `training.schedule`).
-    """
+    actor: NetworkConfig = NetworkConfig()
+    critic: NetworkConfig = NetworkConfig()
 
-    type: Literal["CNN"] = "CNN"
-    device: Device = "auto"
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    compile: bool = True
-    tf32: bool = True
-    cudnn_benchmark: bool = True
-    cuda_graphs: bool = False
-    deterministic: bool = False
+
+class OptimizerConfig(Section):
+    """Adam for one network."""
+
+    learning_rate: Rate
+    """Step size, before `lr_scaling`, warm-up and decay."""
+    gradient_norm: Positive = 10.0
+    """Gradients are scaled down to this norm."""
+
+
+class LearningConfig(Section):
+    """How the team learns: length, exploration, batches, targets, losses, rates."""
+
+    training_steps: Count = 1500
+    """Training steps to make."""
+    patience: Interval = 100
+    """Validations without a better one until training stops, 0 = off."""
+    use_eps: bool = True
+    """Explore: mix a uniform choice into the policy."""
+    eps_max: Share = 0.5
+    """Share of the uniform choice at first."""
+    eps_min: Share = 0.02
+    """Share of the uniform choice in the end."""
+    eps_anneal_phase: Count = 10000
+    """Missions flown while the share falls linearly from eps_max to eps_min."""
     data_passes: Count = 5
+    """Passes over the data of a training step."""
     batch_size: Count = 60
+    """Transitions of a batch (one agent, one step): `batch_size` · `batch_number` is the least
+    that a training step collects."""
     batch_number: Count = 5
+    """Batches of a pass."""
     update_interval: Count = 1
+    """Training steps whose missions are flown before their updates are made in one stretch."""
     micro_batch: Interval = 0
-    gradient_checkpointing: bool = False
+    """Most transitions in the networks at once, 0 = a whole batch."""
     max_skipped_updates: Interval = 0
+    """Updates with a loss or gradient that is not finite, which are never applied, until the
+    training stops."""
     copy_rate: Count = 10
+    """Training steps between hard copies into the target critic."""
+    target_update_mode: Literal["hard", "soft"] = "hard"
+    """How the target critic follows: copied every `copy_rate` training steps, or moved by `tau`
+    in every one."""
+    tau: Rate = 0.01
+    """Share of the critic that soft updates take."""
     gamma: Share = 0.99
+    """Discount of later rewards."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
+    """Trace decay of the TD(λ) targets: 0 = one step, 1 = the whole return."""
     entropy_coefficient: NonNegative = 0.0
+    """Weight of the policy's entropy in its loss."""
     advantage: Literal["critic", "return"] = "critic"
+    """What an action is credited with before the counterfactual baseline is taken off: the
+    critic's Q(s, a), or its TD(λ) return."""
     normalize_advantages: bool = False
+    """Scale advantages to mean 0 and standard deviation 1 over each batch."""
     clip_ratio: Share = 0.0
+    """Most a probability may change in a training step, as a share of it, 0 = off."""
     kl_limit: NonNegative = 0.0
+    """The actor waits for the next training step once its policy is so far from the one that
+    flew [nat], 0 = off."""
     symmetries: bool = False
+    """Each pass sees every transition flipped or turned at random; a reward of your own that
+    depends on directions does not allow it."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How both learning rates follow the batch, from `lr_base_batch` on."""
     lr_base_batch: Count = 60
+    """Batch that the learning rates are meant for [transitions]."""
     warmup_steps: Interval = 0
+    """Training steps while the learning rates rise, 0 = none."""
     lr_decay: Share = 1.0
-    actor: ActorConfig = ActorConfig()
-    critic: CriticConfig = CriticConfig()
+    """Last learning rate as a share of the configured one (see `training.schedule`)."""
+    actor: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+    critic: OptimizerConfig = OptimizerConfig(learning_rate=1e-4)
+
+    @model_validator(mode="after")
+    def _epsilon_falls(self) -> Self:
+        if self.eps_min > self.eps_max:
+            raise ValueError(f"eps_min {self.eps_min:g} is above eps_max {self.eps_max:g}")
+        return self
 
 
-class DistributedConfig(Section):
-    """How ranks that torchrun started exchange gradients: auto is nccl on GPUs, gloo on CPUs."""
+class ComputeConfig(Section):
+    """What computes, and how."""
 
-    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    device: Device = "auto"
+    """auto: the first GPU, else the CPU."""
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the networks' forward passes."""
+    compile: bool = True
+    """Compiled loops where there are some; plain PyTorch operators otherwise."""
+    tf32: bool = True
+    """Float32 convolutions on tensor cores, about three digits (GPU)."""
+    cudnn_benchmark: bool = True
+    """Try convolution algorithms at the start (GPU)."""
+    cuda_graphs: bool = False
+    """Record whole episodes and updates, and start each by one call (GPU)."""
+    deterministic: bool = False
+    """Same seed, same numbers, on a GPU too; slower."""
+    gradient_checkpointing: bool = False
+    """Compute hidden layers twice and keep them less long."""
+    distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """How the ranks of torchrun exchange gradients; auto: nccl on GPUs, gloo on CPUs."""
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -189,19 +239,23 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class LoggingConfig(Section):
-    """Where runs go and how often things are written [training steps], 0 = never.
-
-    writers: of the metrics; wandb (Weights & Biases) needs the extra of that name.
-    checkpoint_minutes: also after so long [min], 0 = never.
-    """
+    """Where runs go and how often things are written; intervals are training steps, 0 = never."""
 
     directory: Text = "runs"
+    """Folder of all runs."""
     writers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_each_once)] = (
         "tensorboard",
     )
+    """Of the metrics; wandb (Weights & Biases) needs the extra of that name."""
     scalar_interval: Count = 1
+    """Between scalars."""
     histogram_interval: Interval = 50
+    """Between histograms."""
     figure_interval: Interval = 0
+    """Between figures of a mission; there is one at the end anyway."""
     checkpoint_interval: Interval = 50
+    """Between checkpoints; there is one at the end anyway."""
     checkpoint_minutes: NonNegative = 10.0
+    """Also after so long [min]."""
     checkpoints_kept: Count = 3
+    """Newest checkpoints that are kept, besides the best."""

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.former import OBSOLETE, RENAMED, translate
 from marl_framework.config.messages import (
     KEYS,
     SECTIONS,
@@ -39,33 +40,9 @@ PARAMS = next(
     (folder for folder in (_PACKAGE / "params", _PACKAGE.parent / "params") if folder.is_dir()),
     _PACKAGE / "params",
 )
+EXTENDS = "extends"
+"""Key of a params file that names the one it differs from."""
 _LARGEST_FILE = 2**18  # bytes; a params file has a few thousand
-
-# Keys of the published params.yaml without meaning here.
-_OBSOLETE = frozenset(
-    {
-        "classification",
-        "evaluation.metrics",
-        "evaluation.repetitions",
-        "experiment.missions.action_space",
-        "experiment.missions.class_weighting",
-        "experiment.missions.planning_uncertainty",
-        "experiment.missions.reward_normalization",
-        "experiment.uav.max_a",
-        "experiment.uav.max_v",
-        "experiment.uav.sampling_time",
-        "networks.actor.momentum",
-        "networks.critic.momentum",
-        "networks.critic.synchronization",
-        "networks.critic.update_mode",
-        "sensor.encoding",
-    }
-)
-# Values of the published file that mean something else here, see _translate.
-_RENAMED = {
-    "sensor.model.type": "altitude_dependent",
-    "sensor.simulation.type": "random_field",
-}
 
 
 def resolve_config_path(name: str) -> Path:
@@ -91,18 +68,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override and check a params file.
 
     Args:
-        path: see `resolve_config_path`.
+        path: see `resolve_config_path`. A file that says `extends: other.yaml` holds only what
+            differs from that one, which lies beside it or in `params/`.
         overrides: `section.key=value` each, value in YAML; a later one wins.
 
     Raises:
         ConfigError: one line that names the file or override, the key, and what is right.
     """
     file = resolve_config_path(str(path))
-    source = str(file)
-    tree = parse_yaml(_read(file), source)
-    if tree is None:
-        raise ConfigError(f"{source}: the file is empty; it must hold sections such as networks:")
-    return _build(tree, source, overrides)
+    return _build(_layers(file), str(file), overrides)
 
 
 def config_from_dict(
@@ -113,7 +87,7 @@ def config_from_dict(
     Raises:
         ConfigError: as of `load_config`.
     """
-    return _build(d, source, overrides)
+    return _build([(source, d)], source, overrides)
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
@@ -155,64 +129,117 @@ def _read(file: Path) -> str:
         raise ConfigError(f"{file}: line {line}: not UTF-8 text") from None
 
 
-def _build(tree: Any, source: str, overrides: Sequence[str]) -> Config:
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{source}: must hold sections such as networks:, got {show(tree)}")
-    tree = _copy(tree, "")
-    texts = [(_override(tree, text), text) for text in overrides]
+def _layers(file: Path, below: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
+    """Return what a file and those it extends hold, each with its source; the lowest first."""
+    source = str(file)
+    tree = parse_yaml(_read(file), source)
+    if tree is None:
+        raise ConfigError(f"{source}: the file is empty; it must hold sections such as networks:")
+    if not isinstance(tree, dict) or EXTENDS not in tree:
+        return [(source, tree)]
+    name = tree.pop(EXTENDS)
+    if not isinstance(name, str):
+        raise ConfigError(f"{source}: {EXTENDS}: must be the name of a file, got {show(name)}")
+    beside = file.parent / name
+    base = beside if os.path.isfile(beside) else resolve_config_path(name)
+    chain = (*below, file)
+    if any(os.path.samefile(base, other) for other in chain):
+        raise ConfigError(f"{source}: {EXTENDS}: {name} leads back to the same file")
+    return [*_layers(base, chain), (source, tree)]
+
+
+def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]) -> Config:
+    """Put layers and overrides on top of each other and check the whole."""
+    notes: list[str] = []
+    merged: dict[str, Any] = {}
+    origins: list[tuple[str, dict[str, Any]]] = []
+    for name, layer in layers:
+        tree = _clean(layer, name, notes)
+        origins.append((name, tree))
+        _merge(merged, tree)
+    texts = []
+    for text in overrides:
+        said = f"override {text if len(text) <= 100 else text[:97] + '...'}"
+        path, tree = _override(text, said)
+        texts.append((RENAMED.get(path, path), text))
+        _merge(merged, _clean(tree, said, notes))
 
     def blame(path: str) -> str:
         guilty = [text for key, text in texts if not path or f"{key}.".startswith(f"{path}.")]
-        return f" (override {', '.join(guilty[-3:])})" if guilty else ""
+        if guilty:
+            return f" (override {', '.join(guilty[-3:])})"
+        below = [name for name, tree in origins if path and _holds(tree, path)]
+        return f" (from {below[-1]})" if below and below[-1] != source else ""
 
-    problems: list[str] = []
-    without_effect = _translate(tree, problems)
-    known = _known_part(tree, "", problems)
     try:
-        config = Config.model_validate(known)
+        config = Config.model_validate(merged)
     except ValidationError as error:
-        problems += describe(error, blame)
+        raise ConfigError(f"{source}: {join_problems(describe(error, blame))}") from None
+    if notes:
+        warnings.warn("; ".join(notes), ConfigWarning, stacklevel=3)
+    return config
+
+
+def _clean(layer: Any, source: str, notes: list[str]) -> dict[str, Any]:
+    """Return a layer of present keys alone; what was translated is noted.
+
+    Raises:
+        ConfigError: it holds unknown keys.
+    """
+    if not isinstance(layer, Mapping):
+        raise ConfigError(f"{source}: must hold sections such as networks:, got {show(layer)}")
+    tree = _copy(layer, "")
+    problems: list[str] = []
+    found = translate(tree, problems)
+    known: dict[str, Any] = _known_part(tree, "", problems)
     if problems:
         raise ConfigError(f"{source}: {join_problems(problems)}")
-    if without_effect:
-        warnings.warn(
-            f"{source}: these keys have no effect any more: {', '.join(without_effect)}",
-            ConfigWarning,
-            stacklevel=3,
-        )
-    return config
+    if found:
+        notes.append(f"{source}: {'; '.join(found)}")
+    return known
 
 
 def _copy(value: Any, path: str) -> Any:
     """Own dictionaries for all sections; a section without keys (null) is an empty one."""
-    if path not in SECTIONS:
-        return value
-    if value is None:
+    if value is None and path in SECTIONS:
         return {}
     if not isinstance(value, Mapping):
         return value
     return {key: _copy(item, join(path, key)) for key, item in value.items()}
 
 
-def _override(tree: dict[Any, Any], text: str) -> str:
-    """Set one key of the tree; gives its dotted name."""
+def _merge(below: dict[str, Any], above: Mapping[str, Any], path: str = "") -> None:
+    """Put the values of `above` into `below`, section by section, in place."""
+    for key, value in above.items():
+        inner, old = join(path, key), below.get(key)
+        if inner in SECTIONS and isinstance(value, Mapping) and isinstance(old, dict):
+            _merge(old, value, inner)
+        else:
+            below[key] = _copy(value, inner)
+
+
+def _holds(tree: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(tree, Mapping) or name not in tree:
+            return False
+        tree = tree[name]
+    return True
+
+
+def _override(text: str, source: str) -> tuple[str, dict[str, Any]]:
+    """Return the dotted name that an override sets, and a tree that holds it alone."""
     path, equals, value = text.partition("=")
     path = path.strip()
-    source = f"override {text if len(text) <= 100 else text[:97] + '...'}"
     if not equals or not path:
-        raise ConfigError(f"{source}: must read section.key=value, such as networks.gamma=0.95")
+        raise ConfigError(f"{source}: must read section.key=value, such as learning.gamma=0.95")
     if path in SECTIONS:
         example = next(key for key in KEYS if key.startswith(f"{path}."))
         raise ConfigError(f"{source}: {path} is a section; name one key of it, such as {example}")
     _refuse_unknown(path, source)
-    parsed = parse_yaml(value, source)
-    *parents, leaf = path.split(".")
-    node: Any = tree
-    for name in parents:
-        node = node.setdefault(name, {}) if isinstance(node, dict) else None
-    if isinstance(node, dict):  # else: the file has no section there, which is reported later
-        node[leaf] = parsed
-    return path
+    tree: Any = parse_yaml(value, source)
+    for name in reversed(path.split(".")):
+        tree = {name: tree}
+    return path, tree
 
 
 def _refuse_unknown(path: str, source: str) -> None:
@@ -223,42 +250,8 @@ def _refuse_unknown(path: str, source: str) -> None:
             raise ConfigError(
                 f"{source}: {parent} is a value, not a section; write {parent}=... instead"
             )
-    if path not in KEYS and path not in _OBSOLETE and path not in _RENAMED:
+    if path not in KEYS and path not in OBSOLETE and path not in RENAMED:
         raise ConfigError(f"{source}: {unknown_key(path)}")
-
-
-def _translate(tree: dict[Any, Any], problems: list[str]) -> list[str]:
-    """Turn the published file's keys into ours, in place; gives those without effect."""
-    dropped = [path for path in sorted(_OBSOLETE) if _remove(tree, path)]
-    model = _section(tree, "sensor", "model")
-    if model.get("type") == _RENAMED["sensor.model.type"]:
-        model["type"] = "table"
-        dropped += [f"sensor.model.{k}" for k in ("coeff_a", "coeff_b") if _remove(model, k)]
-    simulation = _section(tree, "sensor", "simulation")
-    if "type" in simulation:
-        kind = simulation.pop("type")
-        if kind != _RENAMED["sensor.simulation.type"]:
-            problems.append(
-                f"sensor.simulation.type: must be absent or random_field, got {show(kind)}; "
-                f"terrains are named by sensor.simulation.kinds"
-            )
-        simulation.setdefault("kinds", ["split"])
-        dropped.append("sensor.simulation.type")
-    return dropped
-
-
-def _section(tree: Any, *path: str) -> dict[Any, Any]:
-    for name in path:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree if isinstance(tree, dict) else {}
-
-
-def _remove(tree: dict[Any, Any], path: str) -> bool:
-    *parents, leaf = path.split(".")
-    section = _section(tree, *parents)
-    found = leaf in section
-    section.pop(leaf, None)
-    return found
 
 
 def _known_part(value: Any, path: str, problems: list[str]) -> Any:

@@ -6,37 +6,41 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from marl_framework.config.parts import TERRAINS
 from marl_framework.config.types import (
-    TERRAIN_KINDS,
+    Algorithm,
     Angle,
     Count,
     DottedPath,
-    Interval,
     Metres,
-    MissionType,
     Noise,
+    Policy,
     Positive,
     Probability,
     Range,
     Scale,
     Section,
+    SensorType,
     Share,
     TerrainKind,
     Text,
     Threshold,
 )
 
+_SYNTHETIC = tuple(name for name in TERRAINS if name != "raster")
+
 
 class EnvironmentConfig(Section):
-    """How many missions run at once, their random seed and the size of the area.
-
-    num_envs: missions in parallel, over all ranks; x_dim, y_dim: sides of the area [m].
-    """
+    """How many missions run at once, their random seed and the size of the area."""
 
     num_envs: Annotated[int, Field(ge=1, le=2**20)] = 5
+    """Missions in parallel, over all ranks."""
     seed: Annotated[int, Field(ge=0, lt=2**20)] = 3
+    """Of every random number."""
     x_dim: Metres = 50.0
+    """Side of the area along x [m]."""
     y_dim: Metres = 50.0
+    """Side of the area along y [m]."""
 
 
 class FieldOfViewConfig(Section):
@@ -54,52 +58,48 @@ class PixelConfig(Section):
 
 
 class SensorModelConfig(Section):
-    """Probability that a cell is read wrongly, as a function of the altitude h [m].
+    """How often a cell is read wrongly, as a function of the altitude h [m]."""
 
-    table: altitude [m] to noise, linear in between; exponential: a·(1 - e^(-b·h)) with
-    coeff_a [1] and coeff_b [1/m].
-    """
-
-    type: Literal["table", "exponential"] = "table"
+    type: SensorType = "table"
+    """table, exponential, or the dotted path of your own sensor (see `mission.sensor`)."""
     table: Annotated[dict[Metres, Noise], Field(min_length=1, max_length=1000)] = Field(
         default_factory=lambda: {5.0: 0.01, 10.0: 0.265, 15.0: 0.375, 20.0: 0.43, 25.0: 0.46}
     )
+    """Altitude [m] to probability of a wrong reading, linear in between."""
     coeff_a: Positive = 0.05
+    """a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: Positive = 0.2
+    """b of the exponential model [1/m]."""
 
 
 class RasterConfig(Section):
-    """A real map to fly over (PNG, TIFF, NPY or NPZ).
-
-    path: the file, or `matplotlib:NAME` for sample data; key: array of an NPZ, null = its
-    largest; resolution [m per pixel], null = the file's own; threshold: a value of the map,
-    or a percentile of the window such as p60, above which a cell is of interest.
-    """
+    """A real map to fly over (PNG, TIFF, NPY or NPZ)."""
 
     path: Text | None = None
+    """The file, or `matplotlib:NAME` for sample data."""
     key: Text | None = None
+    """Array of an NPZ; null = its largest."""
     resolution: Metres | None = None
+    """Metres per pixel; null = what the file says."""
     threshold: Threshold = "p60"
+    """A value of the map, or a percentile of the window such as p60; cells above it are of
+    interest."""
 
 
 class SimulationConfig(Section):
-    """Which ground truths are drawn.
-
-    kinds: drawn with equal odds, terrains of your own by dotted path; cluster_radius [1]:
-    k^(-cluster_radius) is the power spectrum of a random field.
-    """
+    """Which ground truths are drawn."""
 
     kinds: Annotated[tuple[TerrainKind, ...], Field(min_length=1, max_length=100)] = ("split",)
+    """Drawn with equal odds; terrains of your own by dotted path."""
     cluster_radius: Annotated[float, Field(gt=0, le=100)] = 5.0
+    """k^(-cluster_radius) is the power spectrum of a random field."""
     raster: RasterConfig = RasterConfig()
 
     @property
     def drawn_kinds(self) -> tuple[str, ...]:
         """The kinds to draw from; `mixed` stands for all synthetic ones."""
         names = [
-            kind
-            for name in self.kinds
-            for kind in (TERRAIN_KINDS[:-1] if name == "mixed" else (name,))
+            kind for name in self.kinds for kind in (_SYNTHETIC if name == "mixed" else (name,))
         ]
         return tuple(dict.fromkeys(names))
 
@@ -113,7 +113,6 @@ class SimulationConfig(Section):
 class SensorConfig(Section):
     """The camera and what it looks at."""
 
-    type: Literal["rgb_camera"] = "rgb_camera"
     field_of_view: FieldOfViewConfig = FieldOfViewConfig()
     pixel: PixelConfig = PixelConfig()
     model: SensorModelConfig = SensorModelConfig()
@@ -127,16 +126,18 @@ class MappingConfig(Section):
 
 
 class ConstraintsConfig(Section):
-    """Planning lattice, mission length and action set.
-
-    spacing, min_altitude, max_altitude [m]; budget [moves]: a mission has budget + 1.
-    """
+    """Planning lattice, mission length and action set."""
 
     spacing: Metres = 5.0
+    """Between lattice positions [m]."""
     min_altitude: Metres = 5.0
+    """Lowest altitude [m]."""
     max_altitude: Metres = 15.0
+    """Highest altitude [m], min_altitude plus a multiple of spacing."""
     budget: Annotated[int, Field(ge=1, le=1000)] = 14
+    """A mission has budget + 1 moves."""
     num_actions: Literal[4, 6, 9, 27] = 6
+    """Moves to choose from (see `mission.lattice.action_offsets`)."""
 
     @model_validator(mode="after")
     def _altitudes_fit(self) -> Self:
@@ -158,94 +159,90 @@ class ConstraintsConfig(Section):
 
 
 class UAVConfig(Section):
-    """Radio of the UAVs.
-
-    communication_range [m], .inf = everybody hears everybody; sampled_ranges [m]: drawn for
-    each mission when fix_range is false; failure_rate: share of messages that are lost.
-    """
+    """Radio of the UAVs."""
 
     communication_range: Range = 25.0
+    """UAVs hear each other up to here [m], .inf = always."""
     fix_range: bool = True
+    """False: each mission draws its range from sampled_ranges."""
     sampled_ranges: Annotated[tuple[Range, ...], Field(min_length=1, max_length=1000)] = (
         0.0,
         15.0,
         25.0,
         100.0,
     )
+    """Ranges to draw from [m]."""
     failure_rate: Share = 0.0
+    """Share of messages that are lost."""
 
 
 class MissionsConfig(Section):
-    """What is flown, by how many UAVs, and how exploration fades.
+    """What a mission is: who flies, from where, and what for."""
 
-    type: COMA trains; the others, and a planner of your own by dotted path, are flown.
-    n_episodes [training steps]; patience [evaluations without a better one], 0 = off;
-    eps_anneal_phase [missions]: exploration falls linearly from eps_max to eps_min.
-    """
-
-    type: MissionType = "COMA"
     mission_mode: Literal["training", "deployment"] = "training"
-    n_episodes: Count = 1500
-    patience: Interval = 100
+    """deployment flies windows of a whole raster with a trained team or a planner."""
     n_agents: Annotated[int, Field(ge=1, le=16)] = 4
+    """UAVs of a mission."""
     start: Literal["random", "corners"] = "random"
-    use_eps: bool = True
-    eps_max: Share = 0.5
-    eps_min: Share = 0.02
-    eps_anneal_phase: Count = 10000
-
-    @model_validator(mode="after")
-    def _epsilon_falls(self) -> Self:
-        if self.eps_min > self.eps_max:
-            raise ValueError(f"eps_min {self.eps_min:g} is above eps_max {self.eps_max:g}")
-        return self
+    """Where UAVs start, at the highest altitude."""
 
 
 class RewardConfig(Section):
-    """Affine scales of the reward (relative) and of the reported absolute return.
-
-    function: dotted path of a reward of your own, instead of the relative one.
-    """
+    """Affine scales of the reward (relative) and of the reported absolute return."""
 
     function: DottedPath | None = None
+    """Dotted path of a reward of your own, instead of the relative one."""
     relative_scale: Scale = 22.0
+    """Reward = relative_scale · relative gain + relative_offset."""
     relative_offset: Scale = -0.5
     absolute_scale: Scale = 10.0
+    """Reported return = sum of absolute_scale · absolute gain + absolute_offset."""
     absolute_offset: Scale = -0.17
 
 
-class LawnmowerConfig(Section):
-    """Coverage planner: number of missions and altitude [m]."""
+class CoverageConfig(Section):
+    """The coverage planner."""
 
-    trials: Count = 50
+    missions: Count = 50
+    """Missions to fly."""
     altitude: Metres = 5.0
+    """Of its lanes [m], one of the lattice's."""
 
 
 class RandomConfig(Section):
-    """Random planner: number of missions."""
+    """The random planner."""
 
-    n_episodes: Count = 50
+    missions: Count = 50
+    """Missions to fly."""
 
 
 class InformationGainConfig(Section):
-    """Greedy information-gain planner: number of missions, and whether UAVs talk."""
+    """The greedy information-gain planner."""
 
-    trials: Count = 50
+    missions: Count = 50
+    """Missions to fly."""
     communication: bool = True
+    """False: UAVs do not know what the others are about to see."""
 
 
 class BaselinesConfig(Section):
     """Planners that need no training."""
 
-    lawnmower: LawnmowerConfig = LawnmowerConfig()
+    coverage: CoverageConfig = CoverageConfig()
     random: RandomConfig = RandomConfig()
     information_gain: InformationGainConfig = InformationGainConfig()
 
 
 class ExperimentConfig(Section):
-    """The mission: lattice, radio, team, reward."""
+    """Who flies and learns, and the mission: lattice, radio, team, reward."""
 
     title: Text = "coma"
+    """Name of the run."""
+    algorithm: Algorithm = "coma"
+    """What trains the team: coma, or the dotted path of your own."""
+    policy: Policy = "learned"
+    """Who flies: learned trains a team; a planner's name, or the dotted path of your own, flies
+    that planner instead."""
     constraints: ConstraintsConfig = ConstraintsConfig()
     uav: UAVConfig = UAVConfig()
     missions: MissionsConfig = MissionsConfig()

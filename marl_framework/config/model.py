@@ -8,75 +8,40 @@ trusts it. Loading and overrides live in `marl_framework.config.loading`, the se
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import model_validator
 
 from marl_framework.config.learning import (
-    ACTOR_CHANNELS,
-    CENTRED,
-    CRITIC_ONLY_CHANNELS,
-    ActorConfig,
-    CriticConfig,
-    DistributedConfig,
+    ComputeConfig,
     EvaluationConfig,
+    LearningConfig,
     LoggingConfig,
     NetworksConfig,
     ObservationConfig,
 )
 from marl_framework.config.mission import (
-    BaselinesConfig,
-    ConstraintsConfig,
     EnvironmentConfig,
     ExperimentConfig,
-    FieldOfViewConfig,
-    InformationGainConfig,
-    LawnmowerConfig,
     MappingConfig,
-    MissionsConfig,
-    PixelConfig,
-    RandomConfig,
-    RasterConfig,
-    RewardConfig,
     SensorConfig,
-    SensorModelConfig,
-    SimulationConfig,
-    UAVConfig,
 )
-from marl_framework.config.types import TERRAIN_KINDS, Section
+from marl_framework.config.types import Section
 
-__all__ = [
-    "ACTOR_CHANNELS",
-    "CENTRED",
-    "CRITIC_ONLY_CHANNELS",
-    "TERRAIN_KINDS",
-    "ActorConfig",
-    "BaselinesConfig",
-    "Config",
-    "ConstraintsConfig",
-    "CriticConfig",
-    "DistributedConfig",
-    "EnvironmentConfig",
-    "EvaluationConfig",
-    "ExperimentConfig",
-    "FieldOfViewConfig",
-    "InformationGainConfig",
-    "LawnmowerConfig",
-    "LoggingConfig",
-    "MappingConfig",
-    "MissionsConfig",
-    "NetworksConfig",
-    "ObservationConfig",
-    "PixelConfig",
-    "RandomConfig",
-    "RasterConfig",
-    "RewardConfig",
-    "Section",
-    "SensorConfig",
-    "SensorModelConfig",
-    "SimulationConfig",
-    "UAVConfig",
-]
+
+@dataclass(frozen=True)
+class NetworkSizes:
+    """What a task asks of the networks."""
+
+    actor_channels: int
+    """Channels of an observation, C_a."""
+    critic_channels: int
+    """Channels of the critic's input, C_c: the observation's, then what only the critic sees."""
+    shape: tuple[int, int]
+    """Input size (X, Y)."""
+    num_actions: int
+    """A."""
 
 
 class Config(Section):
@@ -89,7 +54,8 @@ class Config(Section):
     observation: ObservationConfig = ObservationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     networks: NetworksConfig = NetworksConfig()
-    distributed: DistributedConfig = DistributedConfig()
+    learning: LearningConfig = LearningConfig()
+    compute: ComputeConfig = ComputeConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @property
@@ -131,6 +97,16 @@ class Config(Section):
         )
 
     @property
+    def network_sizes(self) -> NetworkSizes:
+        """What the mission asks of the networks."""
+        return NetworkSizes(
+            actor_channels=len(self.observation.actor_channels),
+            critic_channels=len(self.observation.critic_channels),
+            shape=self.lattice_shape[:2],
+            num_actions=self.experiment.constraints.num_actions,
+        )
+
+    @property
     def quarter_turns(self) -> bool:
         """Whether a mission turned by a quarter is a mission: area and footprints are squares."""
         area, view, pixel = self.environment, self.sensor.field_of_view, self.sensor.pixel
@@ -145,7 +121,7 @@ class Config(Section):
     @property
     def rollouts_per_step(self) -> int:
         """Rounds of `num_envs` missions that fill the batches of a training step."""
-        wanted = self.networks.batch_size * self.networks.batch_number
+        wanted = self.learning.batch_size * self.learning.batch_number
         return -(-wanted // self._transitions_per_rollout)
 
     @property
@@ -157,17 +133,17 @@ class Config(Section):
     def transitions_per_batch(self) -> float:
         """Transitions behind one update of the networks, over all ranks; mean of the batches."""
         collected = self.transitions_per_step
-        return collected / min(self.networks.batch_number, collected)
+        return collected / min(self.learning.batch_number, collected)
 
     @property
     def learning_rate_scale(self) -> float:
-        """What `networks.lr_scaling` multiplies the learning rates by.
+        """What `learning.lr_scaling` multiplies the learning rates by.
 
         The batch over `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), the root of
         that (`sqrt`, which suits Adam: Malladi et al. 2022), or 1 (`none`).
         """
-        share = self.transitions_per_batch / self.networks.lr_base_batch
-        return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.networks.lr_scaling]
+        share = self.transitions_per_batch / self.learning.lr_base_batch
+        return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.learning.lr_scaling]
 
     @property
     def _transitions_per_rollout(self) -> int:
@@ -178,7 +154,7 @@ class Config(Section):
     def _sections_agree(self) -> Self:
         _check_lattice(self)
         _check_noise(self)
-        _check_lawnmower(self)
+        _check_coverage(self)
         _check_learning_rates(self)
         return self
 
@@ -229,26 +205,26 @@ def _check_noise(config: Config) -> None:
             )
 
 
-def _check_lawnmower(config: Config) -> None:
-    altitude = config.experiment.baselines.lawnmower.altitude
-    lawnmower = config.experiment.missions.type == "lawnmower"
-    if lawnmower and all(abs(altitude - h) > 1e-6 for h in config.altitudes):
+def _check_coverage(config: Config) -> None:
+    altitude = config.experiment.baselines.coverage.altitude
+    flown = config.experiment.policy == "coverage"
+    if flown and all(abs(altitude - h) > 1e-6 for h in config.altitudes):
         listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
         raise ValueError(
-            f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
+            f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
             f"altitudes ({listed})"
         )
 
 
 def _check_learning_rates(config: Config) -> None:
-    networks, scale = config.networks, config.learning_rate_scale
+    learning, scale = config.learning, config.learning_rate_scale
     for name, rate in (
-        ("actor", networks.actor.learning_rate),
-        ("critic", networks.critic.learning_rate),
+        ("actor", learning.actor.learning_rate),
+        ("critic", learning.critic.learning_rate),
     ):
         if rate * scale > 1:
             raise ValueError(
-                f"networks.lr_scaling {networks.lr_scaling} makes networks.{name}.learning_rate "
+                f"learning.lr_scaling {learning.lr_scaling} makes learning.{name}.learning_rate "
                 f"{rate * scale:.3g} for batches of {config.transitions_per_batch:,.0f} "
-                "transitions; it must be at most 1: raise networks.lr_base_batch or lower the rate"
+                "transitions; it must be at most 1: raise learning.lr_base_batch or lower the rate"
             )

@@ -13,6 +13,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
+
 
 class Section(BaseModel):
     """Base of all sections: immutable, strict about types, no unknown keys, no NaN."""
@@ -88,22 +90,16 @@ Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
 ]
 DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
-TERRAIN_KINDS = (
-    "split",
-    "corner",
-    "band",
-    "two_corners",
-    "four_corners",
-    "random_field",
-    "raster",
-)
 TerrainKind = Annotated[
     str,
     Field(max_length=1000),
-    AfterValidator(_one_of_or_own(*TERRAIN_KINDS, "mixed")),
+    AfterValidator(_one_of_or_own(*TERRAINS, "mixed")),
 ]
-MissionType = Annotated[
+Policy = Annotated[
     str,
     Field(max_length=1000),
-    AfterValidator(_one_of_or_own("COMA", "random", "lawnmower", "information_gain")),
+    AfterValidator(_one_of_or_own("learned", *PLANNERS)),
 ]
+Algorithm = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*ALGORITHMS))]
+NetworkType = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*NETWORKS))]
+SensorType = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*SENSORS))]

@@ -11,7 +11,7 @@ import torch
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment
-from marl_framework.planners.registry import Checkpoint, planner_of
+from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 
 
@@ -19,15 +19,9 @@ def fly_baseline(
     config: Config, device: torch.device, run_name: str | None, check: bool = False
 ) -> int:
     """Fly a planner that needs no training; its evaluation goes into the run folder."""
-    kind, baselines = config.experiment.missions.type, config.experiment.baselines
-    trials = {
-        "random": baselines.random.n_episodes,
-        "lawnmower": baselines.lawnmower.trials,
-        "information_gain": baselines.information_gain.trials,
-    }.get(kind, config.evaluation.missions)
-    flights = comparison.prepare(
-        config, device, [planner_of(kind)], trials, config.environment.seed
-    )
+    name, baselines = config.experiment.policy, config.experiment.baselines
+    missions = getattr(baselines, name, config.evaluation).missions
+    flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
     if check:
         return _valid()
     run = _start(config, device, run_name)

@@ -16,7 +16,8 @@ from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
-from marl_framework.planners.registry import Checkpoint, Hangar, make_planner
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
@@ -74,7 +75,6 @@ def prepare(
     """
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, SPLIT)
-    hangar = Hangar(environment, checkpoint, greedy)
     settings = {
         "policies": names,
         "missions": missions,
@@ -89,7 +89,7 @@ def prepare(
         "communication_range": config.experiment.uav.communication_range,
         "configuration": config_to_dict(config),
     }
-    planners = {name: make_planner(name, hangar) for name in names}
+    planners = {name: make_planner(name, environment, checkpoint, greedy) for name in names}
     return Comparison(environment, planners, missions, seed, settings)
 
 

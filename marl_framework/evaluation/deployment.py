@@ -22,7 +22,8 @@ from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.planners import Planner
-from marl_framework.planners.registry import Checkpoint, Hangar, make_planner, planner_of
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import Checkpoint
 
 FRAME = (
     "local: metres from the lower left corner of the mission's window, x to the right, y up, "
@@ -99,7 +100,7 @@ class Deployment:
 def prepare(
     config: Config, device: torch.device, missions: int, checkpoint: Checkpoint | None
 ) -> Deployment:
-    """Make the world and the planner that `experiment.missions.type` names.
+    """Make the world and the planner that `experiment.policy` names.
 
     Raises:
         ConfigError: there is no map, no checkpoint, or they do not fit.
@@ -110,7 +111,7 @@ def prepare(
             f"sensor.simulation.kinds: deployment flies a measured map, not {kinds}; "
             "set it to [raster], and raster.path to the file"
         )
-    name = planner_of(config.experiment.missions.type)
+    name = config.experiment.policy
     if name == "learned" and checkpoint is None:
         raise ConfigError(
             "experiment.missions.mission_mode: deployment needs the trained team; give it with "
@@ -118,7 +119,7 @@ def prepare(
         )
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
-    planner = make_planner(name, Hangar(environment, checkpoint))
+    planner = make_planner(name, environment, checkpoint)
     return Deployment(environment, planner, missions)
 
 

@@ -16,10 +16,10 @@ from marl_framework.algorithms.losses import (
     counterfactual_advantage,
     critic_loss,
     normalized,
+    taken,
 )
 from marl_framework.algorithms.policy import policy_entropy
 from marl_framework.integrations.extras import missing_extra
-from marl_framework.networks.convolutional import taken
 
 try:
     from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -124,7 +124,7 @@ class COMALoss(LossModule):
         """Write TD(λ) targets [..., T, N, 1] of the target critic into data [..., T].
 
         G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] with Q̄ of the actions taken, as in
-        :func:`~marl_framework.algorithms.returns.td_lambda_returns`. Where an episode goes on and
+        :func:`~marl_framework.algorithms.losses.td_lambda_returns`. Where an episode goes on and
         the data does not (the last column, a truncation), G_{t+1} is Σ_a π(a)·Q̄(a) in the state
         that follows, the others' actions drawn from the policy.
         """

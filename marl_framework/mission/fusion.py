@@ -201,8 +201,8 @@ class CompiledFusion(WindowFusion):
 def make_fusion(
     config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
 ) -> WindowFusion:
-    """Return the fastest fusion for a device; plain PyTorch where `networks.compile` is off."""
-    if config.networks.compile and device.type == "cpu" and WindowLoops.available():
+    """Return the fastest fusion for a device; plain PyTorch where `compute.compile` is off."""
+    if config.compute.compile and device.type == "cpu" and WindowLoops.available():
         return CompiledFusion(config, camera, shape)
     return WindowFusion(config, camera)
 

@@ -1,35 +1,31 @@
-"""Actor and critic: one convolutional body, two widths."""
+"""The paper's network, for actor and critic alike."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from marl_framework.config.learning import NetworkConfig
+
 _KERNELS = (5, 4, 4)
 
 
-@dataclass(frozen=True)
-class NetworkSizes:
-    """What the task asks of the networks."""
-
-    actor_channels: int
-    critic_channels: int
-    shape: tuple[int, int]
-    """Input size (X, Y)."""
-    num_actions: int
-
-
-class _ConvolutionalNetwork(nn.Module):
+class ConvolutionalNetwork(nn.Module):
     """Three convolutions without padding, two linear layers, ReLU after all but the last.
 
-    Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1); on an input too small
-    for one, that kernel shrinks to what is left (6 × 6 → 2 → 1 → 1).
+    Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1; Westheider et al. 2023,
+    section IV-B); on an input too small for one, that kernel shrinks to what is left
+    (6 × 6 → 2 → 1 → 1).
 
     The last layer runs in float32 under mixed precision too: actions differ in value by a
     hundredth of the value itself, which is as fine as bfloat16 resolves.
+
+    Args:
+        channels: of the input.
+        shape: of the input, (X, Y).
+        outputs: one for each action.
+        settings: widths.
 
     Attributes:
         recompute: keep only the input until the backward pass, which then computes the hidden
@@ -39,9 +35,10 @@ class _ConvolutionalNetwork(nn.Module):
     recompute = False
 
     def __init__(
-        self, channels: int, shape: tuple[int, int], width: int, hidden: int, outputs: int
+        self, channels: int, shape: tuple[int, int], outputs: int, settings: NetworkConfig
     ) -> None:
         super().__init__()
+        width, hidden = settings.conv_channels, settings.hidden_dim
         layers: list[nn.Module] = []
         x, y = shape
         for kernel in _KERNELS:
@@ -64,39 +61,3 @@ class _ConvolutionalNetwork(nn.Module):
             return self.head(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head(hidden.to(exact))
-
-
-class ActorNetwork(_ConvolutionalNetwork):
-    """Policy logits [B, A] from observations [B, C_a, X, Y]; shared by all UAVs.
-
-    Westheider et al. 2023, section IV-B.
-    """
-
-    def __init__(self, sizes: NetworkSizes, conv_channels: int, hidden_dim: int) -> None:
-        super().__init__(
-            sizes.actor_channels, sizes.shape, conv_channels, hidden_dim, sizes.num_actions
-        )
-
-
-class CriticNetwork(_ConvolutionalNetwork):
-    """Values Q(s, ·) [B, A] of a UAV's own actions from critic states [B, C_c, X, Y].
-
-    The state holds the others' actions, not the own one (Foerster et al. 2018, section 4).
-    """
-
-    def __init__(self, sizes: NetworkSizes, conv_channels: int, hidden_dim: int) -> None:
-        super().__init__(
-            sizes.critic_channels, sizes.shape, conv_channels, hidden_dim, sizes.num_actions
-        )
-
-
-@torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move `target` towards `source` by the share `tau`, in place; 1 copies."""
-    for old, new in zip(target.parameters(), source.parameters(), strict=True):
-        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
-
-
-def taken(values: Tensor, actions: Tensor) -> Tensor:
-    """Select the values [..., A] of the actions taken [...]."""
-    return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

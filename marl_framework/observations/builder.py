@@ -97,13 +97,19 @@ class ObservationBuilder:
             actions: what all UAVs chose, [E, N].
             actor_observation: `actor(state)`.
         """
+        return torch.cat([actor_observation, self.critic_only(state, actions)], dim=2)
+
+    def critic_only(self, state: MissionState, actions: Tensor) -> Tensor:
+        """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`."""
         parts = self._team_parts(state)
         parts["other_actions"] = lambda: channels.other_actions_map(
             self._lattice.cells(state.positions), actions, self._lattice.num_actions, self.shape
         )
         own = self.critic_channels[len(self.actor_channels) :]
-        extra = [parts[name]().expand(-1, self._n_agents, -1, -1).unsqueeze(2) for name in own]
-        return torch.cat([actor_observation, *extra], dim=2)
+        if not own:
+            lead = state.positions.shape[:2]
+            return torch.empty(*lead, 0, *self.shape, device=state.positions.device)
+        return torch.stack([parts[name]().expand(-1, self._n_agents, -1, -1) for name in own], 2)
 
     def team(self, state: MissionState) -> Tensor:
         """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""

@@ -1,4 +1,4 @@
-"""The mapping mission as a COMA team task: environment and observations behind one interface."""
+"""The mapping mission as a task to learn: environment and observations behind one interface."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.coma import mission_sizes
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.symmetry import make_symmetries
 
 
 class MissionTask:
-    """Owns the state of E missions and shows it to COMA (`algorithms.rollout.TeamTask`).
+    """Owns the state of E missions and shows it to algorithms (`algorithms.rollout.TeamTask`).
 
     Attributes:
+        symmetries: that a training shows its transitions in; None where that is off.
         metric_names: meaning of the columns of the metrics that `step` returns.
     """
 
@@ -25,7 +26,8 @@ class MissionTask:
         self.builder = ObservationBuilder(
             environment.config, environment.lattice, environment.camera
         )
-        self.sizes = mission_sizes(environment.config)
+        self.sizes = environment.config.network_sizes
+        self.symmetries = make_symmetries(environment.config, environment.device)
         self.num_envs = environment.num_envs
         self.n_agents = environment.n_agents
         self.episode_length = environment.episode_length
@@ -56,9 +58,9 @@ class MissionTask:
         """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
         return self.environment.lattice.choose_in_order(self.state.positions, choose)
 
-    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
-        """Return critic states [E, N, C_c, X, Y]."""
-        return self.builder.critic(self.state, actions, observation)
+    def critic_maps(self, actions: Tensor) -> Tensor:
+        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]."""
+        return self.builder.critic_only(self.state, actions)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""

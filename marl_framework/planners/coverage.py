@@ -11,8 +11,10 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
 
 _FAR = 2**62
 
@@ -43,7 +45,7 @@ class _Plan:
 
 
 class CoveragePlanner:
-    """Flies a boustrophedon path over the lattice at `experiment.baselines.lawnmower.altitude`.
+    """Flies a boustrophedon path over the lattice at `experiment.baselines.coverage.altitude`.
 
     Lanes lie as far apart as the footprint leaves no gap between them, the first and the last
     one far from the edge where the footprint reaches it. One path along all lanes is cut into a
@@ -78,7 +80,7 @@ class CoveragePlanner:
         self._plan: _Plan | None = None
 
     @torch.no_grad()
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         plan = self._remembered(state)
         target = self._target(plan)
@@ -95,7 +97,7 @@ class CoveragePlanner:
             cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
             return (cost + _shuffled(state.t, i, number)).masked_fill(~mask, _FAR).argmin(-1)
 
-        return self._lattice.choose_in_order(state.positions, choose)
+        return Decision(*self._lattice.choose_in_order(state.positions, choose))
 
     def _remembered(self, state: MissionState) -> _Plan:
         """Return the plans, new ones for missions at their start."""
@@ -167,14 +169,19 @@ class CoveragePlanner:
         return total.masked_fill(k > last, -1)
 
 
+def make(environment: MissionEnvironment) -> CoveragePlanner:
+    """Return the planner for an environment."""
+    return CoveragePlanner(environment.config, environment.lattice)
+
+
 def _level(config: Config) -> int:
-    altitude = config.experiment.baselines.lawnmower.altitude
+    altitude = config.experiment.baselines.coverage.altitude
     for level, h in enumerate(config.altitudes):
         if abs(h - altitude) < 1e-6:
             return level
     listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
     raise ConfigError(
-        f"experiment.baselines.lawnmower.altitude {altitude:g} m is not one of the lattice's "
+        f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
         f"altitudes ({listed})"
     )
 

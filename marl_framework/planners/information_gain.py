@@ -7,8 +7,10 @@ from torch import Tensor
 
 from marl_framework.mission.belief import bayes_update, entropy, interest_weight
 from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
 
 # Window cells worked on at once: on the CPU what its caches hold, on a GPU what keeps it busy.
 _CPU_CELLS = 2**18
@@ -66,21 +68,22 @@ class InformationGainPlanner:
         self._chunk = max(1, cells // (kx * ky))
 
     @torch.no_grad()
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         missions = len(state.positions)
         parts = [
             self._act(state[first : first + self._chunk])
             for first in range(0, missions, self._chunk)
         ]
-        actions, masks = zip(*parts, strict=True)
-        return torch.cat(actions), torch.cat(masks)
+        actions, masks, scores = zip(*parts, strict=True)
+        return Decision(torch.cat(actions), torch.cat(masks), scores=torch.cat(scores))
 
-    def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
+    def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor]:
         size = torch.tensor(self._lattice.shape, device=state.positions.device)
         # Destinations beyond the lattice are masked; clamped, they can be looked up all the same.
         goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(size - 1)
         chosen: list[Tensor] = []
+        found: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
             scores = self.scores(state, i, goals[:, i], chosen)
@@ -88,9 +91,11 @@ class InformationGainPlanner:
             action = scores.round(decimals=2).masked_fill(~mask, -torch.inf).argmax(-1)
             where = action.view(-1, 1, 1).expand(-1, 1, 3)
             chosen.append(goals[:, i].gather(1, where).squeeze(1))
+            found.append(scores * mask)
             return action
 
-        return self._lattice.choose_in_order(state.positions, choose)
+        actions, masks = self._lattice.choose_in_order(state.positions, choose)
+        return actions, masks, torch.stack(found, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
         """Return the expected gain of UAV i at each destination, summed over cells: [E, A].
@@ -120,6 +125,17 @@ class InformationGainPlanner:
         rows, cols = self._camera.inside(footprint, self._camera.footprint(other))
         taken = heard * (1 - self._left[other[:, 2]])
         return 1 - (_column(rows) * taken.view(-1, 1, 1)) * _column(cols).mT
+
+
+def make(environment: MissionEnvironment) -> InformationGainPlanner:
+    """Return the planner for an environment."""
+    config = environment.config
+    return InformationGainPlanner(
+        environment.lattice,
+        environment.camera,
+        config.mapping.prior,
+        config.experiment.baselines.information_gain.communication,
+    )
 
 
 def _column(inside: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -10,14 +11,7 @@ from torch import Tensor
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-
-
-class Policy(Protocol):
-    """Scores actions; `COMAWrapper` is one."""
-
-    def policy(self, observation: Tensor) -> Tensor:
-        """Return logits [E, N, A] of observations [E, N, C, X, Y]."""
-        ...
+from marl_framework.planners.protocol import Decision
 
 
 class ActorObserver(Protocol):
@@ -32,7 +26,7 @@ class LearnedPlanner:
     """Flies with a trained actor, without exploration noise.
 
     Args:
-        wrapper: holds the actor.
+        act: maps observations [E, N, C, X, Y] to logits [E, N, A]; an algorithm's `act`.
         builder: makes the actor's observations.
         lattice: tells which actions are allowed.
         greedy: take the most probable allowed action; otherwise draw from the softmax over
@@ -42,17 +36,21 @@ class LearnedPlanner:
     name = "learned"
 
     def __init__(
-        self, wrapper: Policy, builder: ActorObserver, lattice: Lattice, greedy: bool = True
+        self,
+        act: Callable[[Tensor], Tensor],
+        builder: ActorObserver,
+        lattice: Lattice,
+        greedy: bool = True,
     ) -> None:
-        self._wrapper = wrapper
+        self._act = act
         self._builder = builder
         self._lattice = lattice
         self._greedy = greedy
 
     @torch.no_grad()
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        logits = self._wrapper.policy(self._builder.actor(state))
+        logits = self._act(self._builder.actor(state))
 
         def choose(i: int, mask: Tensor) -> Tensor:
             scores = logits[:, i]
@@ -61,4 +59,5 @@ class LearnedPlanner:
                 return sample_actions(policy_probabilities(scores, mask, 0.0), uniform)
             return scores.masked_fill(~mask, -torch.inf).argmax(-1)
 
-        return self._lattice.choose_in_order(state.positions, choose)
+        actions, masks = self._lattice.choose_in_order(state.positions, choose)
+        return Decision(actions, masks, policy_probabilities(logits, masks, 0.0))

@@ -12,8 +12,10 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import interval_overlap
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
 
 _BEAMS = 24
 _CHUNK = 2**26  # numbers in the beams' maps at once
@@ -77,14 +79,14 @@ class OraclePlanner:
         self._chunk = max(1, _CHUNK // (_BEAMS * lattice.num_actions * x * y))
 
     @torch.no_grad()
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         parts = [
             self._act(state[first : first + self._chunk])
             for first in range(0, len(state.positions), self._chunk)
         ]
         actions, masks = zip(*parts, strict=True)
-        return torch.cat(actions), torch.cat(masks)
+        return Decision(torch.cat(actions), torch.cat(masks))
 
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
         open_entropy = entropy(state.global_belief) * state.truth
@@ -165,6 +167,11 @@ class OraclePlanner:
         x, y, z = positions.unbind(-1)
         rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
         return rows, self._shares[1][y, z]
+
+
+def make(environment: MissionEnvironment) -> OraclePlanner:
+    """Return the planner for an environment."""
+    return OraclePlanner(environment.config, environment.lattice)
 
 
 def _best_different(scores: Tensor, goals: Tensor, shape: tuple[int, int, int]) -> Tensor:

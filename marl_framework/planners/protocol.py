@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from marl_framework.mission.state import MissionState
+
+
+class Decision(NamedTuple):
+    """What a planner decided for every UAV."""
+
+    actions: Tensor
+    """[E, N] int64."""
+    masks: Tensor
+    """Which actions were allowed when each UAV chose, [E, N, A] bool."""
+    probabilities: Tensor | None = None
+    """Of a planner that draws: the policy it drew from, [E, N, A]."""
+    scores: Tensor | None = None
+    """Of a planner that compares actions: what it thinks of each, [E, N, A]; 0 where masked."""
 
 
 class Planner(Protocol):
@@ -19,14 +32,11 @@ class Planner(Protocol):
 
     name: str
 
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV.
 
         Args:
             state: E missions of N UAVs; it is read, never changed.
             generator: source of the planner's own randomness, on the state's device.
-
-        Returns:
-            Actions [E, N] int64 and the masks they were chosen under, [E, N, A] bool.
         """
         ...

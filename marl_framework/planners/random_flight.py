@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
 
 
 class RandomPlanner:
@@ -17,7 +19,7 @@ class RandomPlanner:
     def __init__(self, lattice: Lattice) -> None:
         self._lattice = lattice
 
-    def act(self, state: MissionState, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
 
         def choose(_: int, mask: Tensor) -> Tensor:
@@ -25,4 +27,9 @@ class RandomPlanner:
             # The largest of independent uniform draws is any of the allowed actions alike.
             return draws.masked_fill(~mask, -1).argmax(-1)
 
-        return self._lattice.choose_in_order(state.positions, choose)
+        return Decision(*self._lattice.choose_in_order(state.positions, choose))
+
+
+def make(environment: MissionEnvironment) -> RandomPlanner:
+    """Return the planner for an environment."""
+    return RandomPlanner(environment.lattice)

@@ -11,25 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import LoggingConfig
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.runs.files import link_file
-from marl_framework.training.schedule import passes
 
 LAST, BEST = "last.pt", "best.pt"
 _NUMBERED = re.compile(r"step-([0-9]{8,})\.pt")
 _SECONDS_A_MINUTE = 60
 
 
-class CheckpointKeeper:
-    """Writes checkpoints of a run: when they are due, the last few and the best.
+class CheckpointStore:
+    """Writes checkpoints of a run: the last few and the best.
 
     The newest is `step-<training step>.pt`, and `last.pt` is a second name of it. A checkpoint
     that cannot be written, on a full disk say, leaves the earlier ones and is reported once.
 
     Args:
         folder: of the checkpoints.
-        log: intervals and number kept.
+        kept: newest ones that are kept.
         report: shows a line to the user.
         clock: the wall clock [s].
     """
@@ -37,28 +35,20 @@ class CheckpointKeeper:
     def __init__(
         self,
         folder: Path,
-        log: LoggingConfig,
+        kept: int,
         report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._log = log
+        self._kept = kept
         self._report = report
         self._clock = clock
         self._saved_at = clock()
         self._failed = False
 
-    def is_due(self, step: int, before: int | None = None) -> bool:
-        """Whether a checkpoint is to be written after this training step.
-
-        Args:
-            step: training steps made so far.
-            before: the same when last asked; one less by default.
-        """
-        minutes = (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
-        by_time = 0 < self._log.checkpoint_minutes <= minutes
-        before = step - 1 if before is None else before
-        return by_time or passes(self._log.checkpoint_interval, before, step)
+    def minutes(self) -> float:
+        """Return the minutes since the last attempt to save, or since the start."""
+        return (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
 
     def save(self, step: int, payload: Mapping[str, Any]) -> bool:
         """Write the newest checkpoint, then drop the oldest; tell whether it was written."""
@@ -68,7 +58,7 @@ class CheckpointKeeper:
             return False
         if not self._write(self._folder / LAST, lambda: link_file(path, self._folder / LAST)):
             return False
-        for old in numbered_checkpoints(self._folder)[self._log.checkpoints_kept :]:
+        for old in numbered_checkpoints(self._folder)[self._kept :]:
             with suppress(OSError):
                 old.unlink()
         return True

@@ -18,6 +18,22 @@ _LINES = 20  # plain lines come every 1/20 of the training …
 _SECONDS = 10.0  # … or after so many seconds, whichever is first
 
 
+class SilentProgress:
+    """Takes what a `ProgressView` takes and shows nothing."""
+
+    def update(self, step: int, **known: object) -> None:
+        """Show nothing."""
+
+    def print(self, text: str) -> None:
+        """Show nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class ProgressView:
     """Shows training step, return, validation entropy, speed, stage shares and time left.
 

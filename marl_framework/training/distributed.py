@@ -33,7 +33,7 @@ from marl_framework.runs.files import read_json, write_json
 T = TypeVar("T")
 
 _BAD_INPUT, _FAILED = 2, 1
-_LEADER_SPEAKS = 10.0  # seconds
+_LEADER_ENDS = 10.0  # seconds
 _LOST = (  # what gloo and NCCL say of a peer that is gone
     "Connection closed by peer",
     "Connection reset by peer",
@@ -110,13 +110,13 @@ class Ranks:
         """Whether this process reads, writes and reports."""
         return self.rank == 0
 
-    def let_leader_speak(self) -> None:
+    def wait_for_leader(self) -> None:
         """Wait for torchrun to end this rank, where rank 0 is about to say why it ends.
 
         torchrun ends all ranks as soon as one has: rank 0 shall be the first.
         """
         if not self.leads:
-            threading.Event().wait(_LEADER_SPEAKS)
+            threading.Event().wait(_LEADER_ENDS)
 
     # What ranks tell each other ------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Ranks:
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
 
-    def from_leader(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return what rank 0 gives; tensors must be on the CPU."""
         if self.count == 1:
             return value
@@ -136,7 +136,7 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]  # type: ignore[return-value]
 
-    def to_all(self, value: T) -> list[T]:
+    def gather(self, value: T) -> list[T]:
         """Return what each rank gives, by rank; tensors must be on the CPU."""
         if self.count == 1:
             return [value]
@@ -144,7 +144,7 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def led(self, work: Callable[[], T], tell: Callable[[T], Any] = lambda _: None) -> Any:
+    def on_leader(self, work: Callable[[], T], tell: Callable[[T], Any] = lambda _: None) -> Any:
         """Let rank 0 do something, and give the others what there is to tell of it.
 
         Returns:
@@ -154,7 +154,7 @@ class Ranks:
             LeaderError: on the others, where `work` raised on rank 0, which raises as it did.
         """
         if not self.leads:
-            failed, told = self.from_leader((0, None))
+            failed, told = self.broadcast((0, None))
             if failed:
                 raise LeaderError(failed)
             return told
@@ -162,9 +162,9 @@ class Ranks:
             done = work()
             told = tell(done)
         except BaseException as error:
-            self.from_leader((_BAD_INPUT if isinstance(error, ConfigError) else _FAILED, None))
+            self.broadcast((_BAD_INPUT if isinstance(error, ConfigError) else _FAILED, None))
             raise
-        self.from_leader((0, told))
+        self.broadcast((0, told))
         return done
 
 
@@ -183,9 +183,9 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
             f"environment.num_envs: {missions} missions cannot be shared equally by {ranks.count} "
             f"ranks; use a multiple of {ranks.count}, such as {nearest}"
         )
-    if ranks.count > 1 and config.networks.device.startswith("cuda:"):
+    if ranks.count > 1 and config.compute.device.startswith("cuda:"):
         raise ConfigError(
-            f"networks.device: {config.networks.device} is one GPU for {ranks.count} ranks; use "
+            f"compute.device: {config.compute.device} is one GPU for {ranks.count} ranks; use "
             "cuda or auto, then each rank takes its own"
         )
 
@@ -195,22 +195,22 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
 
     Raises:
         ConfigError: there is no such device, there are fewer GPUs than ranks, or
-            `distributed.backend` does not suit it.
+            `compute.distributed_backend` does not suit it.
     """
-    device = resolve_device(config.networks.device)
+    device = resolve_device(config.compute.device)
     if device.type == "cuda" and ranks.count > 1:
         gpus = torch.cuda.device_count()
         if ranks.local_count > gpus:
             raise ConfigError(
                 f"torchrun: {ranks.local_count} ranks on a machine with {gpus} "
                 f"GPU{'s' if gpus != 1 else ''}; use --nproc_per_node={gpus}, or "
-                "networks.device=cpu"
+                "compute.device=cpu"
             )
         device = torch.device("cuda", ranks.local_rank)
-    if config.distributed.backend == "nccl" and device.type != "cuda":
+    if config.compute.distributed_backend == "nccl" and device.type != "cuda":
         raise ConfigError(
-            "distributed.backend: nccl needs GPUs, and this training runs on the CPU; use gloo or "
-            "auto"
+            "compute.distributed_backend: nccl needs GPUs, and this training runs on the CPU; use "
+            "gloo or auto"
         )
     return device
 
@@ -228,7 +228,7 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
         yield
         return
     importlib.import_module("torch.distributed.nn")
-    backend = config.distributed.backend
+    backend = config.compute.distributed_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":

@@ -25,10 +25,9 @@ from marl_framework.training.memory import (
     is_out_of_memory,
     memory_advice,
 )
-from marl_framework.training.numerics import NumericalError
 from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.signals import interruptible
-from marl_framework.training.trainer import Trainer
+from marl_framework.training.trainer import NumericalError, Trainer
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -75,7 +74,7 @@ def train(
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
                 _say_lost()
-            ranks.let_leader_speak()
+            ranks.wait_for_leader()
             return EXIT_FAILED
         if not is_out_of_memory(error):
             raise
@@ -103,7 +102,7 @@ def _start_or_resume(
             return None
         return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
 
-    found = ranks.led(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
+    found = ranks.on_leader(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
     try:
         if found is not None and found.finished:
             _say(ranks, f"finished already: {found.run and found.run.summary}")
@@ -122,11 +121,10 @@ def _start_or_resume(
             note_job(run.path, ranks)
             return run
 
-        run = ranks.led(claim)
+        run = ranks.on_leader(claim)
         if run is None:
             with interruptible(trainer, ranks):
-                trainer.follow()
-            return 0 if trainer.is_over() else EXIT_INTERRUPTED
+                return _follow(trainer)
         print(f"run folder: {run.path}", flush=True)
         try:
             with interruptible(trainer, ranks):  # until all is written and said
@@ -136,6 +134,16 @@ def _start_or_resume(
     finally:
         if found is not None and found.run is not None:
             found.run.release()
+
+
+def _follow(trainer: Trainer) -> int:
+    """Train on a rank that does not lead; the leader says how it ended."""
+    try:
+        trainer.train(None)
+    except NumericalError:
+        trainer.ranks.wait_for_leader()
+        return EXIT_FAILED
+    return 0 if trainer.is_over() else EXIT_INTERRUPTED
 
 
 def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
@@ -156,7 +164,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
         if lost:
             _say_lost()
-        if fresh and trainer.coma.training_steps == 0:
+        if fresh and trainer.algorithm.training_steps == 0:
             run.discard()  # nothing was learned yet; the name stays free
         else:
             reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
@@ -174,7 +182,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
             print(f"done: {run.summary}")
             return 0
         state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted"
-    if fresh and trainer.coma.training_steps == 0:
+    if fresh and trainer.algorithm.training_steps == 0:
         run.discard()
         print(f"{text}; nothing was learned yet", file=sys.stderr)
         return code

@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from marl_framework.algorithms.coma import mission_sizes
+from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
-from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork
+from marl_framework.config.model import Config, NetworkSizes
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
@@ -29,31 +30,57 @@ def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
     `activations` of one batch, `weights` with gradients and moments, missions of a `validation`.
     Shapes alone decide; kernels' workspaces and the allocator's gaps come on top.
     """
-    sizes = mission_sizes(config)
-    networks = config.networks
-    with torch.device("meta"):
-        actor = ActorNetwork(sizes, networks.actor.conv_channels, networks.actor.hidden_dim)
-        critic = CriticNetwork(sizes, networks.critic.conv_channels, networks.critic.fc1_dim)
-    a, c = (sum(p.numel() for p in network.parameters()) for network in (actor, critic))
+    sizes, learning = config.network_sizes, config.learning
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        algorithm = make_algorithm(config, "meta")
+        weights, hidden = _weights(algorithm), _hidden(algorithm, sizes)
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
-    interval = min(networks.update_interval, config.experiment.missions.n_episodes)
+    interval = min(learning.update_interval, config.learning.training_steps)
     collected = config.transitions_per_step // ranks
-    batch = -(-collected // networks.batch_number)
-    part = min(networks.micro_batch or batch, batch)
-    widest = max(networks.actor.conv_channels, networks.critic.conv_channels)
-    x, y = sizes.shape
-    cells = sum(max(x - k, 1) * max(y - k, 1) for k in (4, 7, 10))
+    batch = -(-collected // learning.batch_number)
+    part = min(learning.micro_batch or batch, batch)
     return {
         "missions": config.environment.num_envs // ranks * _mission(config),
         "tables": _camera_tables(config),
         "transitions": collected * interval * transition,
-        # The values before and after each ReLU, and their gradients on the way back.
-        "activations": batch * transition + part * (transition + 3 * cells * widest * _FLOAT),
-        "weights": (4 * a + 5 * c) * _FLOAT,  # with gradients and Adam's two moments; the target
+        # What layers put out, kept for the way back and with a gradient there.
+        "activations": batch * transition + part * (transition + hidden * _FLOAT * 3 // 2),
+        "weights": weights * _FLOAT,
         "validation": config.evaluation.missions * _mission(config)
         if config.evaluation.interval
         else 0,
     }
+
+
+def _weights(algorithm: Algorithm) -> int:
+    """Numbers that weights take: those that learn four times, with gradient and Adam's moments."""
+    return sum(
+        p.numel() * (4 if p.requires_grad else 1)
+        for module in algorithm.modules.values()
+        for p in module.parameters()
+    )
+
+
+def _hidden(algorithm: Algorithm, sizes: NetworkSizes) -> int:
+    """Numbers that the layers of the widest network put out for one transition."""
+    return max(
+        _outputs(module, sizes.actor_channels if name == "actor" else sizes.critic_channels, sizes)
+        for name, module in algorithm.modules.items()
+    )
+
+
+def _outputs(module: nn.Module, channels: int, sizes: NetworkSizes) -> int:
+    counted: list[int] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, out: counted.append(out.numel()))
+        for layer in module.modules()
+        if not any(layer.children())
+    ]
+    with torch.no_grad():
+        module(torch.empty(1, channels, *sizes.shape))
+    for hook in hooks:
+        hook.remove()
+    return sum(counted)
 
 
 def device_memory(device: torch.device) -> tuple[int, int]:
@@ -109,19 +136,19 @@ def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: boo
     if not activations:
         del parts["activations"]
     share = min(_SHARE * free / sum(parts.values()), 0.5)
-    collected, networks = config.transitions_per_step // ranks, config.networks
-    batch = min(networks.micro_batch or collected, -(-collected // networks.batch_number))
-    interval = min(networks.update_interval, config.experiment.missions.n_episodes)
+    collected, learning = config.transitions_per_step // ranks, config.learning
+    batch = min(learning.micro_batch or collected, -(-collected // learning.batch_number))
+    interval = min(learning.update_interval, config.learning.training_steps)
     by_rollout = config.rollouts_per_step == 1
     keys = {
         "missions": ("environment.num_envs", config.environment.num_envs),
-        "transitions": ("networks.update_interval", interval)
+        "transitions": ("learning.update_interval", interval)
         if interval > 1
         else ("environment.num_envs", config.environment.num_envs)
         if by_rollout
-        else ("networks.batch_size", networks.batch_size),
-        "activations": ("networks.micro_batch", batch),
-        "weights": ("networks.critic.conv_channels", networks.critic.conv_channels),
+        else ("learning.batch_size", learning.batch_size),
+        "activations": ("learning.micro_batch", batch),
+        "weights": ("networks.critic.conv_channels", config.networks.critic.conv_channels),
         "validation": ("evaluation.missions", config.evaluation.missions),
     }
     spacing = config.experiment.constraints.spacing

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
@@ -27,7 +27,7 @@ class Trained(Protocol):
     config: Config
     device: torch.device
     ranks: Ranks
-    coma: COMAWrapper
+    algorithm: Algorithm
     episodes: int
 
 
@@ -60,11 +60,11 @@ def flown_metrics(
     return metrics, counts
 
 
-def weights_checksum(coma: COMAWrapper) -> str:
+def weights_checksum(algorithm: Algorithm) -> str:
     """Return a fingerprint of all weights: equal runs have equal ones."""
     digest = hashlib.sha256()
-    for network in (coma.actor, coma.critic, coma.target_critic):
-        for tensor in network.state_dict().values():
+    for module in algorithm.modules.values():
+        for tensor in module.state_dict().values():
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
 
@@ -81,13 +81,13 @@ def results(
         finished: there is nothing left to train.
     """
     return {
-        "training_steps": trainer.coma.training_steps,
+        "training_steps": trainer.algorithm.training_steps,
         "episodes": trainer.episodes,
         "transitions": _transitions(trainer),
         "finished": finished,
         "last": {name: last[name] for name in _RESULTS if name in last},
         "best": dict(best),
-        "weights_sha256": weights_checksum(trainer.coma),
+        "weights_sha256": weights_checksum(trainer.algorithm),
     }
 
 
@@ -114,7 +114,7 @@ def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str,
     return {
         "device": describe_device(trainer.device),
         "ranks": trainer.ranks.count,
-        "precision": str(trainer.coma.precision).removeprefix("torch."),
+        "precision": str(trainer.algorithm.precision).removeprefix("torch."),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "hardware": dict(hardware),

@@ -16,15 +16,15 @@ def learning_rate_factor(config: Config, step: int) -> float:
         config: of the training.
         step: training steps made before, from 0.
     """
-    networks = config.networks
-    warm = min((step + 1) / networks.warmup_steps, 1.0) if networks.warmup_steps else 1.0
-    done = min(step / max(config.experiment.missions.n_episodes - 1, 1), 1.0)
-    return config.learning_rate_scale * warm * (1 - (1 - networks.lr_decay) * done)
+    learning = config.learning
+    warm = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
+    done = min(step / max(config.learning.training_steps - 1, 1), 1.0)
+    return config.learning_rate_scale * warm * (1 - (1 - learning.lr_decay) * done)
 
 
 def passes(interval: int, before: int, step: int) -> bool:
     """Whether a multiple of an interval lies behind `before` and up to `step`; never for 0.
 
-    Training steps come one by one, or `networks.update_interval` of them at once.
+    Training steps come one by one, or `learning.update_interval` of them at once.
     """
     return interval > 0 and step // interval > before // interval

@@ -163,7 +163,7 @@ def test_noise_is_one_clear_line(noise: bytes | str) -> None:
 @given(st.text(max_size=12))
 @settings(max_examples=25)
 def test_any_override_is_sound_or_one_clear_line(text: str) -> None:
-    for override in (text, f"networks.{text}", f"networks.gamma={text}", f"{text}={text}"):
+    for override in (text, f"networks.{text}", f"learning.gamma={text}", f"{text}={text}"):
         result = config_or_line(partial(load_config, "params_test", [override]))
         if isinstance(result, str):
             assert result.isprintable()

@@ -68,10 +68,10 @@ def test_params_are_those_of_the_paper() -> None:
     assert config.altitudes == (5.0, 10.0, 15.0)
     assert config.episode_length == 15
     assert (networks.actor.conv_channels, networks.critic.conv_channels) == (256, 256)
-    assert (networks.actor.hidden_dim, networks.critic.fc1_dim) == (256, 256)
-    assert (networks.actor.learning_rate, networks.critic.learning_rate) == (1e-5, 1e-4)
-    assert (networks.batch_size, networks.batch_number, networks.data_passes) == (60, 5, 5)
-    assert (networks.gamma, networks.lambda_, networks.copy_rate) == (0.99, 0.8, 10)
+    assert (networks.actor.hidden_dim, networks.critic.hidden_dim) == (256, 256)
+    assert (learning.actor.learning_rate, learning.critic.learning_rate) == (1e-5, 1e-4)
+    assert (learning.batch_size, learning.batch_number, learning.data_passes) == (60, 5, 5)
+    assert (learning.gamma, learning.lambda_, learning.copy_rate) == (0.99, 0.8, 10)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,14 +81,14 @@ def test_a_training_step_uses_whole_rounds_of_missions(name: str) -> None:
     transitions = (
         config.environment.num_envs * config.experiment.missions.n_agents * config.episode_length
     )
-    wanted = config.networks.batch_size * config.networks.batch_number
+    wanted = config.learning.batch_size * config.learning.batch_number
     assert wanted % transitions == 0
 
 
 def test_the_test_file_is_small() -> None:
     config = load_config("params_test")
     assert config.environment.num_envs % 2 == 0
-    assert config.experiment.missions.n_episodes == 4
+    assert config.learning.training_steps == 4
     assert config.networks.actor.conv_channels == config.networks.critic.conv_channels == 8
 
 
@@ -105,4 +105,4 @@ def test_the_demo_flies_over_a_real_map_and_is_fast_otherwise() -> None:
 def test_the_gpu_file_flies_thousands_of_missions_in_bfloat16() -> None:
     config = load_config("params_gpu")
     assert config.environment.num_envs >= 1024
-    assert config.networks.precision == "bfloat16"
+    assert config.compute.precision == "bfloat16"

@@ -199,9 +199,9 @@ def test_a_sampling_team_flies_another_way_than_a_greedy_one(run: Path, tmp_path
         (
             [
                 *("--policies", "coverage"),
-                *("--set", "experiment.baselines.lawnmower.altitude=6"),
+                *("--set", "experiment.baselines.coverage.altitude=6"),
             ],
-            ["experiment.baselines.lawnmower.altitude", "5, 10, 15"],
+            ["experiment.baselines.coverage.altitude", "5, 10, 15"],
         ),
         (["--policies", ""], ["--policies", "random"]),
         (["--policies", "random,random"], ["once"]),

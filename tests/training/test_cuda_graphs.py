@@ -255,7 +255,7 @@ def test_a_cpu_needs_no_graphs() -> None:
 def test_what_cannot_work_is_refused(settings, ranks, reason, monkeypatch) -> None:
     monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
     networks = NetworksConfig(cuda_graphs=True, **{"precision": "float32", **settings})
-    with pytest.raises(ConfigError, match=f"^networks.cuda_graphs: does not work with {reason}"):
+    with pytest.raises(ConfigError, match=f"^compute.cuda_graphs: does not work with {reason}"):
         make_graphs(networks, torch.device("cuda"))
 
 
@@ -307,7 +307,7 @@ def flown(made: Config) -> tuple[list[dict[str, Tensor]], Trainer]:
     team, reports = Trainer(made, torch.device("cuda", 0)), []
     try:
         for number in range(STEPS):
-            if made.networks.cuda_graphs and number > 2:  # recorded: nothing waits any more
+            if made.compute.cuda_graphs and number > 2:  # recorded: nothing waits any more
                 torch.cuda.set_sync_debug_mode("error")
             reports += train(team, 1)
     finally:

@@ -92,24 +92,24 @@ def test_there_are_only_so_many_streams_of_random_numbers() -> None:
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
     for name in ("auto", "cuda"):
-        config = config_with(f"networks.device={name}")
+        config = config_with(f"compute.device={name}")
         assert rank_device(config, Ranks(3, 4, 1, 2)) == torch.device("cuda", 1)
-    assert rank_device(config_with("networks.device=cpu"), Ranks(3, 4, 1, 2)) == CPU
-    assert rank_device(config_with("networks.device=cuda:1"), Ranks()) == torch.device("cuda", 1)
+    assert rank_device(config_with("compute.device=cpu"), Ranks(3, 4, 1, 2)) == CPU
+    assert rank_device(config_with("compute.device=cuda:1"), Ranks()) == torch.device("cuda", 1)
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 1)
     with pytest.raises(ConfigError, match=r"2 ranks on a machine with 1 GPU; use --nproc_per_node"):
-        rank_device(config_with("networks.device=auto"), Ranks(0, 2, 0, 2))
+        rank_device(config_with("compute.device=auto"), Ranks(0, 2, 0, 2))
 
 
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     with pytest.raises(ConfigError, match=r"distributed\.backend: nccl needs GPUs"):
-        rank_device(config_with("distributed.backend=nccl"), Ranks())
+        rank_device(config_with("compute.distributed_backend=nccl"), Ranks())
     gpus(monkeypatch, 1)
-    config = config_with("distributed.backend=nccl", "networks.device=cuda")
+    config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")
     assert rank_device(config, Ranks()).type == "cuda"
 
 
@@ -235,16 +235,16 @@ def test_ranks_share_missions_and_transitions_but_not_weights() -> None:
 
 
 def test_an_interval_that_cannot_fit_is_refused_by_key() -> None:
-    sets = ("networks.update_interval=100000000", "experiment.missions.n_episodes=100000000")
+    sets = ("learning.update_interval=100000000", "learning.training_steps=100000000")
     with pytest.raises(ConfigError, match=r"^networks\.update_interval=\d+"):
         check_memory(config_with(*sets), CPU)
     check_memory(config_with(sets[0]), CPU)  # four training steps at most
 
 
 def test_the_advice_on_the_interval_fits() -> None:
-    sets = ("networks.update_interval=4096", "experiment.missions.n_episodes=4096")
+    sets = ("learning.update_interval=4096", "learning.training_steps=4096")
     free = 2**27
     assert sum(memory_estimate(config_with(*sets)).values()) > free
     change = memory_advice(config_with(*sets), free).partition(" or ")[0]
-    assert change.startswith("networks.update_interval=")
+    assert change.startswith("learning.update_interval=")
     assert sum(memory_estimate(config_with(*sets, change)).values()) < free

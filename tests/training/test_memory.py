@@ -52,7 +52,7 @@ def env_channels(config: Config) -> int:
     [
         ("environment.num_envs=1048576", "environment.num_envs="),
         ("evaluation.missions=1000000000", "evaluation.missions="),
-        ("networks.batch_size=1000000000", "networks.batch_size="),
+        ("learning.batch_size=1000000000", "learning.batch_size="),
         ("networks.critic.conv_channels=65536", "networks.critic.conv_channels="),
     ],
 )

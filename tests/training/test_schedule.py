@@ -24,7 +24,7 @@ def config_with(steps: int = 11, num_envs: int = 4, **networks) -> Config:
 
 
 def factors(config: Config) -> list[float]:
-    steps = config.experiment.missions.n_episodes
+    steps = config.learning.training_steps
     return [learning_rate_factor(config, step) for step in range(steps)]
 
 
@@ -77,13 +77,13 @@ def test_the_optimisers_take_the_rates_of_the_step(monkeypatch) -> None:
     timer = StageTimer(torch.device("cpu"))
     logged = [trainer._training_step(timer)[0]["learning_rate_factor"] for _ in range(11)]
     assert logged == factors(config)
-    actor, critic = config.networks.actor.learning_rate, config.networks.critic.learning_rate
+    actor, critic = config.learning.actor.learning_rate, config.learning.critic.learning_rate
     assert seen == [[actor * factor, critic * factor] for factor in logged]
 
 
 def test_a_resumed_training_goes_on_with_its_rates(tmp_path: Path, monkeypatch) -> None:
     house = House(tmp_path, monkeypatch)
-    sets = ("networks.warmup_steps=3", "networks.lr_decay=0.1", "networks.lr_scaling=sqrt")
+    sets = ("learning.warmup_steps=3", "learning.lr_decay=0.1", "learning.lr_scaling=sqrt")
     assert house.train("whole", sets=sets) == 0
     house.crash("t", 6, sets=sets)
     assert house.train("t", "--resume", sets=sets) == 0

@@ -90,8 +90,8 @@ def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
     tmp_path: Path,
 ) -> None:
     first = ["--config", "params_test", "--run-name", "t", *SET]
-    assert main([*first, "--set", "experiment.missions.n_episodes=2"]) == 0
-    more = ["--resume", "--allow-changed", "experiment.missions.n_episodes"]
+    assert main([*first, "--set", "learning.training_steps=2"]) == 0
+    more = ["--resume", "--allow-changed", "learning.training_steps"]
     assert main([*first, *more]) == 0
     run = tmp_path / "runs" / "t"
     assert list((run / "tensorboard").iterdir())

@@ -23,18 +23,18 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.model import Config
 from marl_framework.main import main
-from marl_framework.training import distributed, session
+from marl_framework.training import distributed, launch
 from marl_framework.training.distributed import Ranks, joined
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.test_wrapper import make, rollout_on
 
 SCHEDULE = (
-    "experiment.missions.n_episodes=8",
+    "learning.training_steps=8",
     "logging.checkpoint_interval=3",
     "logging.scalar_interval=2",
     "evaluation.interval=3",
     "evaluation.missions=2",
-    "networks.precision=float32",
+    "compute.precision=float32",
 )
 STOP = 5
 """Training step in which one rank is told to stop."""
@@ -112,9 +112,9 @@ def run(folder: Path, ranks: Ranks) -> dict[str, Any]:
     for name, options in (
         ("again", ()),
         ("missions", ("--set", "environment.num_envs=3")),
-        ("nccl", ("--set", "distributed.backend=nccl")),
-        ("gpu", ("--set", "networks.device=cuda:0")),
-        ("flown", ("--set", "experiment.missions.type=random")),
+        ("nccl", ("--set", "compute.distributed_backend=nccl")),
+        ("gpu", ("--set", "compute.device=cuda:0")),
+        ("flown", ("--set", "experiment.policy=random")),
     ):
         found[name] = said(lambda options=options: main(arguments(runs, "whole", *options)))
     return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.batch import Transitions
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.lattice import action_offsets
@@ -55,7 +55,7 @@ class Symmetries:
         self._cells = torch.stack(cells).to(device)
         self._actions = torch.stack(actions).to(device)
         self._sources = self._actions.argsort(dim=1)
-        names = config.observation.critic_channels
+        names = config.observation.critic_only_channels
         self._others = names.index(OTHER_ACTIONS) if OTHER_ACTIONS in names else None
         nobody = self._actions.new_zeros(len(planar), 1)
         self._codes = torch.cat((nobody, self._actions + 1), dim=1).float() / len(steps)
@@ -67,21 +67,34 @@ class Symmetries:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
         return torch.randint(len(self), (num,), generator=generator, device=self._cells.device)
 
-    def apply(self, batch: Transitions, which: Tensor) -> Transitions:
-        """Return transitions as symmetry `which` [B] shows them."""
-        cells = self._cells[which].unsqueeze(1).expand(-1, batch.states.shape[1], -1)
-        states = batch.states.flatten(2).gather(2, cells)
+    def apply(self, batch: Any, which: Tensor) -> Any:
+        """Return transitions as symmetry `which` [B] shows them.
+
+        Args:
+            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks` and
+                `old_probabilities` (`algorithms.batch.Transitions`).
+            which: [B] int64.
+        """
+        critic_maps = self._turned(batch.critic_maps, which)
         if self._others is not None:  # its values are actions
-            chosen = (states[:, self._others] * self._actions.shape[1]).round().long()
-            states[:, self._others] = self._codes[which].gather(1, chosen)
+            others = critic_maps[:, self._others].flatten(1)
+            chosen = (others * self._actions.shape[1]).round().long()
+            codes = self._codes[which].gather(1, chosen)
+            critic_maps[:, self._others] = codes.view(-1, *critic_maps.shape[2:])
         sources = self._sources[which]
         return replace(
             batch,
-            states=states.view_as(batch.states),
+            observations=self._turned(batch.observations, which),
+            critic_maps=critic_maps,
             actions=self._actions[which, batch.actions],
             masks=batch.masks.gather(1, sources),
             old_probabilities=batch.old_probabilities.gather(1, sources),
         )
+
+    def _turned(self, maps: Tensor, which: Tensor) -> Tensor:
+        """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
+        cells = self._cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
+        return maps.flatten(2).gather(2, cells).view_as(maps)
 
 
 def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
@@ -90,7 +103,7 @@ def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | 
     Raises:
         ConfigError: a flipped mission would not be a mission.
     """
-    return Symmetries(config, device) if config.networks.symmetries else None
+    return Symmetries(config, device) if config.learning.symmetries else None
 
 
 def _check(config: Config) -> None:
@@ -99,8 +112,8 @@ def _check(config: Config) -> None:
     ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
     if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
         raise ConfigError(
-            f"networks.symmetries: needs a lattice with a middle position that ends at the area's "
+            f"learning.symmetries: needs a lattice with a middle position that ends at the area's "
             f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
             f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
-            "experiment.constraints.spacing, or set networks.symmetries=false"
+            "experiment.constraints.spacing, or set learning.symmetries=false"
         )

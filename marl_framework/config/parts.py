@@ -1,0 +1,35 @@
+"""The parts that come with the library: names in a params file to dotted paths.
+
+A part of your own is named by its dotted path and loaded the same way (`config.dotted`). A new
+built-in part is its file and one line here.
+"""
+
+from __future__ import annotations
+
+ALGORITHMS = {"coma": "marl_framework.algorithms.coma.COMAWrapper"}
+
+NETWORKS = {"cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork"}
+
+SENSORS = {
+    "table": "marl_framework.mission.sensor.TableSensor",
+    "exponential": "marl_framework.mission.sensor.ExponentialSensor",
+}
+
+TERRAINS = {
+    "split": "marl_framework.mission.terrains.rectangles.Split",
+    "corner": "marl_framework.mission.terrains.rectangles.Corner",
+    "band": "marl_framework.mission.terrains.rectangles.Band",
+    "two_corners": "marl_framework.mission.terrains.rectangles.TwoCorners",
+    "four_corners": "marl_framework.mission.terrains.rectangles.FourCorners",
+    "random_field": "marl_framework.mission.terrains.random_field.RandomField",
+    "raster": "marl_framework.mission.terrains.raster.RasterTerrain",
+}
+"""In the order in which their random numbers are drawn."""
+
+PLANNERS = {
+    "information_gain": "marl_framework.planners.information_gain.make",
+    "coverage": "marl_framework.planners.coverage.make",
+    "random": "marl_framework.planners.random_flight.make",
+    "oracle": "marl_framework.planners.oracle.make",
+}
+"""Besides `learned`, the trained team."""

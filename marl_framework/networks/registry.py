@@ -1,0 +1,54 @@
+"""How a params file chooses a network."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from marl_framework.config.dotted import load_part
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ComputeConfig, NetworksConfig
+from marl_framework.config.model import NetworkSizes
+from marl_framework.config.parts import NETWORKS
+
+
+def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
+    """Return a network from observations [B, C_a, X, Y] to policy logits [B, A]."""
+    return _make("actor", networks, compute, sizes.actor_channels, sizes)
+
+
+def make_critic(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
+    """Return a network from critic inputs [B, C_c, X, Y] to values of a UAV's own actions [B, A].
+
+    The input holds the others' actions, not the own one (Foerster et al. 2018, section 4).
+    """
+    return _make("critic", networks, compute, sizes.critic_channels, sizes)
+
+
+def _make(
+    role: str,
+    networks: NetworksConfig,
+    compute: ComputeConfig,
+    channels: int,
+    sizes: NetworkSizes,
+) -> nn.Module:
+    settings = getattr(networks, role)
+    key = f"networks.{role}.type"
+    part = load_part(
+        NETWORKS.get(settings.type, settings.type),
+        key,
+        "channels",
+        "shape",
+        "outputs",
+        "settings",
+    )
+    network = part(channels, sizes.shape, sizes.num_actions, settings)
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{key}: {settings.type} must make a torch.nn.Module")
+    if compute.gradient_checkpointing:
+        if not hasattr(network, "recompute"):
+            raise ConfigError(
+                f"compute.gradient_checkpointing: {settings.type} of {key} has no attribute "
+                "recompute; set compute.gradient_checkpointing=false"
+            )
+        network.recompute = True  # type: ignore[assignment]
+    return network

@@ -1,0 +1,111 @@
+"""A trained team: its checkpoint, the missions it can fly, its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import (
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    resolve_config_path,
+)
+from marl_framework.config.model import Config
+from marl_framework.runs.checkpoint import load_checkpoint
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint file and what it holds."""
+
+    path: Path
+    payload: Mapping[str, Any]
+
+
+def find_checkpoint(name: str) -> Checkpoint:
+    """Read a checkpoint file, or the best one, else the last, of a run folder.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    path = Path(name)
+    if path.is_dir():
+        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
+        found = [file for file in candidates if file.is_file()]
+        if not found:
+            raise ConfigError(
+                f"--checkpoint {name}: the folder holds neither checkpoints/best.pt nor "
+                "checkpoints/last.pt; give a run folder or a checkpoint file"
+            )
+        path = found[0]
+    return Checkpoint(path, load_checkpoint(path))
+
+
+def mission_config(
+    file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | None
+) -> Config:
+    """Return the missions' configuration, with the inputs and widths of the trained networks.
+
+    Args:
+        file: params file; None for the configuration of the checkpoint.
+        overrides: `section.key=value` each; they win over file and checkpoint.
+        checkpoint: of the trained team, if it flies.
+
+    Raises:
+        ConfigError: one line that names the file, the key, and what is right.
+    """
+    if checkpoint is None:
+        if file is None:
+            raise ConfigError("--config: give a params file, or a team with --checkpoint")
+        return load_config(resolve_config_path(file), overrides)
+    source = f"configuration in checkpoint {checkpoint.path}"
+    saved = checkpoint.payload.get("config")
+    if not isinstance(saved, Mapping):
+        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
+    if file is None:
+        return config_from_dict(saved, source, overrides)
+    trained = config_to_dict(config_from_dict(saved, source))
+    path = resolve_config_path(file)
+    flown = config_to_dict(load_config(path, overrides))
+    flown["observation"] = trained["observation"]
+    flown["networks"] = trained["networks"]
+    flown["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
+    return config_from_dict(flown, str(path), overrides)
+
+
+def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:
+    """Return an algorithm whose actor is the trained one; other networks are new.
+
+    Raises:
+        ConfigError: the checkpoint's actor does not fit the configuration; says where.
+    """
+    team = make_algorithm(config, device)
+    actor, saved = team.modules["actor"], checkpoint.payload.get("actor")
+    if not isinstance(saved, Mapping):
+        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
+    ours = {name: _shape(value) for name, value in actor.state_dict().items()}
+    theirs = {str(name): _shape(value) for name, value in saved.items()}
+    for name in ours | theirs:
+        if ours.get(name) != theirs.get(name):
+            raise ConfigError(
+                f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {name} "
+                f"is {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here; keep "
+                "lattice, num_actions, observation and networks.actor as they were in training"
+            )
+    actor.load_state_dict(dict(saved))
+    return team
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return "x".join(str(length) for length in value.shape) or "a number"

@@ -1,0 +1,179 @@
+"""Where a training's results go: console, logs, checkpoints, figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.evaluation.figures import mission_figure
+from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
+from marl_framework.runs.files import link_file
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.console import ProgressView, SilentProgress
+from marl_framework.training.hardware import HardwareMonitor
+from marl_framework.training.logging import TrainingLogger
+from marl_framework.training.schedule import passes
+from marl_framework.training.timing import StageTimer, profile_steps
+from marl_framework.training.writers import more_writers
+
+
+class Outputs:
+    """All outputs of one training, as a context manager.
+
+    Ranks that do not lead go through the same motions and write nothing: their logger has no
+    writers, their progress is silent, and what they save goes nowhere. So every rank runs the
+    same loop and asks the others the same questions in the same order.
+
+    Args:
+        config: of the training.
+        device: that trains.
+        run: its folder; None on a rank that does not lead.
+        first_step: training steps made before.
+        profile: training steps to record with torch.profiler, 0 = none.
+        say: shows a line; a line of the progress view by default.
+
+    Attributes:
+        logger: takes the metrics.
+        hardware: figures of the machine so far, mean and maximum each.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        run: RunFolder | None,
+        first_step: int = 0,
+        profile: int = 0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._log = log = config.logging
+        self._run = run
+        self._stack = ExitStack()
+        enter = self._stack.enter_context
+        steps = config.learning.training_steps
+        progress = ProgressView(steps, first_step) if run else SilentProgress()
+        self._progress: ProgressView | SilentProgress = progress
+        self._stack.enter_context(progress)
+        self.say = say or self._progress.print
+        resumed = run is not None and any(run.tensorboard.iterdir())
+        writes = run is not None and "tensorboard" in log.writers
+        try:
+            self.logger = enter(
+                TrainingLogger(
+                    run.tensorboard if run and writes else None,
+                    log.scalar_interval,
+                    log.histogram_interval,
+                    {"altitudes": config.altitudes},
+                    first_step if resumed else None,
+                    self.say,
+                    more_writers(log.writers, run.path, config_to_dict(config)) if run else {},
+                )
+            )
+            self._profiled = enter(profile_steps(profile, run.path)) if run else None
+            self._hardware = enter(HardwareMonitor(device, run.path)) if run else None
+        except BaseException:
+            self._stack.__exit__(*sys.exc_info())
+            raise
+        self._store = (
+            CheckpointStore(run.checkpoints, log.checkpoints_kept, self.say) if run else None
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether anything is written."""
+        return self._run is not None
+
+    @property
+    def hardware(self) -> dict[str, Any]:
+        """Figures of the machine, mean and maximum each."""
+        return self._hardware.summary() if self._hardware else {}
+
+    def report(self, step: int, known: Mapping[str, float], fresh: bool, timer: StageTimer) -> None:
+        """Show how far the training is; with fresh metrics also where the time went.
+
+        Args:
+            step: training steps made.
+            known: metrics last written.
+            fresh: some were written just now; the timer starts a new interval.
+            timer: of the training's stages.
+        """
+        if self._hardware is None:
+            if fresh:
+                timer.reset()
+            return
+        if not fresh:
+            self._progress.update(step)
+            return
+        speed, shares = timer.rates()["transitions"], timer.shares()
+        self.logger.write(step, {f"share_{name}": share for name, share in shares.items()})
+        figures = self._hardware.means()
+        self.logger.write(step, {"transitions_per_second": speed, **figures})
+        self._progress.update(
+            step,
+            episode_return=known.get("return"),
+            validation_entropy=known.get("validation_entropy"),
+            transitions_per_second=speed,
+            shares=shares,
+        )
+        timer.reset()
+
+    def is_checkpoint_due(self, step: int, before: int) -> bool:
+        """Whether this rank wants a checkpoint after the training steps up to `step`."""
+        if self._store is None:
+            return False
+        by_step = passes(self._log.checkpoint_interval, before, step)
+        return by_step or self._store.minutes() >= (self._log.checkpoint_minutes or float("inf"))
+
+    def save(self, step: int, state: Mapping[str, Any], **known: Any) -> bool:
+        """Write the newest checkpoint and the run's status; tell whether that worked."""
+        if self._run is None or self._store is None:
+            return True
+        if not self._store.save(step, state):
+            return False
+        self._run.write_status("training", training_step=step, **known)
+        return True
+
+    def save_best(self, state: Mapping[str, Any]) -> None:
+        """Write the best checkpoint."""
+        if self._store is not None:
+            self._store.save_best(state)
+
+    def last_is_best(self) -> None:
+        """Let the last checkpoint be the best one too, for a training that never validated."""
+        if self._run is not None:
+            link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
+
+    def draw(self, step: int, record: FlightRecord) -> None:
+        """Draw a flown mission into the run folder and the logs."""
+        if self._run is None:
+            return
+        path = self._run.figures / "mission.png"
+        try:
+            mission_figure(record, 0, path)
+            self.logger.figure(step, "mission", path)
+        except OSError as error:
+            self.say(f"warning: {path} could not be drawn: {error.strerror or error}")
+
+    def end_step(self) -> None:
+        """Let the profiler know that a training step has ended."""
+        if self._profiled is not None:
+            self._profiled()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
