@@ -19,7 +19,7 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.mission.terrains.terrain import Terrain, TerrainDraws
+from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
 
 
 @dataclass
