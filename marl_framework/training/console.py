@@ -19,7 +19,7 @@ _SECONDS = 10.0  # … or after so many seconds, whichever is first
 
 
 class SilentProgress:
-    """Takes what a `ProgressView` takes and shows nothing."""
+    """Has the interface of `ProgressView` and shows nothing."""
 
     def update(self, step: int, **known: object) -> None:
         """Show nothing."""
@@ -79,7 +79,7 @@ class ProgressView:
         transitions_per_second: float | None = None,
         shares: Mapping[str, float] | None = None,
     ) -> None:
-        """Note that a training step is done; what is None stays as it was.
+        """Report a finished training step; arguments that are None keep their last value.
 
         Args:
             step: training steps made so far.
