@@ -183,7 +183,7 @@ BAD = [
     (REWARD, "mine.high", "module mine has no high"),
     (REWARD, "mine.Westward", "must be callable as Westward(state, actions, utility)"),
     (REWARD, "mine.scalar", "one reward a mission, [4], got []"),
-    (TYPE, "dqn", "must be one of 'COMA'"),
+    (TYPE, "dqn", "must be one of 'learned'"),
     (TYPE, "mine.Eastward", "module mine has no Eastward"),
     (TYPE, "mine.Nothing", "a planner has name and act(state, generator)"),
 ]
