@@ -152,6 +152,26 @@ def test_sampling_follows_the_softmax_over_the_allowed_actions() -> None:
     assert chisquare(counts[allowed].numpy(), expected.numpy()).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(
+    greedy: bool,
+) -> None:
+    env, state = start(make_config(4), 32)
+    scores = Scores(torch.randn(32, 4, 6, generator=torch.Generator().manual_seed(2)))
+    planner = LearnedPlanner(scores.act, scores, env.lattice, greedy)
+    actions, masks, probabilities, compared = planner.act(state, env.generator)
+    assert compared is None
+    assert probabilities is not None
+    assert not masks.all()
+    assert (probabilities[~masks] == 0).all()
+    assert (probabilities[masks] > 0).all()
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(32, 4))
+    expected = scores.logits.masked_fill(~masks, -torch.inf).softmax(-1)
+    torch.testing.assert_close(probabilities, expected)
+    if greedy:
+        assert torch.equal(probabilities.argmax(-1), actions)
+
+
 def test_the_trained_team_flies_by_its_actor() -> None:
     config = make_config()
     env, state = start(config, 4)
