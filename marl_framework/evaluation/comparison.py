@@ -64,7 +64,7 @@ def prepare(
     Args:
         config: the missions.
         device: where they are flown.
-        names: see `teams.make_planner`.
+        names: see `planners.registry.make_planner`.
         missions: how many each planner flies.
         seed: of the missions.
         checkpoint: the trained team, where `names` has it.
