@@ -13,10 +13,15 @@ from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.start import start_run
 
 
 def fly_baseline(
-    config: Config, device: torch.device, run_name: str | None, check: bool = False
+    config: Config,
+    device: torch.device,
+    run_name: str | None,
+    check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
     """Fly a planner that needs no training; its evaluation goes into the run folder."""
     name, baselines = config.experiment.policy, config.experiment.baselines
@@ -24,7 +29,7 @@ def fly_baseline(
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
     if check:
         return _valid()
-    run = _start(config, device, run_name)
+    run = _start(config, device, run_name, archive_earlier)
     with _discarded_after_errors(run):
         start = time.perf_counter()
         records = flights.fly()
@@ -45,12 +50,13 @@ def deploy(
     missions: int,
     checkpoint: Checkpoint | None,
     check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
     """Fly windows of a measured map; beliefs, waypoints and figures go into the run folder."""
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
         return _valid()
-    run = _start(config, device, run_name)
+    run = _start(config, device, run_name, archive_earlier)
     with _discarded_after_errors(run):
         start = time.perf_counter()
         record = flights.fly()
@@ -72,9 +78,11 @@ def _valid() -> int:
     return 0
 
 
-def _start(config: Config, device: torch.device, run_name: str | None) -> RunFolder:
+def _start(
+    config: Config, device: torch.device, run_name: str | None, archive_earlier: bool
+) -> RunFolder:
     """Claim the run folder, and say where things happen."""
-    run = RunFolder.create(config.logging.directory, run_name, config, device, folders=())
+    run = start_run(config, device, run_name, archive_earlier=archive_earlier, folders=())
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     return run
 
