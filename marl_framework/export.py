@@ -1,4 +1,4 @@
-"""Writes a trained team as one file for use without this package: `python -m marl_framework.export`."""
+"""Writes a trained team as one file that flies without us: `python -m marl_framework.export`."""
 
 from __future__ import annotations
 
