@@ -13,10 +13,15 @@ from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.start import start_run
 
 
 def fly_baseline(
-    config: Config, device: torch.device, run_name: str | None, check: bool = False
+    config: Config,
+    device: torch.device,
+    run_name: str | None,
+    check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
     """Evaluate a planner that needs no training; write the results to a run folder.
 
@@ -27,7 +32,7 @@ def fly_baseline(
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
     if check:
         return _report_valid()
-    run = _create_run(config, device, run_name)
+    run = _create_run(config, device, run_name, archive_earlier)
     with _discarded_on_error(run):
         start = time.perf_counter()
         records = flights.fly()
@@ -48,6 +53,7 @@ def deploy(
     missions: int,
     checkpoint: Checkpoint | None,
     check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
@@ -56,7 +62,7 @@ def deploy(
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
         return _report_valid()
-    run = _create_run(config, device, run_name)
+    run = _create_run(config, device, run_name, archive_earlier)
     with _discarded_on_error(run):
         start = time.perf_counter()
         record = flights.fly()
@@ -78,9 +84,11 @@ def _report_valid() -> int:
     return 0
 
 
-def _create_run(config: Config, device: torch.device, run_name: str | None) -> RunFolder:
+def _create_run(
+    config: Config, device: torch.device, run_name: str | None, archive_earlier: bool
+) -> RunFolder:
     """Create the run folder; print the device and the folder."""
-    run = RunFolder.create(config.logging.directory, run_name, config, device, folders=())
+    run = start_run(config, device, run_name, archive_earlier=archive_earlier, folders=())
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     return run
 
