@@ -33,6 +33,7 @@ from .observations.builder import ObservationBuilder as ObservationBuilder, Seen
 from .observations.task import MissionTask as MissionTask
 from .planners import (
     CoveragePlanner as CoveragePlanner,
+    Decision as Decision,
     InformationGainPlanner as InformationGainPlanner,
     LearnedPlanner as LearnedPlanner,
     OraclePlanner as OraclePlanner,
