@@ -25,6 +25,7 @@ from .mission.environment import (
 )
 from .mission.lattice import Lattice as Lattice
 from .mission.reward import Reward as Reward, Utility as Utility
+from .mission.sensor import Sensor as Sensor
 from .mission.state import MissionState as MissionState
 from .mission.terrains.mixture import Terrain as Terrain, TerrainDraws as TerrainDraws
 from .mission.terrains.protocol import TerrainKind as TerrainKind

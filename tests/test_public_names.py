@@ -38,6 +38,7 @@ NAMES = [
     "RolloutCollector",
     "RunFolder",
     "Seen",
+    "Sensor",
     "StepDraws",
     "StepResult",
     "TeamTask",

@@ -24,7 +24,8 @@ def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float) -
     Returns:
         The updated belief, same shape.
     """
-    factor = torch.where(readings > 0, *odds.unbind(-1)) * ((1 - prior) / prior)
+    positive, negative = odds.unbind(-1)
+    factor = torch.where(readings > 0, positive, negative) * ((1 - prior) / prior)
     p = clamp_probability(belief)
     updated = p * factor / (p * factor + (1 - p))
     return torch.where(readings != 0, updated, belief)

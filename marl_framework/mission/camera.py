@@ -197,7 +197,8 @@ class Camera:
     def likelihood(self, readings: Tensor, positions: Tensor) -> Tensor:
         """Return the belief after each reading alone, from 0.5; 0.5 outside the footprint."""
         shift = self.shift[positions[..., 2]].unsqueeze(-2).unsqueeze(-2)
-        return 0.5 + readings * torch.where(readings > 0, *shift.unbind(-1))
+        up, down = shift.unbind(-1)
+        return 0.5 + readings * torch.where(readings > 0, up, down)
 
 
 def _side(altitude: float, angle: float, resolution: float) -> int:

@@ -14,7 +14,6 @@ from marl_framework.mission.belief import (
     reading_odds,
     reading_shift,
 )
-from marl_framework.mission.communication import hear
 
 PROBABILITIES = st.floats(0.0, 1.0, width=32)
 
@@ -81,21 +80,3 @@ def test_entropy_in_bits():
 def test_interest_weight_has_three_levels():
     p = torch.tensor([0.0, 0.4989, 0.4991, 0.5, 0.5009, 0.5011, 1.0])
     assert interest_weight(p).tolist() == [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]
-
-
-def test_hearing_by_distance_in_three_dimensions():
-    metres = torch.tensor([[[0.0, 0.0, 5.0], [15.0, 20.0, 5.0], [15.0, 20.0, 15.0]]])
-    nothing_fails = torch.zeros(1, 3, 3)
-    heard = hear(metres, torch.tensor([25.0]), nothing_fails, 0.0)
-    # 0 and 1 are exactly 25 m apart; 0 and 2 are sqrt(725) m apart; 1 and 2 are 10 m apart.
-    assert heard[0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
-    alone = hear(metres, torch.tensor([0.0]), nothing_fails, 0.0)
-    assert torch.equal(alone[0], torch.eye(3, dtype=torch.bool))
-    assert hear(metres, torch.tensor([torch.inf]), nothing_fails, 0.0).all()
-
-
-def test_messages_fail_below_the_rate_but_never_to_oneself():
-    metres = torch.zeros(1, 2, 3)
-    uniform = torch.tensor([[[0.0, 0.3], [0.29, 0.0]]])
-    heard = hear(metres, torch.tensor([1.0]), uniform, 0.3)
-    assert heard[0].tolist() == [[True, True], [False, True]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from marl_framework.mission.belief import bayes_update, weighted_entropy
-from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.environment import MissionEnvironment, hear
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import meta_draws, random_actions, small_config
@@ -161,6 +161,24 @@ def test_the_same_seed_flies_the_same_missions_and_another_seed_others():
     assert torch.equal(flights[0], flights[1])
     assert not torch.equal(flights[0], flights[2])
     assert not torch.equal(flights[0], flights[3])
+
+
+def test_hearing_by_distance_in_three_dimensions():
+    metres = torch.tensor([[[0.0, 0.0, 5.0], [15.0, 20.0, 5.0], [15.0, 20.0, 15.0]]])
+    nothing_fails = torch.zeros(1, 3, 3)
+    heard = hear(metres, torch.tensor([25.0]), nothing_fails, 0.0)
+    # 0 and 1 are exactly 25 m apart; 0 and 2 are sqrt(725) m apart; 1 and 2 are 10 m apart.
+    assert heard[0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
+    alone = hear(metres, torch.tensor([0.0]), nothing_fails, 0.0)
+    assert torch.equal(alone[0], torch.eye(3, dtype=torch.bool))
+    assert hear(metres, torch.tensor([torch.inf]), nothing_fails, 0.0).all()
+
+
+def test_messages_fail_below_the_rate_but_never_to_oneself():
+    metres = torch.zeros(1, 2, 3)
+    uniform = torch.tensor([[[0.0, 0.3], [0.29, 0.0]]])
+    heard = hear(metres, torch.tensor([1.0]), uniform, 0.3)
+    assert heard[0].tolist() == [[True, True], [False, True]]
 
 
 def test_missions_end_after_budget_plus_one_moves():
