@@ -351,6 +351,7 @@ class COMAWrapper:
             optimizer = getattr(self, name)
             own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
             optimizer.load_state_dict({**state[name], "param_groups": own})
+        self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16

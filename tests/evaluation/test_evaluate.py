@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, dump_config
 from marl_framework.config.model import Config
 from marl_framework.evaluate import main
@@ -18,12 +18,12 @@ from marl_framework.evaluation.comparison import batch_size
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
 
-TRAINED = small_config(agents=2, networks={"device": "cpu"})
+TRAINED = small_config(agents=2, compute={"device": "cpu"})
 
 
 def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
     torch.manual_seed(seed)
-    wrapper = COMAWrapper(TRAINED.networks, mission_sizes(TRAINED), torch.device("cpu"))
+    wrapper = COMAWrapper(TRAINED, TRAINED.network_sizes, "cpu")
     payload = {**wrapper.state_dict(), "config": config_to_dict(TRAINED), **changes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, payload)
@@ -100,7 +100,7 @@ def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_no_figures")
 def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None:
     world = small_config(
-        agents=3, budget=6, networks={"device": "cpu", "actor": {"conv_channels": 99}}
+        agents=3, budget=6, compute={"device": "cpu"}, networks={"actor": {"conv_channels": 99}}
     )
     dump_config(world, tmp_path / "world.yaml")
     arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
