@@ -168,7 +168,7 @@ def test_nohup_stays_as_it_is(train: Train, monkeypatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_in_step_2(monkeypatch, lambda: signal.raise_signal(signal.SIGHUP))
     try:
-        assert train() == 0
+        assert train("--set", "learning.training_steps=3") == 0
     finally:
         signal.signal(signal.SIGHUP, before)
 
