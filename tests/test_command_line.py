@@ -31,8 +31,14 @@ def test_a_reader_that_stops_early_gets_no_traceback(module: str, option: str, c
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", f"marl_framework.{module}", "--config", "params_test.yaml"]
+    buffered = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [*command, option], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        [*command, option],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=buffered,  # some text is still to be written when Python ends
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (code, "")

@@ -215,6 +215,7 @@ def test_an_earlier_flight_moves_too(train: Train, log: Path, tmp_path: Path) ->
         (("--check",), 0),
         (("--print-config",), 0),
         (("--resume",), 0),
+        (("--resume", "--set", "experiment.policy=random"), 2),  # flights do not resume
         (("--set", "learning.gamma=2"), 2),
         (("--set", "networks.no=1"), 2),
         (("--device", "cuda:99"), 2),
