@@ -32,7 +32,7 @@ class Interruptible(Protocol):
 def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     """Let a signal end the training after its current step; a second one at once.
 
-    SIGHUP comes when a terminal closes; `nohup` has it ignored, and that stays so.
+    A closing terminal sends SIGHUP; where `nohup` lets it be ignored, that stays so.
 
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
