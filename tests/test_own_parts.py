@@ -185,7 +185,7 @@ BAD = [
     (REWARD, "mine.scalar", "one reward a mission, [4], got []"),
     (TYPE, "dqn", "must be one of 'COMA'"),
     (TYPE, "mine.Eastward", "module mine has no Eastward"),
-    (TYPE, "mine.Nothing", "a planner has name and act(state, generator)"),
+    (TYPE, "mine.Nothing", "it must have name and act(state, generator)"),
 ]
 
 

@@ -26,7 +26,7 @@ class Missions:
     In a MissionEnvironment the UAVs choose one after the other and avoid each other's
     destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
     excludes moves off the lattice, and `step` resolves conflicts in the UAVs' order: a UAV whose
-    destination is taken flies the free action with the highest index instead. Actions from
+    destination is taken flies the allowed action with the highest index instead. Actions from
     `environment.lattice.choose_in_order` never conflict.
 
     Args:

@@ -1,4 +1,4 @@
-"""How the command lines and params files choose a planner."""
+"""Creates planners by their names on command lines and in params files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marl_framework.planners.team import Checkpoint, trained_team
 
 LEARNED = "learned"
 NAMES = (LEARNED, *PLANNERS)
-"""Planners that come with the library."""
+"""Built-in planners."""
 
 
 def make_planner(
@@ -25,21 +25,21 @@ def make_planner(
     checkpoint: Checkpoint | None = None,
     greedy: bool = True,
 ) -> Planner:
-    """Return a planner.
+    """Create a planner.
 
     Args:
-        name: of `NAMES`, or the dotted path of a user's own; that is called with the
-            environment.
-        environment: that it will fly in.
-        checkpoint: of the trained team, for `learned`.
-        greedy: the trained team takes its best actions, and does not draw them.
+        name: one of `NAMES`, or the dotted path of a callable that takes the environment and
+            returns a planner.
+        environment: environment to fly in.
+        checkpoint: trained team, for `learned`.
+        greedy: the trained team takes its most probable actions instead of sampling.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the planner cannot be created.
     """
     if name == LEARNED:
         if checkpoint is None:
-            raise ConfigError("--policies learned: give the trained team with --checkpoint")
+            raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
         config, lattice = environment.config, environment.lattice
         team = trained_team(config, checkpoint, environment.device)
         builder = ObservationBuilder(config, lattice, environment.camera)
@@ -49,23 +49,23 @@ def make_planner(
     if not (
         isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
     ):
-        raise ConfigError(f"planner: {name}: a planner has name and act(state, generator)")
-    return planner if name in PLANNERS else _Checked(name, planner)
+        raise ConfigError(f"planner: {name}: it must have name and act(state, generator)")
+    return planner if name in PLANNERS else _CheckedPlanner(name, planner)
 
 
-class _Checked:
-    """Says in one line what a user's planner does wrong."""
+class _CheckedPlanner:
+    """Checks the decisions of a user's planner."""
 
     def __init__(self, path: str, planner: Planner) -> None:
         self._path, self._planner = path, planner
         self.name = planner.name
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
-        found = self._planner.act(state, generator)
-        lead = state.positions.shape[:2]
-        if not isinstance(found, tuple) or len(found) < 2 or found[0].shape != lead:
+        decision = self._planner.act(state, generator)
+        shape = state.positions.shape[:2]
+        if not isinstance(decision, tuple) or len(decision) < 2 or decision[0].shape != shape:
             raise ConfigError(
-                f"planner: {self._path}.act must return a Decision of actions {list(lead)} and "
-                "their masks"
+                f"planner: {self._path}.act must return a Decision with actions {list(shape)} "
+                "and masks"
             )
-        return Decision(*found)
+        return Decision(*decision)
