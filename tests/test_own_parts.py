@@ -13,7 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.terrain import Terrain
+from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.planners import Decision
 from marl_framework.planners.registry import make_planner
 from tests.small import random_actions, small_config
@@ -137,7 +137,7 @@ def test_own_terrain_is_flown_over_as_it_was_built() -> None:
     env = world("mine.Discs")
     draws = env.draw_reset()
     state = env.reset(draws)
-    (drawn,) = draws.terrain.own
+    (drawn,) = draws.terrain.numbers
     rows, cols = (torch.linspace(0, 1, n) for n in env.camera.shape)
     for e in range(8):
         near = (rows[:, None] - drawn[e, 0]) ** 2 + (cols - drawn[e, 1]) ** 2 < 0.1
@@ -150,7 +150,8 @@ def test_own_and_known_kinds_mix_and_each_mission_gets_its_own_kind() -> None:
     draws = env.terrain.draw(64, env.generator)
     truth = env.terrain.build(draws)
     alone = world("mine.Discs").terrain
-    discs = alone.build(type(draws)(torch.zeros(64, dtype=torch.int64), *[None] * 4, draws.own))
+    drawn = env.terrain.numbers(draws, "mine.Discs")
+    discs = alone.build(type(draws)(torch.zeros_like(draws.kind), (drawn,)))
     own = draws.kind == env.terrain.kinds.index("mine.Discs")
     assert 0 < own.sum() < 64
     assert torch.equal(truth[own], discs[own])

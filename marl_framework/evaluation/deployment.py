@@ -21,6 +21,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
@@ -41,8 +42,8 @@ class UprightStreams(MissionStreams):
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
         draws = super().draw_reset()
-        if draws.terrain.symmetry is not None:
-            draws.terrain.symmetry.zero_()
+        (windows,) = draws.terrain.numbers  # a deployment flies over a raster alone
+        windows[:, SYMMETRY] = 0
         self.origins = self._single.terrain.window_origins(draws.terrain)
         return draws
 

@@ -12,14 +12,13 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
-from marl_framework.mission.communication import hear
 from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.kernels.cpu import random_words
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.mission.terrains.terrain import Terrain, TerrainDraws
+from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
 
 
 @dataclass
@@ -283,6 +282,22 @@ class MissionEnvironment:
             pooled_global_uncertainty=zeros(x, y),
             weighted_entropy=zeros(dtype=torch.float64),
         )
+
+
+def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -> Tensor:
+    """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
+
+    Args:
+        metres: positions [E, N, 3] [m].
+        ranges: communication range [E] [m].
+        uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
+        failure_rate: a message is lost where its draw lies below this.
+    """
+    offset = metres.unsqueeze(2) - metres.unsqueeze(1)
+    reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
+    near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
+    itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
+    return (near & (uniform >= failure_rate)) | itself
 
 
 def _expand(mask: Tensor, like: Tensor) -> Tensor:

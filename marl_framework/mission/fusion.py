@@ -51,12 +51,12 @@ class WindowFusion:
         state.readings.copy_(chosen)
         self.pool_readings(state)
         footprint = self._camera.footprint(state.positions)
-        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
         own = state.beliefs.flatten(2)
         before = own.gather(2, index)
-        after = bayes_update(before, signs, noise, self._prior)
+        after = bayes_update(before, signs, odds, self._prior)
         own.scatter_(2, index, after)
         rows, cols = self._camera.map_weights(state.positions)
         self._pool_own(state, before, after, rows, cols)
@@ -75,14 +75,14 @@ class WindowFusion:
         n = state.heard.shape[1]
         index = self._camera.window_index(self._camera.footprint(state.positions))
         rows, cols = self._camera.map_weights(state.positions)
-        noise = self._camera.noise[state.positions[..., 2]]
+        odds = self._camera.odds[state.positions[..., 2]]
         beliefs = state.beliefs.flatten(2)
         listens = _listens(state, active)
         for j in range(n):
             at = index[:, j : j + 1].expand(-1, n, -1)
             before = beliefs.gather(2, at)
             signs = state.readings[:, j : j + 1].flatten(2) * listens[:, :, j : j + 1]
-            after = bayes_update(before, signs, noise[:, j].view(-1, 1, 1), self._prior)
+            after = bayes_update(before, signs, odds[:, j].view(-1, 1, 1, 2), self._prior)
             beliefs.scatter_(2, at, after)
             self._pool_own(state, before, after, rows[:, j : j + 1], cols[:, j : j + 1])
 
@@ -106,12 +106,12 @@ class WindowFusion:
         footprint = self._camera.footprint(state.positions)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
-        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         belief = state.global_belief.flatten(1)
         before = belief.gather(1, index.flatten(1)).view_as(signs)
         for j in range(signs.shape[1]):
             p = belief.gather(1, index[:, j])
-            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], noise[:, j], self._prior))
+            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], odds[:, j], self._prior))
         after = belief.gather(1, index.flatten(1)).view_as(signs)
         counted = self._first_seen_by(footprint)
         gain, reweighted = changes(before, after, counted.flatten(2))
@@ -141,8 +141,7 @@ class CompiledFusion(WindowFusion):
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
-        noise, against = camera.noise, (1 - self._prior) / self._prior
-        self._odds = torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
+        self._odds = camera.odds * ((1 - self._prior) / self._prior)
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """See `WindowFusion.measure`."""

@@ -77,7 +77,8 @@ class WindowLoops:
         Args:
             truth: [E, R, C] bool.
             bits: [E, N, K_x, K_y] int16.
-            flip_below: bits below this read wrongly, [E, N] int16.
+            flip_below: below these, bits misread cells that are not of interest, and cells
+                that are, [E, N, 2] int16.
             boxes: [E, N, 8] int64: row0, row1, col0, col1, window_row, window_col, top, left.
             active: missions to touch, [E] bool.
             odds: what a positive and a negative reading multiply odds with, [E, N, 2].

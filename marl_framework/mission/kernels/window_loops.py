@@ -200,12 +200,14 @@ def _read(
         return
     size = _padded(last - first)
     read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    false_alarm, miss = flip_below[0], flip_below[1]
     for r in range(box[0], box[1]):
         below = truth[r, first:last]
         drawn = bits[r - box[4], first - box[5] : last - box[5]]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
         for c in range(seen.size):
-            seen[c] = np.int8(1) if below[c] != (drawn[c] < flip_below) else np.int8(-1)
+            limit = miss if below[c] else false_alarm
+            seen[c] = np.int8(1) if below[c] != (drawn[c] < limit) else np.int8(-1)
         if pools:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
