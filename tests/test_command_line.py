@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kill_and_resume, mutate_params
 from marl_framework import doctor, evaluate, export, history, main
+from tests.soak import kill_and_resume, mutate_params
 
 ROOT = Path(__file__).parents[1]
 

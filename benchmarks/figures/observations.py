@@ -1,10 +1,10 @@
 """Draw the maps that actor and critic see, for one UAV of one mission.
 
-    python -m benchmarks.draw_observations OUT_DIR [--config FILE]
+    python -m benchmarks.figures.observations OUT_DIR [--config FILE]
 
 writes one PNG per map, `mission.png` (where they come from) and `area.png`, and prints how far
 `kornia.geometry.transform.resize(interpolation="area")` is from exact area means. The figures of
-docs/observations.md are made by `python -m benchmarks.draw_observations docs/observations`.
+docs/observations.md are made by `python -m benchmarks.figures.observations docs/observations`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marl_framework.command_line import BAD_INPUT, Parser
-from marl_framework.config.errors import ConfigError
+from benchmarks.helpers.command_line import answer
+from marl_framework.command_line import Parser
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
@@ -313,28 +313,22 @@ def area_errors(scene: Scene, folder: Path) -> tuple[Path, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write all figures into a folder; returns the exit code."""
-    parser = Parser(prog="python -m benchmarks.draw_observations")
+    parser = Parser(prog="python -m benchmarks.figures.observations")
     parser.description = "Draw the maps that actor and critic see."
     parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="where the PNGs go")
     parser.add_argument("--config", default="params.yaml", metavar="FILE", help="params file")
     options = parser.parse_args(arguments)
-    folder: Path = options.folder
-    try:
-        config = load_config(resolve_config_path(options.config))
-        folder.mkdir(parents=True, exist_ok=True)
-        scene = fly(config)
-        paths = draw(scene, folder)
-        path, table = area_errors(scene, folder)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or folder}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    for written in [*paths, path]:
-        print(f"{written}: {written.stat().st_size / 1024:.0f} kB")
-    print(table)
-    return 0
+    return answer(options.folder, lambda: _drawn(options.config, options.folder))
+
+
+def _drawn(config: str, folder: Path) -> str:
+    """Write all figures; return their names and sizes, and the errors of area means."""
+    scene = fly(load_config(resolve_config_path(config)))
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = draw(scene, folder)
+    path, table = area_errors(scene, folder)
+    sizes = [f"{path}: {path.stat().st_size / 1024:.0f} kB" for path in [*paths, path]]
+    return "\n".join([*sizes, table])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all benchmarks share: timing, the machine, memory bandwidth, tables, JSON.
+"""How benchmarks measure and report: timing, the machine, memory bandwidth, tables, JSON.
 
 A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (what was asked
 for), `machine` (what it ran on), and its own lists of rows. It is strict JSON: what is not a
@@ -7,7 +7,6 @@ finite number is null.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -15,12 +14,13 @@ import re
 import shlex
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from io import StringIO
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework import command_line
-from marl_framework.command_line import BAD_INPUT, add_overrides
-from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.loading import load_config, resolve_config_path
-from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
 from marl_framework.runs.checkpoint import atomic_file
 from marl_framework.runs.folder import describe_environment
 
 SCHEMA = 1
-RESULTS = Path(__file__).resolve().parent / "results"
 CPU = torch.device("cpu")
 
 _COPIED_BYTES = 2**28  # far larger than any cache
@@ -124,18 +118,29 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES, repeats: int = 7) -> float:
-    """Return bytes read plus written a second by a large copy: the best of some tries."""
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
+def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Return the time of the fastest of some repeats of `work()` [s]."""
     times = []
     for _ in range(repeats):
         synchronize(device)
         start = time.perf_counter()
-        target.copy_(source)
+        work()
         synchronize(device)
         times.append(time.perf_counter() - start)
-    return 2 * size / min(times)
+    return min(times)
+
+
+def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES, repeats: int = 7) -> float:
+    """Return bytes read plus written a second by a large copy: the best of some tries."""
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * size / fastest(lambda: target.copy_(source), repeats, device)
+
+
+def in_fresh_process(work: Callable[[], Any]) -> Any:
+    """Return what a picklable function returns in a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work).result()
 
 
 # The machine ------------------------------------------------------------------------------
@@ -171,8 +176,10 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def warn_if_busy(machine: Mapping[str, Any]) -> None:
-    """Print a warning where other programs were running at the start."""
+def announce_machine(device: torch.device) -> dict[str, Any]:
+    """Print the device, warn where other programs are running; return `describe_machine`."""
+    print(describe_device(device), flush=True)
+    machine = describe_machine(device)
     load, cores = machine["load_average"], usable_cores()
     if load > 0.5 * cores:
         print(
@@ -180,6 +187,7 @@ def warn_if_busy(machine: Mapping[str, Any]) -> None:
             "for its slowest thread and looks slower than it is",
             file=sys.stderr,
         )
+    return machine
 
 
 def device_slug(device: torch.device) -> str:
@@ -190,91 +198,7 @@ def device_slug(device: torch.device) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-# Command lines ----------------------------------------------------------------------------
-
-
-class Parser(command_line.Parser):
-    """Has the arguments of every benchmark."""
-
-    def __init__(self, suite: str, description: str | None) -> None:
-        super().__init__(prog=f"python -m benchmarks.{suite}", description=description)
-        self.add_argument(
-            "--config",
-            default="params.yaml",
-            metavar="FILE",
-            help="params file: a path, or a name in params/ (default: params.yaml)",
-        )
-        add_overrides(self)
-        self.add_argument(
-            "--out",
-            type=Path,
-            metavar="FILE.json",
-            help=f"where the JSON goes (default: benchmarks/results/{suite}--<device>.json)",
-        )
-        self.add_argument(
-            "--seconds-per-row", type=float, default=3.0, metavar="S", help="time budget (3)"
-        )
-
-
-def answer(out: Path | None, work: Callable[[], str]) -> int:
-    """Print what the work behind a command line returns, or one line where its input is bad.
-
-    Args:
-        out: the file that is written, for errors of the system that name none.
-        work: raises ConfigError or OSError.
-
-    Returns:
-        The exit code: 0, or `BAD_INPUT`.
-    """
-    try:
-        text = work()
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(text)
-    return 0
-
-
-def read_config(options: argparse.Namespace) -> Config:
-    """Return the configuration of a command line, its warnings as one line each.
-
-    Raises:
-        ConfigError: the params file, an override or the time budget is wrong.
-    """
-    if not 0 < options.seconds_per_row < math.inf:
-        raise ConfigError(
-            f"--seconds-per-row {options.seconds_per_row:g}: give a number of seconds above 0"
-        )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConfigWarning)
-        config = load_config(resolve_config_path(options.config), options.overrides)
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
-    return config
-
-
-def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
-    """Return where the JSON goes, its folder made.
-
-    Raises:
-        ConfigError: the name does not end in .json, or nothing can be written there.
-    """
-    path = RESULTS / f"{suite}--{device_slug(device)}.json" if out is None else out
-    if path.suffix != ".json":
-        raise ConfigError(f"--out {path}: the name must end in .json")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {path}: {error.strerror or error}") from error
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--out {path}: cannot be written; name a file where you may write")
-    return path
-
-
-# Results ----------------------------------------------------------------------------------
+# Results and tables -----------------------------------------------------------------------
 
 
 def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
@@ -287,22 +211,6 @@ def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
     )
     with atomic_file(path) as file:
         file.write(text.encode() + b"\n")
-
-
-def publish(
-    path: Path,
-    suite: str,
-    found: dict[str, Any],
-    table: Callable[[dict[str, Any]], str],
-    draw: Callable[[dict[str, Any], Path], None] | None = None,
-) -> str:
-    """Write a benchmark's results, with a figure beside them; return what there is to print."""
-    write_json(path, suite, found)
-    files = [path]
-    if draw is not None:
-        files.append(path.with_suffix(".png"))
-        draw(found, files[-1])
-    return "\n".join([table(found), *map(str, files)])
 
 
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -327,6 +235,11 @@ def duration_text(seconds: float | None) -> str:
         if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def quartiles_text(row: Mapping[str, Any]) -> str:
+    """Return the range between the quartiles of a row."""
+    return f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}"
 
 
 def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks import reference
-from benchmarks.one_at_a_time import Missions
-from benchmarks.reference import Geometry, Map
+from benchmarks.helpers.one_at_a_time import Missions
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Geometry, Map
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -78,7 +78,7 @@ def as_plain(config: Config, flown: Round) -> Missions:
     positions = [[(x, y, z) for x, y, z in team] for team in state.positions.tolist()]
 
     def reading(e: int, i: int) -> Map:
-        seen = reference.footprint(geometry, positions[e][i])
+        seen = plain_mission.footprint(geometry, positions[e][i])
         row, col = int(window.window_row[e, i]), int(window.window_col[e, i])
         cells = likelihood[e, i, seen.row0 - row : seen.row1 - row]
         part: Map = cells[:, seen.col0 - col : seen.col1 - col].copy()

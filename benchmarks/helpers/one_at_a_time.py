@@ -1,7 +1,8 @@
 """Fusing and observing the published way: one UAV after the other, with numpy and OpenCV.
 
 Nothing here needs PyTorch, so that processes of a pool start small. The maps are those of
-`benchmarks.reference`; what is added is the fusion that passes over the whole map, and a pool.
+`benchmarks.reference.plain_mission`; what is added is the fusion that passes over the whole map,
+and a pool.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from multiprocessing import get_context
 import cv2
 import numpy as np
 
-from benchmarks import reference
-from benchmarks.reference import Footprint, Geometry, Map, Position
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Position
 
 Fuse = Callable[[Map, Footprint, Map, float], None]
 
@@ -63,10 +64,10 @@ class Missions:
 
 def fuse_whole_map(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
     """Take a reading into a belief, in place, the published way: as a map of the same size."""
-    measured = np.full(belief.shape, reference.UNKNOWN, np.float32)
+    measured = np.full(belief.shape, plain_mission.UNKNOWN, np.float32)
     measured[seen.window] = reading
-    updated = reference.bayes(belief, measured, prior)
-    np.copyto(belief, updated, where=measured != reference.UNKNOWN)
+    updated = plain_mission.bayes(belief, measured, prior)
+    np.copyto(belief, updated, where=measured != plain_mission.UNKNOWN)
 
 
 def fuse_heard(missions: Missions, number: int, fuse: Fuse) -> None:
@@ -75,7 +76,7 @@ def fuse_heard(missions: Missions, number: int, fuse: Fuse) -> None:
     geometry, positions = missions.geometry, missions.positions[mission]
     belief, readings = missions.beliefs[mission][agent], missions.readings[mission]
     for j in missions.senders(number):
-        seen = reference.footprint(geometry, positions[j])
+        seen = plain_mission.footprint(geometry, positions[j])
         fuse(belief, seen, readings[j], geometry.prior)
 
 
@@ -83,7 +84,7 @@ def observe(missions: Missions, number: int, fuse: Fuse) -> Map:
     """Fuse what UAV `number` heard and return what its actor sees: [X, Y, 7]."""
     fuse_heard(missions, number, fuse)
     mission, agent = divmod(number, missions.n_agents)
-    return reference.actor_observation(
+    return plain_mission.actor_observation(
         missions.geometry,
         missions.times[mission],
         agent,
@@ -167,7 +168,7 @@ def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
     whole = windowed = batched = 0.0
     for number in range(agents):
         mission, agent = divmod(number, missions.n_agents)
-        seen = [reference.footprint(geometry, place) for place in missions.positions[mission]]
+        seen = [plain_mission.footprint(geometry, place) for place in missions.positions[mission]]
         readings, senders = missions.readings[mission], missions.senders(number)
         fused = sum(readings[j].size for j in senders)
         own = readings[agent].size

@@ -1,6 +1,6 @@
 """Which choices make a team learn: variants of a schedule, each trained from several seeds.
 
-    python -m benchmarks.ablation [--variants kept,…] [--seeds 3,4,5] [--steps 120] [--out FILE]
+    python -m benchmarks.learning.ablation [--variants kept,…] [--seeds 3,4,5] [--steps 120]
 
 A run trains the params file (default: params_fast.yaml) with one variant's overrides and flies the
 same validation missions greedily every `evaluation.interval` training steps. The learning rates
@@ -21,21 +21,28 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from benchmarks import harness
-from benchmarks.harness import number_text
-from benchmarks.training import add_device, read_options, with_overrides
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import (
+    Parser,
+    answer,
+    check_between,
+    parse_names,
+    parse_numbers,
+    read_options,
+    with_overrides,
+    with_steps,
+)
+from benchmarks.helpers.harness import number_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "ablation"
 STEPS = 120
+MOST_STEPS = 10**6
 SEEDS = "3,4,5"
 LEARNED = 0.30  # validation entropy [bit] that counts as learned, for the time it takes
 MOST_SEED = 2**20 - 1
@@ -97,19 +104,19 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
     """
     trainer, timer = Trainer(config, device), StageTimer(device)
     rows: list[dict[str, float]] = []
-    seconds, transitions = 0.0, 0
-    for step in range(1, config.learning.training_steps + 1):
+    seconds = 0.0
+    while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
         start = time.perf_counter()
         metrics, _ = trainer.training_step(timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
-        if not trainer._is_due(config.evaluation.interval, step - 1):
+        found, _ = trainer.validate_when_due(before, timer)
+        if not found:
             continue
         transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
-        found, _ = trainer._validate()
         rows.append(
             {
-                "training_step": step,
+                "training_step": trainer.algorithm.training_steps,
                 "transitions": transitions,
                 "seconds": seconds,
                 "roi_entropy": found["validation_entropy"],
@@ -141,7 +148,7 @@ def run(
     """
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
     found: dict[str, Any] = {"settings": settings, "runs": _known(path, settings)}
-    found["machine"] = harness.describe_machine(device)
+    found["machine"] = harness.announce_machine(device)
     for seed in seeds:
         for variant in variants:
             if any((one["variant"], one["seed"]) == (variant, seed) for one in found["runs"]):
@@ -215,8 +222,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw the validation entropy of each variant against transitions: mean and range of seeds."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(9, 5)
     axes = figure.subplots()
     styles = ("-", "--", ":")
     for number, (variant, seeds) in enumerate(by_variant(found).items()):
@@ -228,61 +234,35 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             x, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, lw=0
         )
     axes.set(xlabel="transitions [thousands]", ylabel="ROI entropy of greedy validation [bit]")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    figures.tidy(axes)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path)
 
 
 # Command line -----------------------------------------------------------------------------
 
 
-def parse_names(text: str) -> list[str]:
-    """Return the variants asked for.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in VARIANTS:
-            raise ConfigError(f"--variants {name}: choose from {', '.join(VARIANTS)}")
-    return names
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds asked for.
-
-    Raises:
-        ConfigError: not whole numbers that `environment.seed` takes.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) <= MOST_SEED for part in parts):
-        raise ConfigError(f"--seeds {text}: give whole numbers up to {MOST_SEED}, such as {SEEDS}")
-    return [int(part) for part in parts]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Train variants of a schedule from several seeds.")
-    parser.set_defaults(config="params_fast.yaml")
-    add_device(parser)
+    parser = Parser(
+        "learning.ablation", "Train variants of a schedule from several seeds.", "params_fast.yaml"
+    )
     parser.add_argument("--variants", default=",".join(VARIANTS), metavar="NAME,…", help="(all)")
     parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
     options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return answer(options.out, lambda: _measured(options))
 
 
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
-    variants, seeds = parse_names(options.variants), parse_seeds(options.seeds)
-    if options.steps < 1:
-        raise ConfigError(f"--steps {options.steps}: must be at least 1")
-    options.overrides += [f"learning.training_steps={options.steps}"]
+    variants = parse_names("--variants", options.variants, VARIANTS)
+    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    check_between("--steps", options.steps, 1, MOST_STEPS)
     config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    found = run(config, device, variants, seeds, path)
+    if not config.evaluation.interval:
+        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    found = run(with_steps(config, options.steps), device, variants, seeds, path)
     return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 
 

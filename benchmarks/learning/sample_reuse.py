@@ -1,4 +1,4 @@
-"""How often may the same transitions be learned from? `python -m benchmarks.sample_reuse`.
+"""How often may the same transitions be learned from? `python -m benchmarks.learning.sample_reuse`.
 
 Trainings that differ in `learning.data_passes` alone, with and without `learning.kl_limit`, over
 the same number of transitions. Columns: return of the validation missions with its standard error,
@@ -16,21 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from benchmarks import harness
-from benchmarks.learning import last_fifth, learn, mean_of, progress
-from benchmarks.training import add_device, read_options, with_overrides
-from benchmarks.update_interval import numbers
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import (
+    Parser,
+    parse_numbers,
+    with_overrides,
+    with_trainings,
+)
+from benchmarks.helpers.short_training import (
+    last_fifth,
+    learn_from_seeds,
+    mean_of,
+    validation_columns,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 
-SUITE = "sample_reuse"
-PASSES = (1, 2, 3, 5, 10, 20, 40)
-COLOURS = {False: "#0072B2", True: "#D55E00"}
+PASSES = "1,2,3,5,10,20,40"
+MOST_PASSES = 10_000
+COLOURS = {False: figures.BLUE, True: figures.ORANGE}
 
 
 def run(
@@ -39,7 +45,7 @@ def run(
     """Train with each number of passes, without and with a limit on KL.
 
     Args:
-        config: mission, networks, and with `n_episodes` how long.
+        config: mission, networks, and with `learning.training_steps` how long.
         device: where.
         passes: values of `learning.data_passes`.
         limit: of `learning.kl_limit` [nat]; 0 = only without.
@@ -48,8 +54,7 @@ def run(
     Returns:
         `settings`, `machine`, `rows`.
     """
-    machine = harness.describe_machine(device)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(device)
     rows = [
         _row(
             with_overrides(
@@ -66,32 +71,22 @@ def run(
 
 
 def _row(config: Config, device: torch.device, seeds: int) -> dict[str, Any]:
-    learning, first = config.learning, config.environment.seed
+    learning = config.learning
     name = f"{learning.data_passes} passes, limit {learning.kl_limit:g}"
-    courses = [
-        learn(
-            with_overrides(config, f"environment.seed={first + number}"),
-            device,
-            progress(f"{name}, seed {first + number}"),
-        )
-        for number in range(seeds)
-    ]
-    squares = mean_of(courses, lambda c: c["validation"]["return"]["standard_error"] ** 2)
+    trainings = learn_from_seeds(config, device, seeds, name)
 
     def late(metric: str) -> float:
-        return mean_of(courses, lambda c: last_fifth(c["metrics"].get(metric, [0.0])))
+        return mean_of(trainings, lambda c: last_fifth(c["metrics"].get(metric, [0.0])))
 
     return {
         "data_passes": learning.data_passes,
         "kl_limit": learning.kl_limit,
-        "transitions": courses[0]["transitions"],
-        "transitions_per_s": mean_of(courses, lambda c: c["transitions"] / c["seconds"]),
-        "return": mean_of(courses, lambda c: c["validation"]["return"]["mean"]),
-        "return_standard_error": (squares / seeds) ** 0.5,
-        "roi_entropy": mean_of(courses, lambda c: c["validation"]["roi_entropy"]["mean"]),
+        "transitions": trainings[0]["transitions"],
+        "transitions_per_s": mean_of(trainings, lambda one: one["transitions"] / one["seconds"]),
+        **validation_columns(trainings),
         **{metric: late(metric) for metric in ("kl", "explained_variance", "kl_halted")},
         "policy_entropy": late("policy_entropy"),
-        "seeds": [c["validation"]["return"] for c in courses],
+        "seeds": [c["validation"]["return"] for c in trainings],
     }
 
 
@@ -120,8 +115,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw return, KL and explained variance against passes."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(11, 3.6)
     panels = figure.subplots(1, 3)
     names = ("return", "kl", "explained_variance")
     labels = ("validation return, ± standard error", "KL [nat]", "explained variance")
@@ -138,41 +132,33 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             )  # fmt: skip
         axes.set(xscale="log", xlabel="data passes", ylabel=label)
         ticks = list(dict.fromkeys(row["data_passes"] for row in found["rows"]))
-        axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        figures.tick_at(axes, ticks)
+        figures.tidy(axes)
     panels[0].legend(frameon=False)
-    figure.suptitle(found["machine"]["device"], fontsize=10)
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path, found["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Compare numbers of passes over the same transitions.")
-    add_device(parser)
-    parser.set_defaults(config="params_fast.yaml")
-    parser.add_argument("--passes", type=numbers, default=PASSES, metavar="P,P")
+    parser = Parser(
+        "learning.sample_reuse",
+        "Compare numbers of passes over the same transitions.",
+        "params_fast.yaml",
+    )
+    parser.add_argument("--passes", default=PASSES, metavar="P,…", help=f"({PASSES})")
     parser.add_argument(
         "--kl-limit", type=float, default=0.02, metavar="NAT", help="of half of the rows (0.02)"
     )
-    parser.add_argument("--steps", type=int, default=40, metavar="S", help="training steps (40)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings a row (1)")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    parser.add_trainings(steps=40, seeds=1)
+    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    if options.seeds < 1:
-        raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    passes = parse_numbers("--passes", options.passes, PASSES, MOST_PASSES)
     if not 0 <= options.kl_limit <= 1e9:
         raise ConfigError(f"--kl-limit {options.kl_limit:g}: give a number of nat, 0 = none")
-    options.overrides.append(f"learning.training_steps={options.steps}")
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    found = run(config, device, options.passes, options.kl_limit, options.seeds)
-    return harness.publish(path, SUITE, found, table, draw)
+    config = with_trainings(config, options)
+    return run(config, device, passes, options.kl_limit, options.seeds)
 
 
 if __name__ == "__main__":

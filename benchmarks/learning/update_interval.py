@@ -1,4 +1,4 @@
-"""Rare and large updates: `python -m benchmarks.update_interval [--intervals 1,5,10,20]`.
+"""Rare and large updates: `python -m benchmarks.learning.update_interval [--intervals 1,5,10,20]`.
 
 With `learning.update_interval` K the missions of K training steps are flown before their updates
 are made in one stretch. Every row flies as many missions and makes as many updates, K and
@@ -19,21 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from benchmarks import harness
-from benchmarks.harness import number_text
-from benchmarks.learning import learn, mean_of, peak_flops, progress
-from benchmarks.training import add_device, read_options, with_overrides
-from marl_framework.config.errors import ConfigError
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import (
+    Parser,
+    parse_numbers,
+    with_overrides,
+    with_trainings,
+)
+from benchmarks.helpers.hardware import peak_flops
+from benchmarks.helpers.harness import number_text
+from benchmarks.helpers.short_training import learn_from_seeds, mean_of, validation_columns
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device, resolve_precision
+from marl_framework.device import resolve_precision
 from marl_framework.training.memory import check_memory
 
-SUITE = "update_interval"
-INTERVALS = (1, 5, 10, 20)
+INTERVALS = "1,5,10,20"
+MOST = 10**6  # of an interval or a batch size
 
 
 def run(
@@ -46,7 +49,7 @@ def run(
     """Train with each interval and batch size.
 
     Args:
-        config: mission, networks, and with `n_episodes` how long.
+        config: mission, networks, and with `learning.training_steps` how long.
         device: where.
         intervals: values of `learning.update_interval`.
         batch_sizes: values of `learning.batch_size`; `batch_number` follows, so that a training
@@ -72,8 +75,7 @@ def run(
     ]
     for one in changed:
         check_memory(one, device)
-    machine = harness.describe_machine(device)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(device)
     peak = peak_flops(device, resolve_precision(config.compute.precision, device))
     rows = [_row(one, device, peak, seeds) for one in changed]
     return {
@@ -86,42 +88,38 @@ def run(
 
 
 def _row(config: Config, device: torch.device, peak: float, seeds: int) -> dict[str, Any]:
-    learning, first = config.learning, config.environment.seed
+    learning = config.learning
     name = f"K = {learning.update_interval}, batch {learning.batch_size}"
-    courses = [
-        learn(
-            with_overrides(config, f"environment.seed={first + number}"),
-            device,
-            progress(f"{name}, seed {first + number}"),
-        )
-        for number in range(seeds)
-    ]
-    seconds = mean_of(courses, lambda c: c["seconds"])
-    flops = mean_of(courses, lambda c: c["flops"] / c["seconds"])
-    squares = mean_of(courses, lambda c: c["validation"]["return"]["standard_error"] ** 2)
-    sm = [c["sm_activity"] for c in courses if c["sm_activity"] is not None]
+    trainings = learn_from_seeds(config, device, seeds, name)
+    seconds = mean_of(trainings, lambda one: one["seconds"])
+    flops = mean_of(trainings, lambda one: one["flops"] / one["seconds"])
+    sm = [c["sm_activity"] for c in trainings if c["sm_activity"] is not None]
+
+    def last(metric: str) -> float:
+        return mean_of(trainings, lambda one: one["metrics"][metric][-1])
+
     return {
         "update_interval": learning.update_interval,
         "batch_size": learning.batch_size,
         "batch_number": learning.batch_number,
         "seconds": seconds,
-        "rollout_seconds": mean_of(courses, lambda c: c["rollout_seconds"]),
-        "update_seconds": mean_of(courses, lambda c: c["update_seconds"]),
-        "transitions": courses[0]["transitions"],
-        "updates": courses[0]["updates"],
-        "transitions_per_s": courses[0]["transitions"] / seconds,
-        "updates_per_s": courses[0]["updates"] / seconds,
-        "reported_utilisation": mean_of(courses, lambda c: c["reported"] or 0.0),
+        "rollout_seconds": mean_of(trainings, lambda one: one["rollout_seconds"]),
+        "update_seconds": mean_of(trainings, lambda one: one["update_seconds"]),
+        "transitions": trainings[0]["transitions"],
+        "updates": trainings[0]["updates"],
+        "transitions_per_s": trainings[0]["transitions"] / seconds,
+        "updates_per_s": trainings[0]["updates"] / seconds,
+        "reported_utilisation": mean_of(trainings, lambda one: one["reported"] or 0.0),
         "sm_activity": sum(sm) / len(sm) if sm else None,
         "flops_per_s": flops,
         "real_utilisation": flops / peak,
-        "peak_memory_bytes": max(c["peak_memory_bytes"] for c in courses),
-        "return": mean_of(courses, lambda c: c["validation"]["return"]["mean"]),
-        "return_standard_error": (squares / seeds) ** 0.5,
-        "roi_entropy": mean_of(courses, lambda c: c["validation"]["roi_entropy"]["mean"]),
-        "kl": mean_of(courses, lambda c: c["metrics"]["kl"][-1]),
-        "explained_variance": mean_of(courses, lambda c: c["metrics"]["explained_variance"][-1]),
-        "seeds": [{"return": c["validation"]["return"], "seconds": c["seconds"]} for c in courses],
+        "peak_memory_bytes": max(c["peak_memory_bytes"] for c in trainings),
+        **validation_columns(trainings),
+        "kl": last("kl"),
+        "explained_variance": last("explained_variance"),
+        "seeds": [
+            {"return": c["validation"]["return"], "seconds": c["seconds"]} for c in trainings
+        ],
     }
 
 
@@ -193,10 +191,9 @@ def table(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw speed, time and return against K, a line for each batch size."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(11, 3.6)
     speed, time, value = figure.subplots(1, 3)
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+    colours = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK)
     sizes = list(dict.fromkeys(row["batch_size"] for row in found["rows"]))
     for number, size in enumerate(sizes):
         rows = [row for row in found["rows"] if row["batch_size"] == size]
@@ -217,47 +214,31 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     value.set(ylabel="validation return, ± standard error")
     for axes in (speed, time, value):
         axes.set(xlabel="update interval K")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        figures.tidy(axes)
     value.legend(frameon=False)
-    figure.suptitle(found["machine"]["device"], fontsize=10)
-    figure.savefig(path, dpi=120)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Read a list such as `1,5,10`, rising and above 0."""
-    try:
-        values = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if not values or min(values) < 1 or list(values) != sorted(set(values)):
-        raise argparse.ArgumentTypeError(f"{text!r}: give rising whole numbers such as 1,5,10")
-    return values
+    figures.save(figure, path, found["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Compare update intervals at equal transitions.")
-    add_device(parser)
-    parser.set_defaults(config="params_fast.yaml")
-    parser.add_argument("--intervals", type=numbers, default=INTERVALS, metavar="K,K")
-    parser.add_argument("--batch-sizes", type=numbers, metavar="B,B", help="(as configured)")
-    parser.add_argument("--steps", type=int, default=40, metavar="S", help="training steps (40)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="trainings a row (1)")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    parser = Parser(
+        "learning.update_interval",
+        "Compare update intervals at equal transitions.",
+        "params_fast.yaml",
+    )
+    parser.add_argument("--intervals", default=INTERVALS, metavar="K,…", help=f"({INTERVALS})")
+    parser.add_argument("--batch-sizes", metavar="B,…", help="(as configured)")
+    parser.add_trainings(steps=40, seeds=1)
+    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    if options.seeds < 1:
-        raise ConfigError(f"--seeds {options.seeds}: give a number of trainings, 1 or more")
-    options.overrides.append(f"learning.training_steps={options.steps}")
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    sizes = options.batch_sizes or (config.learning.batch_size,)
-    found = run(config, device, options.intervals, sizes, options.seeds)
-    return harness.publish(path, SUITE, found, table, draw)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    intervals = parse_numbers("--intervals", options.intervals, INTERVALS, MOST)
+    sizes = [config.learning.batch_size]
+    if options.batch_sizes is not None:
+        sizes = parse_numbers("--batch-sizes", options.batch_sizes, "240,960", MOST)
+    config = with_trainings(config, options)
+    return run(config, device, intervals, sizes, options.seeds)
 
 
 if __name__ == "__main__":

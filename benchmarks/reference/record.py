@@ -1,6 +1,6 @@
-"""Record steps of random missions, flown with the plain baseline, for `benchmarks.replay`.
+"""Record steps of random missions that the plain baseline flies, for `reference.replay`.
 
-    python -m benchmarks.record FOLDER
+    python -m benchmarks.reference.record FOLDER
 
 writes a small set of cases, `FOLDER/case_NN.npz`, always the same bytes. A case holds one step:
 
@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import reference
-from benchmarks.reference import Footprint, Geometry, Map, Position
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Position
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.model import Config
 
@@ -110,26 +110,26 @@ class Flight:
     def look(self) -> None:
         """Measure, hear, and fuse what was heard."""
         g, prior = self.geometry, self.geometry.prior
-        self.seen = [reference.footprint(g, place) for place in self.positions]
+        self.seen = [plain_mission.footprint(g, place) for place in self.positions]
         self.readings = [
-            reference.measure(g, self.truth, place, self._rng) for place in self.positions
+            plain_mission.measure(g, self.truth, place, self._rng) for place in self.positions
         ]
         for i in self.agents:
-            reference.fuse(self.beliefs[i], self.seen[i], self.readings[i], prior)
+            plain_mission.fuse(self.beliefs[i], self.seen[i], self.readings[i], prior)
         self.beliefs_before = np.stack(self.beliefs)
         self.global_before = self.global_belief.copy()
         failure_rate = self.config.experiment.uav.failure_rate
         lost = self._rng.random((len(self.agents), len(self.agents))) < failure_rate
         self.heard = [[j for j in self.agents if self._hears(i, j, lost)] for i in self.agents]
         for i in self.agents:
-            reference.fuse(self.global_belief, self.seen[i], self.readings[i], prior)
+            plain_mission.fuse(self.global_belief, self.seen[i], self.readings[i], prior)
             for j in self.heard[i]:
                 if j != i:
-                    reference.fuse(self.beliefs[i], self.seen[j], self.readings[j], prior)
+                    plain_mission.fuse(self.beliefs[i], self.seen[j], self.readings[j], prior)
 
     def _hears(self, i: int, j: int, lost: NDArray[np.bool_]) -> bool:
         places = self.positions[i], self.positions[j]
-        in_reach = reference.near(self.geometry, *places, self.communication_range)
+        in_reach = plain_mission.near(self.geometry, *places, self.communication_range)
         return i == j or (in_reach and not lost[i, j])
 
     def act(self) -> None:
@@ -138,9 +138,9 @@ class Flight:
         self.masks: list[NDArray[np.bool_]] = []
         self.goals: list[Position] = []
         for place in self.positions:
-            self.masks.append(reference.action_mask(self.geometry, place, self.goals))
+            self.masks.append(plain_mission.action_mask(self.geometry, place, self.goals))
             self.actions.append(int(self._rng.choice(np.flatnonzero(self.masks[-1]))))
-            self.goals.append(reference.move(self.geometry, place, self.actions[-1]))
+            self.goals.append(plain_mission.move(self.geometry, place, self.actions[-1]))
 
     def move(self) -> None:
         """Go where the actions lead."""
@@ -152,14 +152,14 @@ class Flight:
         g, places = self.geometry, self.positions
         actor = np.stack(
             [
-                reference.actor_observation(
+                plain_mission.actor_observation(
                     g, self.t, i, places, self.heard[i], self.beliefs[i], self.readings
                 )
                 for i in self.agents
             ]
         )
         extra = [
-            reference.critic_extra(g, i, places, self.actions, self.global_belief)
+            plain_mission.critic_extra(g, i, places, self.actions, self.global_belief)
             for i in self.agents
         ]
         return actor, np.concatenate([actor, np.stack(extra)], axis=-1)
@@ -168,8 +168,8 @@ class Flight:
         """Return the arrays of the current step, after `look` and `act`."""
         g = self.geometry
         actor, critic = self.observe()
-        absolute, relative = reference.utilities(self.global_before, self.global_belief)
-        boundary = [reference.boundary_mask(g, place) for place in self.positions]
+        absolute, relative = plain_mission.utilities(self.global_before, self.global_belief)
+        boundary = [plain_mission.boundary_mask(g, place) for place in self.positions]
         return {
             "config": np.array(_settings(self.config)),
             "n_agents": np.array(len(self.agents)),
@@ -193,8 +193,8 @@ class Flight:
             "critic_state": critic,
             "utility_absolute": np.array(absolute),
             "utility_relative": np.array(relative),
-            "roi_entropy": np.array(reference.roi_entropy(self.global_belief, self.truth)),
-            "f1_roi": np.array(reference.f1(self.global_belief, self.truth)),
+            "roi_entropy": np.array(plain_mission.roi_entropy(self.global_belief, self.truth)),
+            "f1_roi": np.array(plain_mission.f1(self.global_belief, self.truth)),
         }
 
 
@@ -211,7 +211,7 @@ def fly(flight: Flight, steps: int) -> Case:
 
 def _reading_arrays(geometry: Geometry, seen: Sequence[Footprint], readings: Sequence[Map]) -> Case:
     """Return the readings on the map and, where footprints are square, in their squares."""
-    measurements = np.full((len(seen), *geometry.cells), reference.UNKNOWN, np.float32)
+    measurements = np.full((len(seen), *geometry.cells), plain_mission.UNKNOWN, np.float32)
     for full, cells, reading in zip(measurements, seen, readings, strict=True):
         full[cells.window] = reading
     if any(cells.side_x != cells.side_y for cells in seen):
@@ -219,7 +219,7 @@ def _reading_arrays(geometry: Geometry, seen: Sequence[Footprint], readings: Seq
     sizes = np.array([cells.side_x for cells in seen])
     tiles = np.full((len(seen), sizes.max(), sizes.max()), np.nan, np.float32)
     for tile, size, cells, reading in zip(tiles, sizes, seen, readings, strict=True):
-        tile[:size, :size] = reference.square(cells, reading)
+        tile[:size, :size] = plain_mission.square(cells, reading)
     return {"measurements": measurements, "tiles": tiles, "tile_sizes": sizes}
 
 
@@ -290,8 +290,8 @@ def write_case(path: Path, case: Case) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the standard set of cases into a folder; returns the exit code."""
-    parser = Parser(prog="python -m benchmarks.record")
-    parser.description = "Record small cases for benchmarks.replay."
+    parser = Parser(prog="python -m benchmarks.reference.record")
+    parser.description = "Record small cases for benchmarks.reference.replay."
     parser.add_argument("folder", type=Path, help="where case_NN.npz files are written")
     folder: Path = parser.parse_args(arguments).folder
     try:

@@ -1,10 +1,10 @@
 """Put the library into recorded mission steps and compare what it computes with the record.
 
-    python -m benchmarks.replay FOLDER [--device cuda]
+    python -m benchmarks.reference.replay FOLDER [--device cuda]
 
-reads every `FOLDER/case_*.npz` (arrays as in `benchmarks.record`), prints one row per array and
-exits with 0 when all agree, 1 when one does not, 2 when there is nothing to compare. Only the
-functions that training calls are called here: the environment's hearing and fusion, the
+reads every `FOLDER/case_*.npz` (arrays as in `benchmarks.reference.record`), prints one row per
+array and exits with 0 when all agree, 1 when one does not, 2 when there is nothing to compare. Only
+the functions that training calls are called here: the environment's hearing and fusion, the
 lattice's masks and moves, the observation builder and the metrics.
 """
 
@@ -347,7 +347,7 @@ def print_rows(rows: Sequence[Row], cases: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare a folder of cases with the library; returns the exit code."""
-    parser = Parser(prog="python -m benchmarks.replay")
+    parser = Parser(prog="python -m benchmarks.reference.replay")
     parser.description = "Compare the library with recorded mission steps."
     parser.add_argument("folder", type=Path, help="holds case_*.npz files")
     parser.add_argument("--device", default="cpu", help="cpu (default), auto, cuda, cuda:N")

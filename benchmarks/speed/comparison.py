@@ -1,7 +1,7 @@
-"""How fast are other libraries on this machine? `python -m benchmarks.comparison`.
+"""How fast are other libraries on this machine? `python -m benchmarks.speed.comparison`.
 
     pip install vmas torchrl benchmarl jaxmarl     # any of them, into the same environment
-    python -m benchmarks.comparison [--num-envs 1,64] [--contenders ours,vmas] [--out FILE.json]
+    python -m benchmarks.speed.comparison [--num-envs 1,64] [--contenders ours,vmas]
 
 Each contender runs in a process of its own, on the CPU, on a task that it ships with. The tasks
 differ: ours draws and fuses maps, and its observations are stacks of maps; the others move points
@@ -22,27 +22,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import harness
-from benchmarks.harness import CPU, number_text
-from benchmarks.rollout import in_fresh_process, parse_num_envs
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, parse_names, parse_numbers, with_overrides
+from benchmarks.helpers.harness import CPU, in_fresh_process, number_text
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
-SUITE = "comparison"
 NUM_ENVS = "1,64,1024"
+MOST_ENVS = 2**20
 _MOVES = 15
 _LEARNING_ENVS = 64
 _ITERATIONS = (1, 4)  # of a training whose start is not to count
@@ -125,9 +122,7 @@ def jaxmarl(config: Config, num_envs: int, seconds: float) -> Speed:
 
 def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
     """Train COMA as the params file says."""
-    tree = config_to_dict(config)
-    tree["environment"]["num_envs"] = num_envs
-    trainer = Trainer(config_from_dict(tree), CPU)
+    trainer = Trainer(with_overrides(config, f"environment.num_envs={num_envs}"), CPU)
     timer = StageTimer(CPU)
     before = trainer.episodes
     timing = harness.measure(lambda: trainer.training_step(timer), seconds)
@@ -225,8 +220,7 @@ def run(
     config: Config, names: Sequence[str], num_envs: Sequence[int], seconds: float
 ) -> dict[str, Any]:
     """Measure all contenders that are installed; return `settings`, `machine`, `rows`, `absent`."""
-    machine = harness.describe_machine(CPU)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(CPU)
     rows, absent = [], []
     for name in names:
         contender = CONTENDERS[name]
@@ -268,28 +262,19 @@ def rows_table(found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Time this library and others.")
-    parser.set_defaults(config="params_fast.yaml")
+    parser = Parser(
+        "speed.comparison", "Time this library and others.", "params_fast.yaml", device=False
+    )
     parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
     everybody = ",".join(CONTENDERS)
     parser.add_argument("--contenders", default=everybody, metavar="NAME,…", help=f"({everybody})")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, rows_table)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    numbers = parse_num_envs(options.num_envs)
-    names = options.contenders.split(",")
-    unknown = [name for name in names if name not in CONTENDERS]
-    if unknown:
-        known = ",".join(CONTENDERS)
-        raise ConfigError(f"--contenders {options.contenders}: known are {known}")
-    config = harness.read_config(options)
-    path: Path = harness.output_file(options.out, SUITE, CPU)
-    print(describe_device(CPU), flush=True)
-    found = run(config, names, numbers, options.seconds_per_row)
-    return harness.publish(path, SUITE, found, rows_table)
+def _measure(options: argparse.Namespace, config: Config, _: torch.device) -> dict[str, Any]:
+    numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
+    names = parse_names("--contenders", options.contenders, CONTENDERS)
+    return run(config, names, numbers, options.seconds_per_row)
 
 
 if __name__ == "__main__":

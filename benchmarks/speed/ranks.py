@@ -1,4 +1,4 @@
-"""What many ranks would bring: `python -m benchmarks.ranks [--config params_gpu.yaml]`.
+"""What many ranks would bring: `python -m benchmarks.speed.ranks [--config params_gpu.yaml]`.
 
 Measured on one device: the training step of a configuration, its updates, and the size of their
 gradients. Measured on this host: how long two processes take to exchange such gradients by gloo.
@@ -6,7 +6,7 @@ Everything else is a plan, not a measurement: with N ranks the missions of a tra
 shared, so collecting and computing take 1/N of the time, and each update adds a ring all-reduce,
 2·(N - 1)/N of the gradient's bytes over the slowest link and 2·(N - 1) times its latency. Nothing
 of it is assumed to hide behind the backward pass, and devices are assumed as efficient at 1/N of
-the batch: look up where that ends in `python -m benchmarks.utilisation`.
+the batch: look up where that ends in `python -m benchmarks.speed.utilisation`.
 
 `fixed batch`: the same training step on N ranks. `grown batch`: N times the missions and batch.
 """
@@ -27,17 +27,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks import harness
-from benchmarks.harness import duration_text
-from benchmarks.training import add_device, read_options, with_overrides
-from marl_framework.config.errors import ConfigError
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, check_between, with_overrides
+from benchmarks.helpers.harness import duration_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
-SUITE = "ranks"
 COUNTS = (2, 4, 8, 16, 32, 64)
 LINKS = {
     # Name: bytes a second in one direction, latency of a message [s]; as their makers state them.
@@ -47,6 +44,7 @@ LINKS = {
     "100 Gbit/s network": (12.5e9, 20e-6),
     "10 Gbit/s network": (1.25e9, 50e-6),
 }
+MOST_STEPS = 10_000
 _REPEATS = 20
 
 
@@ -105,8 +103,8 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
         stages.append(timer.seconds())
     learning = config.learning
     sizes = [
-        sum(p.numel() * p.element_size() for p in network.parameters())
-        for network in (trainer.algorithm.actor, trainer.algorithm.critic)
+        sum(p.numel() * p.element_size() for p in trainer.algorithm.modules[name].parameters())
+        for name in ("actor", "critic")
     ]
     return {
         "seconds": median(walls),
@@ -160,8 +158,7 @@ def run(config: Config, device: torch.device, repeats: int) -> dict[str, Any]:
         `settings`, `machine`, `step` (see `measure_step`), `gloo_seconds` of one update between
         two processes here, and `rows`: `link`, `ranks` and what `plan` returns.
     """
-    machine = harness.describe_machine(device)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(device)
     step = measure_step(config, device, repeats)
     measured = gloo_seconds(int(step["gradient_bytes"]))
     here = f"gloo here, {step['gradient_bytes'] / measured / 1e9:.2g} GB/s"
@@ -210,21 +207,14 @@ def table(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Plan for many ranks from times measured on one device.")
-    add_device(parser)
+    parser = Parser("speed.ranks", "Plan for many ranks from times measured on one device.")
     parser.add_argument("--steps", type=int, default=5, metavar="S", help="that count (5)")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    if not 1 <= options.steps <= 10_000:
-        raise ConfigError(f"--steps {options.steps}: must lie in 1 … 10000")
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    found = run(config, device, options.steps)
-    return harness.publish(path, SUITE, found, table)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    check_between("--steps", options.steps, 1, MOST_STEPS)
+    return run(config, device, options.steps)
 
 
 if __name__ == "__main__":

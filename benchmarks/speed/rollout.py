@@ -1,6 +1,6 @@
 """How fast missions are flown: joint steps a second, where the time goes, and memory.
 
-    python -m benchmarks.rollout [--num-envs 1,16,64] [--policy random|actor] [--out FILE.json]
+    python -m benchmarks.speed.rollout [--num-envs 1,16,64] [--policy random|actor]
 
 One joint step is one move of all UAVs of one mission, with all that learning needs of it: random
 draws, the actor's observations, actions, the critic's states, readings, reward, messages, fusion,
@@ -19,37 +19,32 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks import harness
-from benchmarks.harness import duration_text, number_text
-from benchmarks.training import (
-    add_device,
-    held_memory,
-    peak_memory,
-    read_options,
-    reset_peak_memory,
-    with_overrides,
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, parse_numbers, with_overrides
+from benchmarks.helpers.hardware import held_memory, peak_memory, reset_peak_memory
+from benchmarks.helpers.harness import (
+    duration_text,
+    in_fresh_process,
+    number_text,
+    quartiles_text,
 )
-from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
 from marl_framework.training.timing import OTHER, StageTimer
 
-SUITE = "rollout"
 NUM_ENVS = "1,16,64"
 MOST_ENVS = 2**20
 MOST_EAGER = 16  # with more missions plain operators take minutes on a CPU and tell nothing new
@@ -84,7 +79,7 @@ class Flight:
         even = torch.zeros(num_envs, self.task.n_agents, self.task.sizes.num_actions, device=device)
         self._policy: Callable[[Tensor], Tensor] = lambda _: even
         if policy == "actor":
-            self._policy = COMAWrapper(config.networks, self.task.sizes, device).policy
+            self._policy = make_algorithm(config, device).act
 
     @torch.no_grad()
     def episode(self) -> Rollout:
@@ -212,12 +207,6 @@ def held_after(config: Config, device: torch.device, policy: str, episodes: int)
     return found
 
 
-def in_fresh_process(work: Callable[[], Any]) -> Any:
-    """Return what a picklable function returns in a new process."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work).result()
-
-
 def bytes_per_env(config: Config, device: torch.device, policy: str) -> float:
     """Return how much the peak memory grows with one more mission [bytes]."""
     few, many = MEMORY_ENVS
@@ -240,22 +229,6 @@ def growth_over_episodes(
 
 
 # The benchmark ----------------------------------------------------------------------------
-
-
-def parse_num_envs(text: str) -> list[int]:
-    """Return the numbers of missions to fly at once, in rising order.
-
-    Raises:
-        ConfigError: not whole numbers from 1 to `MOST_ENVS`.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 9 for part in parts):
-        raise ConfigError(f"--num-envs {text}: give whole numbers with commas between: {NUM_ENVS}")
-    numbers = sorted({int(part) for part in parts})
-    for number in numbers:
-        if not 1 <= number <= MOST_ENVS:
-            raise ConfigError(f"--num-envs {number}: must lie in 1 … {MOST_ENVS}")
-    return numbers
 
 
 def refuse_too_many(config: Config, num_envs: int, device: torch.device) -> None:
@@ -297,7 +270,7 @@ def run(
         `settings`, `machine`, `rows` (see `measure_row`), `bytes_per_env` and
         `growth_over_episodes`.
     """
-    machine = harness.describe_machine(device)
+    machine = harness.announce_machine(device)
     rows = []
     for number in num_envs:
         for compiled in (True, False):
@@ -335,7 +308,7 @@ def rows_table(found: dict[str, Any]) -> str:
             number_text(row["joint_steps_per_s"], ",.0f"),
             number_text(row["agent_steps_per_s"], ",.0f"),
             duration_text(row["seconds_per_joint_step"]),
-            f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}",
+            quartiles_text(row),
             *(duration_text(row["stages"][stage]) for stage in STAGES),
         )
         for row in found["rows"]
@@ -345,6 +318,11 @@ def rows_table(found: dict[str, Any]) -> str:
         f"and reward; policy: {found['settings']['policy']}"
     )
     return harness.table_text(title, header, lines)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return all results as text."""
+    return f"{rows_table(found)}\n{memory_text(found)}"
 
 
 def memory_text(found: dict[str, Any]) -> str:
@@ -365,27 +343,21 @@ def memory_text(found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Time missions flown as for training.")
-    add_device(parser)
+    parser = Parser("speed.rollout", "Time missions flown as for training.")
     parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(random)")
     parser.add_argument(
         "--episodes", type=int, default=200, metavar="N", help="flown to see memory grow (200)"
     )
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    numbers = parse_num_envs(options.num_envs)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
     if options.episodes <= SETTLED:
         raise ConfigError(f"--episodes {options.episodes}: must be above {SETTLED}")
-    config, device, path = read_options(options, SUITE)
-    refuse_too_many(config, max(numbers), device)
-    print(describe_device(device), flush=True)
-    found = run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
-    return harness.publish(path, SUITE, found, lambda f: f"{rows_table(f)}\n{memory_text(f)}")
+    refuse_too_many(config, numbers[-1], device)
+    return run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
 
 
 if __name__ == "__main__":

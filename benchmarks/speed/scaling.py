@@ -1,10 +1,10 @@
 """How the cost of flying grows: with missions, UAVs, cells of the map and lattice positions.
 
-    python -m benchmarks.scaling [--quick] [--out FILE.json]
+    python -m benchmarks.speed.scaling [--quick] [--out FILE.json]
 
 One size is varied at a time, the others are those of the configuration; missions at once, where
 they do not vary, are few. A row is the time of one step of all missions at once, with all that
-`benchmarks.rollout` has in it, random actions, medians over whole episodes. The exponent b of
+`benchmarks.speed.rollout` has in it, random actions, medians over whole episodes. The exponent b of
 seconds = a·size^b is fitted to the larger half of the sizes, where constant costs matter least; at
 most 1 is right for missions and cells, at most 2 for UAVs. On the lattice the UAVs fly at the
 lowest altitude alone, so that a finer lattice does not change what they see.
@@ -24,20 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from benchmarks import harness
-from benchmarks.harness import CPU, duration_text, number_text
-from benchmarks.rollout import Flight
-from benchmarks.training import add_device, read_options, with_overrides
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import Parser, with_overrides
+from benchmarks.helpers.harness import CPU, duration_text, number_text, quartiles_text
+from benchmarks.speed.rollout import Flight
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 
-SUITE = "scaling"
 MISSIONS = 8  # at once, where their number does not vary
 COUNTED = 16  # missions flown to count what a joint step must do
 
@@ -224,7 +220,7 @@ def run(config: Config, device: torch.device, quick: bool, seconds: float) -> di
             "exponent": "least squares of logarithms over the last n // 2 + 1 of n sizes",
             "configuration": config_to_dict(config),
         },
-        "machine": harness.describe_machine(device),
+        "machine": harness.announce_machine(device),
         "must_do": count_work(config),
         "axes": [measure_axis(config, axis, device, quick, seconds) for axis in AXES],
     }
@@ -244,8 +240,7 @@ def table(found: Mapping[str, Any]) -> str:
                     axis["label"],
                     f"{row['size']:,}",
                     duration_text(row["seconds_per_step"]),
-                    f"{duration_text(row['lower_quartile'])} … "
-                    f"{duration_text(row['upper_quartile'])}",
+                    quartiles_text(row),
                     duration_text(row["seconds_per_joint_step"]),
                     number_text(axis["exponent"] if last else None, ".2f"),
                     number_text(axis["exponent_at_most"] if last else None, ".0f"),
@@ -262,8 +257,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         found: as `run` returns it.
         path: of the PNG.
     """
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(9, 7)
     for axes, axis in zip(figure.subplots(2, 2).flat, found["axes"], strict=True):
         rows = axis["rows"]
         sizes = [row["size"] for row in rows]
@@ -271,7 +265,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         lower = [m - row["lower_quartile"] for m, row in zip(medians, rows, strict=True)]
         upper = [row["upper_quartile"] - m for m, row in zip(medians, rows, strict=True)]
         axes.errorbar(
-            sizes, medians, (lower, upper), fmt="o", color="#0072B2", capsize=3, label="measured"
+            sizes, medians, (lower, upper), fmt="o", color=figures.BLUE, capsize=3, label="measured"
         )
         fitted = sizes[-(len(sizes) // 2 + 1) :]
         centre_x, centre_y = (
@@ -279,15 +273,12 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             for values in (fitted, medians[-len(fitted) :])
         )
         line = [centre_y * (size / centre_x) ** axis["exponent"] for size in fitted]
-        axes.plot(fitted, line, color="#D55E00", label=f"size$^{{{axis['exponent']:.2f}}}$")
+        axes.plot(fitted, line, color=figures.ORANGE, label=f"size$^{{{axis['exponent']:.2f}}}$")
         axes.set(xscale="log", yscale="log", xlabel=axis["label"], ylabel="time of a step [s]")
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], minor=False, rotation=30)
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        figures.tick_at(axes, sizes, rotation=30)
+        figures.tidy(axes)
         axes.legend(frameon=False)
-    figure.suptitle(found["machine"]["device"], fontsize=10)
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path, found["machine"]["device"])
 
 
 # Command line -----------------------------------------------------------------------------
@@ -295,19 +286,13 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Time steps against missions, UAVs, map and lattice.")
-    add_device(parser)
+    parser = Parser("speed.scaling", "Time steps against missions, UAVs, map and lattice.")
     parser.add_argument("--quick", action="store_true", help="a few small sizes")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    found = run(config, device, options.quick, options.seconds_per_row)
-    return harness.publish(path, SUITE, found, table, draw)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    return run(config, device, options.quick, options.seconds_per_row)
 
 
 if __name__ == "__main__":

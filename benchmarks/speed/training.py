@@ -1,6 +1,6 @@
 """How fast a team learns: transitions a second, and how much of that time is networks alone.
 
-    python -m benchmarks.training [--steps K] [--precision float32|bfloat16] [--out FILE.json]
+    python -m benchmarks.speed.training [--steps K] [--precision float32|bfloat16] [--out FILE.json]
 
 One transition is one move of one UAV. One training step is what the configuration's schedule says:
 missions flown with the current policy, TD(λ) targets, and `data_passes` over the transitions in
@@ -18,152 +18,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import harness
-from benchmarks.harness import duration_text, number_text, quartiles
-from marl_framework.algorithms.coma import _TARGET_CHUNK
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, check_between, with_overrides
+from benchmarks.helpers.hardware import peak_memory, reset_peak_memory
+from benchmarks.helpers.harness import duration_text, number_text, quartiles
+from benchmarks.helpers.networks_alone import NetworksAlone
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import autocast, describe_device, resolve_device
-from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork
 from marl_framework.training.timing import OTHER, StageTimer
 from marl_framework.training.trainer import Trainer
 
-SUITE = "training"
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 MOST_STEPS = 10_000
-
-
-# Memory -----------------------------------------------------------------------------------
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory` start anew, where the system allows it."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # what is resident now becomes the peak
-    except OSError:
-        return
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the most memory held so far [bytes]: on a GPU by tensors, on a CPU by the process."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return _process_memory("VmHWM")
-
-
-def held_memory(device: torch.device) -> int:
-    """Return the memory held now [bytes]: on a GPU by tensors, on a CPU by the process."""
-    if device.type == "cuda":
-        return int(torch.cuda.memory_allocated(device))
-    return _process_memory("VmRSS")
-
-
-def _process_memory(name: str) -> int:
-    """Return an entry of Linux's report on this process [bytes]."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}")
-
-
-def flops_of(work: Callable[[], object]) -> int:
-    """Return the floating-point operations of the matrix products and convolutions of some work."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return int(counter.get_total_flops())
-
-
-# Networks alone ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NetworkCalls:
-    """Batch sizes of all network calls of one training step."""
-
-    inference: tuple[int, ...]
-    """Of the actor while flying."""
-    targets: tuple[int, ...]
-    """Of the target critic."""
-    learning: tuple[int, ...]
-    """Of critic and actor, forward and backward."""
-
-    @classmethod
-    def of(cls, config: Config, rollouts: int) -> NetworkCalls:
-        """Return what a configuration asks for, with so many rollouts a training step."""
-        learning = config.learning
-        team = config.environment.num_envs * config.experiment.missions.n_agents
-        transitions = rollouts * config.episode_length * team
-        places = torch.arange(transitions)
-        batches = places.tensor_split(min(learning.batch_number, transitions))
-        return cls(
-            inference=(team,) * (rollouts * config.episode_length),
-            targets=tuple(len(part) for part in places.split(_TARGET_CHUNK)),
-            learning=tuple(len(part) for part in batches) * learning.data_passes,
-        )
-
-
-class NetworksAlone:
-    """The network calls of one training step, with plain modules and nothing around them.
-
-    Args:
-        trainer: gives sizes, schedule, precision and device.
-    """
-
-    def __init__(self, trainer: Trainer) -> None:
-        networks, sizes = trainer.config.networks, trainer.algorithm.sizes
-        self.calls = NetworkCalls.of(trainer.config, trainer._rollouts_per_step)
-        self._device, self._precision = trainer.device, trainer.algorithm.precision
-        actor, critic = networks.actor, networks.critic
-        self._actor: nn.Module = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim)
-        self._critic: nn.Module = CriticNetwork(sizes, critic.conv_channels, critic.fc1_dim)
-        self._actor.to(self._device)
-        self._critic.to(self._device)
-        most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
-        self._states = torch.rand(most, sizes.critic_channels, *sizes.shape, device=self._device)
-        self._observations = self._states[:, : sizes.actor_channels].contiguous()
-
-    def seconds(self) -> dict[str, float]:
-        """Make all calls once; return the seconds of `inference`, `targets` and `learning`."""
-        timer = StageTimer(self._device)
-        with timer("inference"), torch.no_grad():
-            for size in self.calls.inference:
-                self._forward(self._actor, self._observations[:size])
-        with timer("targets"), torch.no_grad():
-            for size in self.calls.targets:
-                self._forward(self._critic, self._states[:size])
-        with timer("learning"):
-            for size in self.calls.learning:
-                self._learn(self._critic, self._states[:size])
-                self._learn(self._actor, self._observations[:size])
-        return timer.seconds()
-
-    def flops(self) -> int:
-        """Make all calls once; return their floating-point operations, a multiply-add being 2."""
-        return flops_of(self.seconds)
-
-    def _forward(self, network: nn.Module, maps: Tensor) -> Tensor:
-        with autocast(self._device, self._precision):
-            outputs: Tensor = network(maps)
-        return outputs
-
-    def _learn(self, network: nn.Module, maps: Tensor) -> None:
-        network.zero_grad(set_to_none=True)
-        outputs = self._forward(network, maps)
-        outputs.backward(torch.ones_like(outputs))
 
 
 # The benchmark ----------------------------------------------------------------------------
@@ -180,6 +52,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     Returns:
         What the JSON holds; see the module.
     """
+    machine = harness.announce_machine(device)
     reset_peak_memory(device)
     config = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(config, device)
@@ -187,9 +60,8 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     trainer.training_step(timer)
     timer.wall()  # waits for the device
     peak = peak_memory(device)  # before anything is made that training does not need
-    alone = NetworksAlone(trainer)
+    alone = NetworksAlone(config, device)
     flops = alone.flops()
-    machine = harness.describe_machine(device)
     flown, walls, stages, networks = trainer.episodes, [], [], []
     for step in range(1, steps + 1):
         timer.reset()
@@ -273,57 +145,17 @@ def table(found: dict[str, Any]) -> str:
 # Command line -----------------------------------------------------------------------------
 
 
-def with_overrides(config: Config, *overrides: str) -> Config:
-    """Return the configuration with `section.key=value` changes, checked like a params file.
-
-    Raises:
-        ConfigError: the changed configuration makes no sense.
-    """
-    return config_from_dict(config_to_dict(config), overrides=overrides)
-
-
-def add_device(parser: harness.Parser) -> None:
-    """Add `--device`, a short form of `--set compute.device=…`."""
-    parser.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
-
-
-def read_options(options: argparse.Namespace, suite: str) -> tuple[Config, torch.device, Path]:
-    """Return the configuration, the device and the output file of a command line.
-
-    Short forms win over `--set`.
-
-    Raises:
-        ConfigError: one of them is wrong.
-    """
-    short = [
-        f"networks.{name}={value}"
-        for name in ("device", "precision")
-        if (value := getattr(options, name, None)) is not None
-    ]
-    options.overrides = [*options.overrides, *short]
-    config = harness.read_config(options)
-    device = resolve_device(config.compute.device)
-    return config, device, harness.output_file(options.out, suite, device)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Time training steps, and their network calls alone.")
-    add_device(parser)
+    parser = Parser("speed.training", "Time training steps, and their network calls alone.")
     parser.add_argument("--precision", choices=PRECISIONS, help="of the networks (as configured)")
     parser.add_argument("--steps", type=int, default=5, metavar="K", help="that count (5)")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    if not 1 <= options.steps <= MOST_STEPS:
-        raise ConfigError(f"--steps {options.steps}: must lie in 1 … {MOST_STEPS}")
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    found = run(config, device, options.steps)
-    return harness.publish(path, SUITE, found, table)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    check_between("--steps", options.steps, 1, MOST_STEPS)
+    return run(config, device, options.steps)
 
 
 if __name__ == "__main__":

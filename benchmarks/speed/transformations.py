@@ -1,6 +1,6 @@
 """How fast observations are made: the published way against batched maps, on CPU and GPU.
 
-    python -m benchmarks.transformations [--agents 1,4,16] [--out FILE.json]
+    python -m benchmarks.speed.transformations [--agents 1,4,16] [--out FILE.json]
 
 Timed for every backend, per observation of one UAV: fusing what it heard, and building the
 actor's 7 channels. The library keeps averages of beliefs and readings up to date, in part
@@ -19,31 +19,29 @@ from __future__ import annotations
 
 import marl_framework  # noqa: F401  # isort: skip  # says how threads wait, before torch loads
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks import harness
-from benchmarks.harness import CPU, duration_text, number_text
-from benchmarks.mid_mission import with_team
-from benchmarks.one_at_a_time import keep_freed_memory, process_pool
-from benchmarks.transformations_backends import Bench, Recorded, Row
-from benchmarks.transformations_figure import draw
-from benchmarks.transformations_maps import map_rows
-from marl_framework.command_line import BAD_INPUT
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, parse_numbers
+from benchmarks.helpers.harness import CPU, duration_text, number_text, quartiles_text
+from benchmarks.helpers.mid_mission import with_team
+from benchmarks.helpers.one_at_a_time import keep_freed_memory, process_pool
+from benchmarks.speed.transformations_backends import Bench, Recorded, Row
+from benchmarks.speed.transformations_figure import draw
+from benchmarks.speed.transformations_maps import map_rows
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device, resolve_device
 
-SUITE = "transformations"
 AGENTS = "1,4,16,64,256,1024,4096"
 MOST_AGENTS = 2**20
 DISTINCT = 64  # UAVs of flown missions; larger batches repeat them, the baseline stops here
@@ -56,13 +54,8 @@ def parse_agents(text: str, n_agents: int) -> list[int]:
     Raises:
         ConfigError: not whole numbers, or not whole missions of `n_agents`.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 9 for part in parts):
-        raise ConfigError(f"--agents {text}: give whole numbers with commas between, as {AGENTS}")
-    numbers = sorted({int(part) for part in parts})
+    numbers = parse_numbers("--agents", text, AGENTS, MOST_AGENTS)
     for number in numbers:
-        if not 1 <= number <= MOST_AGENTS:
-            raise ConfigError(f"--agents {number}: must lie in 1 … {MOST_AGENTS}")
         if number > n_agents and number % n_agents:
             raise ConfigError(
                 f"--agents {number}: a mission has {n_agents} UAVs; give up to {n_agents}, "
@@ -82,11 +75,14 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
     return {**small, team: Recorded.of(config, missions)}
 
 
-def run(config: Config, agents: Sequence[int], seconds: float) -> dict[str, Any]:
+def run(
+    config: Config, device: torch.device, agents: Sequence[int], seconds: float
+) -> dict[str, Any]:
     """Measure everything.
 
     Args:
         config: the missions; all 7 published channels are built, whatever it switches off.
+        device: of the library's rows, beside the CPU.
         agents: see `parse_agents`.
         seconds: time budget of each measurement.
 
@@ -95,9 +91,7 @@ def run(config: Config, agents: Sequence[int], seconds: float) -> dict[str, Any]
     """
     config = config.model_copy(update={"observation": ObservationConfig()})
     kept = keep_freed_memory()
-    device = resolve_device(config.compute.device)
-    machine = harness.describe_machine(device)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(device)
     recorded = record(config, agents)
     team, processes = config.experiment.missions.n_agents, harness.usable_cores()
     rows: list[Row] = []
@@ -150,7 +144,7 @@ def rows_table(found: dict[str, Any]) -> str:
             row["backend"],
             f"{row['agents']:,}",
             duration_text(row["seconds_per_observation"]),
-            f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}",
+            quartiles_text(row),
             number_text(row["observations_per_second"], ",.0f"),
             number_text(row["speedup"], ",.2f", "×"),
             number_text(row["speedup_windowed"], ",.2f", "×"),
@@ -174,7 +168,7 @@ def maps_table(found: dict[str, Any]) -> str:
             row["backend"],
             duration_text(row["baseline_seconds"]),
             duration_text(row["seconds_per_map"]),
-            f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}",
+            quartiles_text(row),
             number_text(row["speedup"], ",.2f", "×"),
         )
         for row in found["maps"]
@@ -188,29 +182,24 @@ def maps_table(found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, 1 when a backend differs from the baseline, 2 = bad input."""
-    parser = harness.Parser(SUITE, "Time fusing and observing, one UAV at a time and batched.")
+    parser = Parser(
+        "speed.transformations", "Time fusing and observing, one UAV at a time and batched."
+    )
     parser.add_argument("--agents", default=AGENTS, metavar="N,…", help=f"UAVs ({AGENTS})")
     options = parser.parse_args(arguments)
-    try:
-        config = harness.read_config(options)
-        agents = parse_agents(options.agents, config.experiment.missions.n_agents)
-        device = resolve_device(config.compute.device)
-        path: Path = harness.output_file(options.out, SUITE, device)
-        print(describe_device(device), flush=True)
-        found = run(config, agents, options.seconds_per_row)
-        figure = path.with_suffix(".png")
-        harness.write_json(path, SUITE, found)
-        draw(found, figure)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"error: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
-    print(rows_table(found))
-    print(maps_table(found))
-    print(f"{path}\n{figure}")
-    return int(any(row["status"].startswith("differs") for row in found["rows"]))
+    differs = False
+
+    def table(found: dict[str, Any]) -> str:
+        nonlocal differs
+        differs = any(row["status"].startswith("differs") for row in found["rows"])
+        return f"{rows_table(found)}\n{maps_table(found)}"
+
+    return parser.publish(options, _measure, table, draw) or int(differs)
+
+
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    agents = parse_agents(options.agents, config.experiment.missions.n_agents)
+    return run(config, device, agents, options.seconds_per_row)
 
 
 if __name__ == "__main__":

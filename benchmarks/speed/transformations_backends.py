@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks import harness, one_at_a_time, reference
-from benchmarks.harness import CPU, Timing
-from benchmarks.mid_mission import Batch, Round, as_plain, fly
-from benchmarks.one_at_a_time import Missions, fuse_whole_map, observe_all
-from benchmarks.transformations_maps import CHANNELS, ONE_THREAD
+from benchmarks.helpers import harness, one_at_a_time
+from benchmarks.helpers.harness import CPU, Timing
+from benchmarks.helpers.mid_mission import Batch, Round, as_plain, fly
+from benchmarks.helpers.one_at_a_time import Missions, fuse_whole_map, observe_all
+from benchmarks.reference import plain_mission
+from benchmarks.speed.transformations_maps import CHANNELS, ONE_THREAD
 from marl_framework.config.model import Config
 
 TOLERANCE = 1e-4
@@ -109,9 +110,9 @@ def counted_cells(plain: Missions, expected: NDArray[np.float32]) -> NDArray[np.
     squares = []
     for number in range(plain.agents):
         mission, agent = divmod(number, plain.n_agents)
-        seen = reference.footprint(geometry, plain.positions[mission][agent])
-        square = reference.square(seen, plain.readings[mission][agent])
-        squares.append(reference.area(square, geometry.lattice))
+        seen = plain_mission.footprint(geometry, plain.positions[mission][agent])
+        square = plain_mission.square(seen, plain.readings[mission][agent])
+        squares.append(plain_mission.area(square, geometry.lattice))
     pooled = {
         "entropy": expected[..., CHANNELS.index("probability")],
         "local_entropy": np.stack(squares),
@@ -220,7 +221,7 @@ class Bench:
         else:
             plain = recorded.plain.fresh()
             windowed = row.backend == "opencv windowed"
-            fuse = reference.fuse if windowed else fuse_whole_map
+            fuse = plain_mission.fuse if windowed else fuse_whole_map
             seen = np.stack(observe_all(plain, agents, fuse))
             timing = harness.measure(lambda: observe_all(plain, agents, fuse), self.seconds)
             way = "windowed" if windowed else "whole map"

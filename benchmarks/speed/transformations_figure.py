@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from benchmarks.helpers import figures
+from benchmarks.helpers.figures import BLUE, GREEN, ORANGE, PINK
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
 _STYLES = {
-    "opencv": ("#D55E00", "o", "-"),
+    "opencv": (ORANGE, "o", "-"),
     "opencv windowed": ("#E69F00", "s", "-"),
-    "opencv pool": ("#CC79A7", "^", "-"),
-    "kornia cpu": ("#0072B2", "D", "-"),
+    "opencv pool": (PINK, "^", "-"),
+    "kornia cpu": (BLUE, "D", "-"),
     "kornia cpu one thread": ("#8A7300", "*", "--"),
-    "kornia cuda": ("#009E73", "v", "-"),
+    "kornia cuda": (GREEN, "v", "-"),
     "kornia cuda compiled": ("#56B4E9", "P", "--"),
     "kornia cuda graph": ("#000000", "X", ":"),
 }
@@ -26,11 +25,10 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw the medians of all backends that ran, with bands from quartile to quartile.
 
     Args:
-        found: as `benchmarks.transformations.run` returns it.
+        found: as `benchmarks.speed.transformations.run` returns it.
         path: of the PNG.
     """
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(8, 5)
     axes = figure.subplots()
     for backend, (colour, marker, line) in _STYLES.items():
         rows = [r for r in found["rows"] if r["backend"] == backend and r["repeats"] is not None]
@@ -45,13 +43,9 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             agents, [row["lower_quartile"] for row in rows],
             [row["upper_quartile"] for row in rows], color=colour, alpha=0.2, linewidth=0,
         )  # fmt: skip
-    numbers = found["settings"]["agents"]
     axes.set(xscale="log", yscale="log", xlabel="UAVs at once")
     axes.set_ylabel("time per observation [s]: fuse what was heard, build 7 channels")
-    axes.set_xticks(numbers, [f"{n:,}" for n in numbers], minor=False)
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    figures.tick_at(axes, found["settings"]["agents"])
+    figures.tidy(axes)
     axes.legend(frameon=False)
-    axes.set_title(found["machine"]["device"], fontsize=10)
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path, found["machine"]["device"])

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import reference
-from benchmarks.harness import CPU, measure, threads
-from benchmarks.mid_mission import Batch, Round, as_plain
-from benchmarks.one_at_a_time import Missions, fuse_heard, fuse_whole_map
+from benchmarks.helpers.harness import CPU, measure, threads
+from benchmarks.helpers.mid_mission import Batch, Round, as_plain
+from benchmarks.helpers.one_at_a_time import Missions, fuse_heard, fuse_whole_map
+from benchmarks.reference import plain_mission
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.model import Config
 
@@ -28,7 +28,7 @@ class Baseline:
         self._m, self._g = missions, missions.geometry
         self._truth = np.zeros(self._g.cells, dtype=bool)
         self._rng = np.random.default_rng(0)
-        self._pooled = reference.area(missions.beliefs[0][0], self._g.lattice)
+        self._pooled = plain_mission.area(missions.beliefs[0][0], self._g.lattice)
 
     def ways(self) -> dict[str, Callable[[int, int], object]]:
         """Return what is timed, by name, in the order of a step."""
@@ -36,33 +36,35 @@ class Baseline:
         return {
             OWN: self._own_reading,
             HEARD: lambda e, i: fuse_heard(m, e * m.n_agents + i, fuse_whole_map),
-            "budget": lambda e, i: reference.budget(g, m.times[e]),
-            "agent_id": lambda e, i: reference.agent_id(g, i, m.n_agents),
-            "position": lambda e, i: reference.position(g, m.positions[e], i, m.heard[e][i]),
-            "entropy": lambda e, i: reference.entropy(reference.area(m.beliefs[e][i], g.lattice)),
+            "budget": lambda e, i: plain_mission.budget(g, m.times[e]),
+            "agent_id": lambda e, i: plain_mission.agent_id(g, i, m.n_agents),
+            "position": lambda e, i: plain_mission.position(g, m.positions[e], i, m.heard[e][i]),
+            "entropy": lambda e, i: plain_mission.entropy(
+                plain_mission.area(m.beliefs[e][i], g.lattice)
+            ),
             "local_entropy": self._local_entropy,
-            "probability": lambda e, i: reference.probability(self._pooled),
+            "probability": lambda e, i: plain_mission.probability(self._pooled),
             "footprint": self._footprint,
             ALL: self._all,
         }
 
-    def _seen(self, e: int, i: int) -> reference.Footprint:
-        return reference.footprint(self._g, self._m.positions[e][i])
+    def _seen(self, e: int, i: int) -> plain_mission.Footprint:
+        return plain_mission.footprint(self._g, self._m.positions[e][i])
 
     def _own_reading(self, e: int, i: int) -> None:
-        reading = reference.measure(self._g, self._truth, self._m.positions[e][i], self._rng)
+        reading = plain_mission.measure(self._g, self._truth, self._m.positions[e][i], self._rng)
         fuse_whole_map(self._m.beliefs[e][i], self._seen(e, i), reading, self._g.prior)
 
     def _local_entropy(self, e: int, i: int) -> object:
-        return reference.local_entropy(self._g, self._seen(e, i), self._m.readings[e][i])
+        return plain_mission.local_entropy(self._g, self._seen(e, i), self._m.readings[e][i])
 
     def _footprint(self, e: int, i: int) -> object:
         others = [self._seen(e, j) for j in self._m.heard[e][i] if j != i]
-        return reference.footprints(self._g, [self._seen(e, i)], others)
+        return plain_mission.footprints(self._g, [self._seen(e, i)], others)
 
     def _all(self, e: int, i: int) -> object:
         m = self._m
-        return reference.actor_observation(
+        return plain_mission.actor_observation(
             self._g, m.times[e], i, m.positions[e], m.heard[e][i], m.beliefs[e][i], m.readings[e]
         )
 

@@ -1,4 +1,6 @@
-"""When does a processor work, and when does it only look busy? `python -m benchmarks.utilisation`.
+"""When does a processor work, and when does it only look busy?
+
+    python -m benchmarks.speed.utilisation [--processes P] [--batch B]
 
 The actor judges observations for a while in three ways: one process, one observation at a time
 (batch 1); several processes doing the same; one process with a large batch. Then a team trains.
@@ -21,27 +23,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from benchmarks import harness
-from benchmarks.harness import number_text, usable_cores
-from benchmarks.learning import (
-    cpu_seconds,
-    learn,
-    peak_flops,
-    utilisation,
-    utilisation_monitor,
-)
-from benchmarks.training import add_device, flops_of, read_options, with_overrides
-from marl_framework.algorithms.coma import mission_sizes
-from marl_framework.config.errors import ConfigError
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import Parser, check_between, with_overrides, with_steps
+from benchmarks.helpers.hardware import cpu_seconds, peak_flops, utilisation, utilisation_monitor
+from benchmarks.helpers.harness import number_text, usable_cores
+from benchmarks.helpers.networks_alone import flops_of
+from benchmarks.helpers.short_training import learn
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import autocast, describe_device, resolve_precision, synchronize
-from marl_framework.networks.convolutional import ActorNetwork
+from marl_framework.device import autocast, resolve_precision, synchronize
+from marl_framework.networks.registry import make_actor
 
-SUITE = "utilisation"
 _START = 300.0  # seconds that processes may take to get ready
 
 
@@ -55,10 +48,10 @@ class Judge:
     """
 
     def __init__(self, config: Config, device: torch.device, batch: int) -> None:
-        sizes, actor = mission_sizes(config), config.networks.actor
+        sizes = config.network_sizes
         self.batch, self.device = batch, device
         self.precision = resolve_precision(config.compute.precision, device)
-        self._network = ActorNetwork(sizes, actor.conv_channels, actor.hidden_dim).to(device)
+        self._network = make_actor(config.networks, config.compute, sizes).to(device)
         self._maps = torch.rand(batch, sizes.actor_channels, *sizes.shape, device=device)
 
     @torch.no_grad()
@@ -121,7 +114,7 @@ def run(
     """Measure the four ways.
 
     Args:
-        config: networks and training; `n_episodes` training steps are made.
+        config: networks and training; `learning.training_steps` are made.
         device: where.
         seconds: of each of the first three.
         processes: at once.
@@ -130,8 +123,7 @@ def run(
     Returns:
         `settings`, `machine`, `peak_flops_per_s`, `flops_per_sample`, `rows`.
     """
-    machine = harness.describe_machine(device)
-    harness.warn_if_busy(machine)
+    machine = harness.announce_machine(device)
     single, large = Judge(config, device, 1), Judge(config, device, batch)
     peak, flops = peak_flops(device, single.precision), flops_of(single.once)
     rows = []
@@ -169,7 +161,7 @@ def run(
 
 
 def utilisation_names() -> tuple[str, ...]:
-    """Return the names that `learning.utilisation` gives its figures."""
+    """Return the names that `hardware.utilisation` gives its figures."""
     return ("reported", "reported_peak", "sm_activity", "sm_occupancy")
 
 
@@ -216,13 +208,12 @@ def table(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw reported utilisation beside the share of the peak."""
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.make_figure(8, 3.6)
     axes = figure.subplots()
     rows = found["rows"]
     for shift, name, colour, label in (
         (-0.2, "reported", "#999999", "reported utilisation"),
-        (0.2, "share_of_peak", "#0072B2", "model FLOP/s, share of the peak"),
+        (0.2, "share_of_peak", figures.BLUE, "model FLOP/s, share of the peak"),
     ):
         heights = [100 * (row[name] or 0) for row in rows]
         bars = axes.bar(
@@ -231,35 +222,27 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         axes.bar_label(bars, fmt="%.0f %%")
     axes.set_xticks(range(len(rows)), [row["name"].replace(", ", "\n") for row in rows])
     axes.set(ylabel="%", ylim=(0, 115))
-    axes.spines[["top", "right"]].set_visible(False)
+    figures.tidy(axes, grid=False)
     axes.legend(frameon=False, ncols=2, loc="upper left")
-    figure.suptitle(found["machine"]["device"], fontsize=10)
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path, found["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Compare reported with real utilisation.")
-    add_device(parser)
-    parser.set_defaults(config="params_fast.yaml")
+    parser = Parser(
+        "speed.utilisation", "Compare reported with real utilisation.", "params_fast.yaml"
+    )
     parser.add_argument("--processes", type=int, default=6, metavar="P", help="at once (6)")
     parser.add_argument("--batch", type=int, default=2048, metavar="B", help="the large one (2048)")
     parser.add_argument("--steps", type=int, default=5, metavar="S", help="training steps (5)")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    for name, most in (("processes", 256), ("batch", 10**6)):
-        if not 1 <= getattr(options, name) <= most:
-            raise ConfigError(f"--{name} {getattr(options, name)}: must lie in 1 … {most}")
-    options.overrides.append(f"learning.training_steps={options.steps}")
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
-    config = with_overrides(config, f"compute.device={device}")
-    found = run(config, device, options.seconds_per_row, options.processes, options.batch)
-    return harness.publish(path, SUITE, found, table, draw)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    check_between("--processes", options.processes, 1, 256)
+    check_between("--batch", options.batch, 1, 10**6)
+    config = with_overrides(with_steps(config, options.steps), f"compute.device={device}")
+    return run(config, device, options.seconds_per_row, options.processes, options.batch)
 
 
 if __name__ == "__main__":

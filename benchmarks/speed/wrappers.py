@@ -1,6 +1,6 @@
 """What flying through another library's interface costs: joint steps a second, core and wrappers.
 
-    python -m benchmarks.wrappers [--num-envs 1,64] [--cpu-time] [--out FILE.json]
+    python -m benchmarks.speed.wrappers [--num-envs 1,64] [--cpu-time] [--out FILE.json]
 
 A joint step is one move of all UAVs of one mission, with its observations and, once an episode,
 the reset. Everybody flies random actions drawn beforehand, whole episodes, medians. The core row is
@@ -24,19 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import harness
-from benchmarks.harness import duration_text, number_text
-from benchmarks.training import add_device, read_options
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, parse_numbers
+from benchmarks.helpers.harness import duration_text, number_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 
-SUITE = "wrappers"
-NUM_ENVS = (1, 64)
+NUM_ENVS = "1,64"
 MOST_ENVS = 2**16
 
 Episode = Callable[[], object]
@@ -151,23 +149,18 @@ def run(
     Returns:
         `settings`, `machine` and `rows`.
     """
-    found: dict[str, Any] = {
-        "settings": {
-            "num_envs": list(num_envs),
-            "seconds_per_row": seconds,
-            "clock": "CPU time of one thread" if cpu_time else "time that passed",
-            "joint_step": "one move of all UAVs of one mission, its observations, resets included",
-            "configuration": config_to_dict(config),
-        },
-        "machine": harness.describe_machine(device),
+    machine = harness.announce_machine(device)
+    clock = time.process_time if cpu_time else time.perf_counter
+    with harness.threads(1 if cpu_time else torch.get_num_threads()):
+        rows = list(_rows(config, device, num_envs, seconds, clock))
+    settings = {
+        "num_envs": list(num_envs),
+        "seconds_per_row": seconds,
+        "clock": "CPU time of one thread" if cpu_time else "time that passed",
+        "joint_step": "one move of all UAVs of one mission, its observations, resets included",
+        "configuration": config_to_dict(config),
     }
-    if not cpu_time:
-        harness.warn_if_busy(found["machine"])
-        rows = list(_rows(config, device, num_envs, seconds, time.perf_counter))
-        return {**found, "rows": rows}
-    with harness.threads(1):
-        rows = list(_rows(config, device, num_envs, seconds, time.process_time))
-    return {**found, "rows": rows}
+    return {"settings": settings, "machine": machine, "rows": rows}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -188,28 +181,20 @@ def table(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = harness.Parser(SUITE, "Time the core and its wrappers for other libraries.")
-    add_device(parser)
-    parser.add_argument(
-        "--num-envs", default=",".join(map(str, NUM_ENVS)), metavar="E,E,…", help="missions at once"
-    )
+    parser = Parser("speed.wrappers", "Time the core and its wrappers for other libraries.")
+    parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
     parser.add_argument("--cpu-time", action="store_true", help="of one thread; CPU only")
-    options = parser.parse_args(arguments)
-    return harness.answer(options.out, lambda: _measured(options))
+    return parser.publish(parser.parse_args(arguments), _measure, table)
 
 
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    num_envs = _numbers(options.num_envs)
-    config, device, path = read_options(options, SUITE)
-    print(describe_device(device), flush=True)
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    num_envs = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
     if options.cpu_time and device.type != "cpu":
         raise ConfigError(f"--cpu-time: has no meaning on {device}; use --device cpu")
     try:
-        found = run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
+        return run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
     except ModuleNotFoundError as error:  # names the extra to install
         raise ConfigError(str(error)) from error
-    return harness.publish(path, SUITE, found, table)
 
 
 def _rows(
@@ -260,14 +245,6 @@ def _tensordict_episode(env: Any, draws: Tensor) -> Episode:
             _, current = env.step_and_maybe_reset(current.set(("uavs", "action"), chosen))
 
     return episode
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the numbers of missions of a command line."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_ENVS for part in parts):
-        raise ConfigError(f"--num-envs {text}: give numbers from 1 to {MOST_ENVS}, as in 1,64")
-    return [int(part) for part in parts]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Does a training survive being killed? `python -m benchmarks.kill_and_resume --count 25`.
+"""Does a training survive being killed? `python -m tests.soak.kill_and_resume --count 25`.
 
 Each of the trainings of `params_test.yaml` is killed with SIGKILL at a random moment and resumed,
 again and again until it ends by itself. Then its weights and results must equal those of a run
@@ -22,7 +22,7 @@ from typing import Any
 from marl_framework.command_line import Parser
 from marl_framework.runs.checkpoint import load_checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = ("logging.checkpoint_interval=1", "logging.checkpoints_kept=2")
 _MOST_KILLS = 200
 _READY = "run folder:"

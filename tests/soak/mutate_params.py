@@ -1,4 +1,4 @@
-"""Does any params file crash a training? `python -m benchmarks.mutate_params --count 2000`.
+"""Does any params file crash a training? `python -m tests.soak.mutate_params --count 2000`.
 
 Files are `params_test.yaml` with a few keys of another type, out of range, missing, extra, huge
 or not a number. Each must either train a step, or end with exit code 2 and one line that names

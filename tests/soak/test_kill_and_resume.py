@@ -1,13 +1,13 @@
-"""One of the kills that `benchmarks.kill_and_resume` makes many of."""
+"""One of the kills that `tests.soak.kill_and_resume` makes many of."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.kill_and_resume import check, kill_and_resume
+from tests.soak.kill_and_resume import check, kill_and_resume
 
 
-def test_a_killed_training_ends_like_one_that_was_not(tmp_path: Path, capsys) -> None:
+def test_a_killed_training_ends_like_one_that_was_not(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     assert kill_and_resume(runs, 1, seed=29, most_kills=1) == []
     # The check itself sees what is wrong.

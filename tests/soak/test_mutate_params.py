@@ -1,4 +1,4 @@
-"""A hundred of the params files that `benchmarks.mutate_params` tries thousands of."""
+"""A hundred of the params files that `tests.soak.mutate_params` tries thousands of."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.test_config_mutations import CHANGES, change
 
-from benchmarks.mutate_params import mutate, outcome
 from marl_framework.config.loading import config_to_dict, load_config
+from tests.config.test_mutations import CHANGES, change
+from tests.soak.mutate_params import mutate, outcome
 
 
 @given(CHANGES, st.integers(min_value=0))
@@ -35,10 +36,12 @@ def test_a_mutated_file_trains_a_step_or_is_one_clear_line(
     assert how in ("trained", "refused"), text
 
 
-def test_the_harness_tells_a_crash_from_a_refusal(tmp_path: Path, monkeypatch) -> None:
+def test_the_harness_tells_a_crash_from_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = config_to_dict(load_config("params_test"))
     assert outcome(tree, tmp_path)[0] == "trained"
-    monkeypatch.setattr("benchmarks.mutate_params.train", lambda _: 1 // 0)
+    monkeypatch.setattr("tests.soak.mutate_params.train", lambda _: 1 // 0)
     how, text = outcome(tree, tmp_path)
     assert how == "failed"
     assert "ZeroDivisionError" in text
