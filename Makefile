@@ -7,7 +7,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 SCRIPTS := train_with_backup.sh .ci/run
-BENCHMARKS := $(filter transformations rollout training wrappers,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
+  speed.utilisation
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint type bench docs clean
@@ -34,7 +35,7 @@ lint: $(STAMP) ## ruff (rules and format) and shellcheck
 type: $(STAMP) ## mypy
 	$(RUN) -m mypy
 
-bench: $(STAMP) ## every benchmark; each prints a table and writes JSON
+bench: $(STAMP) ## the benchmarks that take minutes on a CPU (BENCHMARKS); each prints a table, writes JSON
 	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
 
 docs: $(STAMP) ## pages and API reference in site/; a warning is an error

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import ablation
+from benchmarks.learning import ablation
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.loading import resolve_config_path as at
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import reference as ref
-from benchmarks.reference import Geometry
+from benchmarks.reference import plain_mission as ref
+from benchmarks.reference.plain_mission import Geometry
 from marl_framework.config.model import Config
 
 # With four pixels at 90°, a cell is half as long as the lowest altitude: 2.5 m of 5 m.

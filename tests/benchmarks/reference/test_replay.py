@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import record, replay
+from benchmarks.reference import record, replay
 from marl_framework.mission import fusion, lattice, reward
 from marl_framework.observations import builder, channels
 from tests.conftest import DEVICES
 
-FOLDER = Path(__file__).parent / "data" / "replay"
+FOLDER = Path(__file__).parents[2] / "data" / "replay"
 CASE = FOLDER / "case_01.npz"
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import comparison, harness
+from benchmarks.helpers import harness
+from benchmarks.speed import comparison
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import harness, wrappers
+from benchmarks.helpers import harness
+from benchmarks.speed import wrappers
 from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
 
@@ -78,7 +79,7 @@ def test_a_missing_library_and_bad_numbers_end_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert wrappers.main([*SMALL, "--num-envs", "1,x"]) == 2
-    assert capsys.readouterr().err.startswith("error: --num-envs 1,x: give numbers from 1 to")
+    assert capsys.readouterr().err.startswith("error: --num-envs 1,x: give whole numbers")
     monkeypatch.delitem(sys.modules, "marl_framework.integrations.pettingzoo", raising=False)
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     out = str(tmp_path / "found.json")
