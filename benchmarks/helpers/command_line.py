@@ -24,7 +24,7 @@ from marl_framework.config.loading import (
     resolve_config_path,
 )
 from marl_framework.config.model import Config
-from marl_framework.device import resolve_device
+from marl_framework.device import resolve_device, resolve_precision
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -147,6 +147,7 @@ def read_options(options: argparse.Namespace, suite: str) -> tuple[Config, torch
     ]
     config = _read_config(options, [*options.overrides, *short])
     device = resolve_device(config.compute.device)
+    resolve_precision(config.compute.precision, device)
     return config, device, output_file(options.out, suite, device)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.speed.rollout [--num-envs 1,16,64] [--policy random|actor]
 
 One joint step is one move of all UAVs of one mission, with all that learning needs of it: random
-draws, the actor's observations, actions, the critic's states, readings, reward, messages, fusion,
+draws, the actor's observations, actions, the critic's maps, readings, reward, messages, fusion,
 and the rollout that keeps them. Whole episodes are collected as in training, so the start of an
 episode counts too. The policy `random` chooses evenly among the allowed actions; `actor` asks an
 untrained network of the configured size. Rows with `compiled` false have `compute.compile` off.
@@ -49,7 +49,7 @@ NUM_ENVS = "1,16,64"
 MOST_ENVS = 2**20
 MOST_EAGER = 16  # with more missions plain operators take minutes on a CPU and tell nothing new
 POLICIES = ("random", "actor")
-STAGES = ("draw", "observe", "policy", "critic_state", "measure", "reward", "hear_and_fuse",
+STAGES = ("draw", "observe", "policy", "critic_maps", "measure", "reward", "hear_and_fuse",
           "reset", OTHER)  # fmt: skip
 MEMORY_ENVS = (16, 64)
 SETTLED = 50  # episodes; whatever is made once has been made by then
@@ -107,8 +107,8 @@ class Flight:
             (environment._fusion, "fuse_heard", "hear_and_fuse"),
             (environment._fusion, "measure", "measure"),
             (environment._fusion, "fuse_global", "reward"),
-            (task.builder, "actor", "observe"),
-            (task.builder, "critic", "critic_state"),
+            (task, "observe", "observe"),
+            (task, "critic_maps", "critic_maps"),
             (task, "choose_in_order", "policy"),
             (task, "reset", "reset"),
         ]
@@ -314,7 +314,7 @@ def rows_table(found: dict[str, Any]) -> str:
         for row in found["rows"]
     ]
     title = (
-        "A joint step is one move of all UAVs of one mission, with observations, critic states "
+        "A joint step is one move of all UAVs of one mission, with observations, critic maps "
         f"and reward; policy: {found['settings']['policy']}"
     )
     return harness.table_text(title, header, lines)

@@ -125,7 +125,10 @@ def measure_axis(
     rows = []
     for value in axis.quick if quick else axis.values:
         changed = with_overrides(
-            config, f"environment.num_envs={MISSIONS}", *axis.setting(config, value)
+            config,
+            f"environment.num_envs={MISSIONS}",
+            "learning.symmetries=false",  # nothing is learned, and not every lattice has them
+            *axis.setting(config, value),
         )
         flight = Flight(changed, changed.environment.num_envs, device)
         step = harness.measure(flight.episode, seconds, device).per(changed.episode_length)

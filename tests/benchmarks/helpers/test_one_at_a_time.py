@@ -10,6 +10,7 @@ import pytest
 from benchmarks.helpers import one_at_a_time
 from benchmarks.helpers.one_at_a_time import Missions
 from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Geometry
 from marl_framework.config.loading import load_config
 
 
@@ -47,11 +48,8 @@ def test_observing_fuses_in_place(recorded):
 
 
 def test_bytes_are_those_of_a_count_by_hand():
-    geometry = replace(
-        plain_mission.Geometry.of(load_config("params_test.yaml")),
-        lattice=(2, 2, 3),
-        cells=(40, 40),
-    )
+    config = load_config("params_test.yaml")
+    geometry = replace(Geometry.of(config), lattice=(2, 2, 3), cells=(40, 40))
     ones = [np.full((n, n), 0.9, np.float32) for n in (10, 20)]
     missions = Missions(geometry, [0], [[(0, 0, 0), (1, 1, 1)]], [[[0, 1], [1]]], [ones], [[]])
     sides = [side[0] for side in geometry.sides]
