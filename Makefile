@@ -10,7 +10,8 @@ BASE := $(VENV)/.base
 FULL := $(VENV)/.full
 EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,docs
 SCRIPTS := train_with_backup.sh .ci/run
-BENCHMARKS := $(filter transformations rollout training wrappers,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
+  speed.utilisation
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint type bench docs clean
@@ -37,7 +38,7 @@ lint: $(FULL) ## ruff (rules and format) and shellcheck
 type: $(FULL) ## mypy
 	$(RUN) -m mypy
 
-bench: $(FULL) ## every benchmark; each prints a table and writes JSON
+bench: $(FULL) ## the benchmarks that take minutes on a CPU (BENCHMARKS); each prints a table, writes JSON
 	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
 
 docs: $(FULL) ## pages and API reference in site/; a warning is an error

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import kill_and_resume, mutate_params
 from marl_framework import doctor, evaluate, export, history, main
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.command_line import plain_warnings
 from marl_framework.config.loading import ConfigWarning, config_to_dict, load_config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.checkpoint import save_checkpoint
+from tests.soak import kill_and_resume, mutate_params
 
 ROOT = Path(__file__).parents[1]
 
