@@ -40,6 +40,7 @@ from .planners import (
     RandomPlanner as RandomPlanner,
 )
 from .planners.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
+from .planners.protocol import Decision as Decision
 from .runs.checkpoint import (
     load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint,
