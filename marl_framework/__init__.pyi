@@ -33,6 +33,7 @@ from .observations.builder import ObservationBuilder as ObservationBuilder, Seen
 from .observations.task import MissionTask as MissionTask
 from .planners import (
     CoveragePlanner as CoveragePlanner,
+    Decision as Decision,
     InformationGainPlanner as InformationGainPlanner,
     LearnedPlanner as LearnedPlanner,
     OraclePlanner as OraclePlanner,
@@ -40,7 +41,6 @@ from .planners import (
     RandomPlanner as RandomPlanner,
 )
 from .planners.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
-from .planners.protocol import Decision as Decision
 from .runs.checkpoint import (
     load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint,
