@@ -115,21 +115,19 @@ def test_the_algorithm_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> Non
     assert half != resumed == weights("whole")
 
 
-class Parsed(Exception):
-    """Carries what a command line understood, instead of what it would do."""
-
-
 def parsed(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    parse = argparse.ArgumentParser.parse_args
+    """Return what a command line understands, and do nothing of it."""
+    parse, found = argparse.ArgumentParser.parse_args, []
 
     def stop(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> None:
-        raise Parsed(parse(parser, args, namespace))
+        found.append(parse(parser, args, namespace))
+        raise SystemExit
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    with pytest.raises(Parsed) as found:
+    with pytest.raises(SystemExit):
         importlib.import_module(module).main(arguments)
-    monkeypatch.undo()
-    return found.value.args[0]
+    (options,) = found
+    return options
 
 
 @pytest.mark.parametrize(("block", "command"), OURS, ids=_label)
