@@ -10,13 +10,14 @@ import pytest
 import marl_framework
 
 NAMES = [
-    "ActorNetwork",
+    "Algorithm",
     "COMAWrapper",
     "Camera",
     "Config",
     "ConfigError",
+    "ConvolutionalNetwork",
     "CoveragePlanner",
-    "CriticNetwork",
+    "Decision",
     "FlightRecord",
     "InformationGainPlanner",
     "Lattice",
@@ -52,7 +53,7 @@ NAMES = [
     "fly",
     "load_checkpoint",
     "load_config",
-    "mission_sizes",
+    "make_algorithm",
     "resolve_device",
     "save_checkpoint",
 ]

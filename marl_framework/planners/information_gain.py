@@ -86,9 +86,9 @@ class InformationGainPlanner:
         found: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            scores = self.scores(state, i, goals[:, i], chosen)
             # Equal actions stay equal, whatever rounding makes of them: the first one is taken.
-            action = scores.round(decimals=2).masked_fill(~mask, -torch.inf).argmax(-1)
+            scores = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
+            action = scores.masked_fill(~mask, -torch.inf).argmax(-1)
             where = action.view(-1, 1, 1).expand(-1, 1, 3)
             chosen.append(goals[:, i].gather(1, where).squeeze(1))
             found.append(scores * mask)

@@ -94,7 +94,8 @@ def cells_in_view(env: MissionEnvironment, position: torch.Tensor) -> set[tuple[
 def test_the_best_allowed_action_is_taken() -> None:
     env, state = some_missions()
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
-    actions, masks = planner.act(state, env.generator)
+    actions, masks, _, reported = planner.act(state, env.generator)
+    assert reported is not None
     goals = env.lattice.destinations(state.positions)
     goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
     after = env.lattice.move(state.positions, actions)
@@ -102,6 +103,22 @@ def test_the_best_allowed_action_is_taken() -> None:
         scores = planner.scores(state, i, goals[:, i], [after[:, j] for j in range(i)])
         best = scores.masked_fill(~masks[:, i], -torch.inf).argmax(-1)
         assert torch.equal(actions[:, i], best)
+        torch.testing.assert_close(reported[:, i], scores * masks[:, i], rtol=0, atol=0.006)
+    flown = reported.masked_fill(~masks, -torch.inf).argmax(-1)
+    assert torch.equal(flown, actions)
+
+
+def test_actions_that_rounding_alone_tells_apart_are_reported_as_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, state = some_missions()
+    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
+    rising = torch.linspace(1.0, 1.0001, env.lattice.num_actions)
+    monkeypatch.setattr(planner, "scores", lambda state, *_: rising.expand(len(state.t), -1))
+    actions, masks, _, reported = planner.act(state, env.generator)
+    assert reported is not None
+    assert torch.equal(actions, masks.int().argmax(-1))  # the first that is allowed
+    assert torch.equal(reported.masked_fill(~masks, -torch.inf).argmax(-1), actions)
 
 
 def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
