@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
+
+from marl_framework.config.errors import ConfigWarning
 
 BAD_INPUT = 2
 """Exit code."""
@@ -43,6 +47,16 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
         metavar="RUN_OR_FILE",
         help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
     )
+
+
+@contextmanager
+def told_warnings(tell: bool = True) -> Iterator[None]:
+    """Print what is odd about a configuration, one line each, where `tell` is set."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigWarning)
+        yield
+    for line in dict.fromkeys(str(warning.message) for warning in caught if tell):
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def to_pipe(main: Callable[[], int]) -> int:

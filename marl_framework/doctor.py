@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import Parser, add_overrides, to_pipe
+from marl_framework.command_line import Parser, add_overrides, to_pipe, told_warnings
 
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
@@ -59,7 +59,8 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     from marl_framework.device import resolve_device
 
     try:
-        config = load_config(resolve_config_path(config_name), overrides)
+        with told_warnings():
+            config = load_config(resolve_config_path(config_name), overrides)
         device = resolve_device(config.compute.device)
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct the key it names")]

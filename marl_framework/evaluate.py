@@ -16,7 +16,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides, to_pipe
+from marl_framework.command_line import (
+    BAD_INPUT,
+    Parser,
+    add_checkpoint,
+    add_overrides,
+    to_pipe,
+    told_warnings,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import TERRAINS
@@ -85,7 +92,8 @@ def _run(options: argparse.Namespace) -> None:
     names = _policy_names(options.policies)
     check_numbers(options.missions, options.seed)
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
-    configs = _configurations(options, checkpoint)
+    with told_warnings():
+        configs = _configurations(options, checkpoint)
     device = resolve_device(next(iter(configs.values())).compute.device)
 
     def prepare(config: Config) -> comparison.Comparison:

@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides
+from marl_framework.command_line import (
+    BAD_INPUT,
+    Parser,
+    add_checkpoint,
+    add_overrides,
+    told_warnings,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
@@ -81,7 +87,8 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options.format, out)
     checkpoint = find_checkpoint(options.checkpoint)
-    config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
+    with told_warnings():
+        config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
     actor = trained_team(config, checkpoint, "cpu").modules["actor"].eval()
     module: Module = PortableActor(actor)
     if options.observations:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
-from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, told_warnings
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.evaluation.commands import deploy, fly_baseline
@@ -143,19 +142,15 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
             overrides.append(f"{key}={getattr(options, short)}")
     if options.device is not None:
         overrides.append(f"compute.device={options.device}")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConfigWarning)
+    with told_warnings(ranks.leads):
         config = load_config(resolve_config_path(name), overrides)
-    for warning in caught if ranks.leads else ():
-        print(f"warning: {warning.message}", file=sys.stderr)
     if options.run_name is not None:
         check_run_name(options.run_name)
     _check_options(options, config, ranks)
     if options.checkpoint is None:
         return config, None
     checkpoint = find_checkpoint(options.checkpoint)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # said above
+    with told_warnings(False):  # said above
         return mission_config(name, overrides, checkpoint), checkpoint
 
 

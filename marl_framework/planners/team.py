@@ -18,6 +18,7 @@ from marl_framework.config.loading import (
     config_to_dict,
     load_config,
     resolve_config_path,
+    saved_by_us,
 )
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import load_checkpoint
@@ -71,9 +72,10 @@ def mission_config(
     saved = checkpoint.payload.get("config")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
+    with saved_by_us():
+        trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
-        return config_from_dict(saved, source, overrides)
-    trained = config_to_dict(config_from_dict(saved, source))
+        return config_from_dict(trained, source, overrides)
     path = resolve_config_path(file)
     flown = config_to_dict(load_config(path, overrides))
     flown["observation"] = trained["observation"]

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
+from marl_framework.config.former import RENAMED
+from marl_framework.config.loading import (
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    saved_by_us,
+)
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint_store import newest_checkpoint
@@ -48,13 +54,14 @@ def find_run(
         directory: `logging.directory`.
         name: of the run.
         config: what the training is to go on with.
-        allowed: keys that may differ from the checkpoint's configuration.
+        allowed: keys that may differ from the checkpoint's configuration, or former names of them.
         report: shows a warning about damaged checkpoints.
 
     Raises:
         ConfigError: the run is being trained, its checkpoints are unreadable, or other keys
             differ; names them.
     """
+    allowed = [RENAMED.get(key, key) for key in allowed]
     for key in allowed:
         if key not in KEYS and key not in SECTIONS:
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
@@ -139,9 +146,12 @@ def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Co
         saved = payload.get("config")
         if not isinstance(saved, Mapping):
             raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-        return config_from_dict(saved, f"configuration in {run.checkpoints}")
-    # Killed before the first checkpoint, or before the configuration was written.
-    return load_config(run.config_file) if run.config_file.exists() else now
+        with saved_by_us():
+            return config_from_dict(saved, f"configuration in {run.checkpoints}")
+    if not run.config_file.exists():  # killed before it was written
+        return now
+    with saved_by_us():
+        return load_config(run.config_file)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
