@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
@@ -21,7 +20,7 @@ from marl_framework.config.loading import (
     saved_by_us,
 )
 from marl_framework.config.model import Config
-from marl_framework.runs.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, misfit
 
 
 @dataclass(frozen=True)
@@ -94,20 +93,11 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     actor, saved = team.modules["actor"], checkpoint.payload.get("actor")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
-    ours = {name: _shape(value) for name, value in actor.state_dict().items()}
-    theirs = {str(name): _shape(value) for name, value in saved.items()}
-    for name in ours | theirs:
-        if ours.get(name) != theirs.get(name):
-            raise ConfigError(
-                f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {name} "
-                f"is {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here; keep "
-                "lattice, num_actions, observation and networks.actor as they were in training"
-            )
+    where = misfit(actor.state_dict(), saved)
+    if where is not None:
+        raise ConfigError(
+            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
+            "keep lattice, num_actions, observation and networks.actor as they were in training"
+        )
     actor.load_state_dict(dict(saved))
     return team
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"

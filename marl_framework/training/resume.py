@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.former import RENAMED
@@ -20,6 +19,7 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
+from marl_framework.runs.checkpoint import misfit
 from marl_framework.runs.checkpoint_store import newest_checkpoint
 from marl_framework.runs.files import read_json
 from marl_framework.runs.folder import RunFolder
@@ -130,15 +130,13 @@ def check_fit(network: str, ours: Mapping[str, Any], saved: object) -> None:
     """
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint: it lacks the key {network}; it is of another version")
-    shapes = [{str(n): _shape(v) for n, v in state.items()} for state in (ours, saved)]
-    for name in shapes[0] | shapes[1]:
-        here, there = (found.get(name, "absent") for found in shapes)
-        if here != there:
-            raise ConfigError(
-                f"checkpoint: its {network} does not fit the configuration: {name} is {there} "
-                f"there, {here} here; lattice, num_actions, observation and networks.{network} "
-                "cannot change in a run; start a new one"
-            )
+    where = misfit(ours, saved)
+    if where is not None:
+        raise ConfigError(
+            f"checkpoint: its {network} does not fit the configuration: {where}; lattice, "
+            f"num_actions, observation and networks.{network} cannot change in a run; start a new "
+            "one"
+        )
 
 
 def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Config) -> Config:
@@ -160,9 +158,3 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         flat |= _flat(value, f"{path}.") if path in SECTIONS else {path: value}
     return flat
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -43,16 +43,11 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
 
     earlier = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
-        with _ended_if_stuck() if ranks.count > 1 else _nothing():
+        with _ended_if_stuck() if ranks.count > 1 else nullcontext():
             yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager
