@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "dump_config",
     "load_config",
     "resolve_config_path",
+    "saved_by_us",
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -94,6 +96,14 @@ def config_from_dict(
         ConfigError: as of `load_config`.
     """
     return _build([(source, d)], source, overrides)
+
+
+@contextmanager
+def saved_by_us() -> Iterator[None]:
+    """Return a context for what a run or a checkpoint holds: it may keep its former names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        yield
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
@@ -18,9 +17,10 @@ from marl_framework.config.loading import (
     config_to_dict,
     load_config,
     resolve_config_path,
+    saved_by_us,
 )
 from marl_framework.config.model import Config
-from marl_framework.runs.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, misfit
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,10 @@ def mission_config(
     saved = checkpoint.payload.get("config")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
+    with saved_by_us():
+        trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
-        return config_from_dict(saved, source, overrides)
-    trained = config_to_dict(config_from_dict(saved, source))
+        return config_from_dict(trained, source, overrides)
     path = resolve_config_path(file)
     flown = config_to_dict(load_config(path, overrides))
     flown["observation"] = trained["observation"]
@@ -92,20 +93,11 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     actor, saved = team.modules["actor"], checkpoint.payload.get("actor")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
-    expected = {name: _shape(value) for name, value in actor.state_dict().items()}
-    found = {str(name): _shape(value) for name, value in saved.items()}
-    for name in expected | found:
-        if expected.get(name) != found.get(name):
-            raise ConfigError(
-                f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {name} "
-                f"is {found.get(name, 'absent')} instead of {expected.get(name, 'absent')}; keep "
-                "lattice, num_actions, observation and networks.actor as in training"
-            )
+    where = misfit(actor.state_dict(), saved)
+    if where is not None:
+        raise ConfigError(
+            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
+            "keep lattice, num_actions, observation and networks.actor as they were in training"
+        )
     actor.load_state_dict(dict(saved))
     return team
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"

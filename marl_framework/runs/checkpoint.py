@@ -17,7 +17,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
-__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "save_checkpoint"]
+__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "misfit", "save_checkpoint"]
 
 FORMAT = 1
 """Version of the layout; a file of another one is refused."""
@@ -91,6 +91,22 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if signed is None:
         raise ConfigError(f"checkpoint {path}: it lacks its checksum, so it may be damaged")
     return dict(payload)
+
+
+def misfit(ours: Mapping[str, Any], saved: Mapping[Any, Any]) -> str | None:
+    """Return where the tensors of a saved network differ in shape from ours; None: nowhere."""
+    here = {name: _shape(value) for name, value in ours.items()}
+    there = {str(name): _shape(value) for name, value in saved.items()}
+    for name in here | there:
+        if here.get(name) != there.get(name):
+            return f"{name} is {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
+    return None
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return "x".join(str(length) for length in value.shape) or "a number"
 
 
 def _signed(archive: memoryview) -> bytearray:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -48,16 +48,11 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     caught = _SIGNALS[:2] if ignored else _SIGNALS
     earlier = {number: signal.signal(number, interrupt) for number in caught}
     try:
-        with _ended_if_stuck() if ranks.count > 1 else _nothing():
+        with _ended_if_stuck() if ranks.count > 1 else nullcontext():
             yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager
