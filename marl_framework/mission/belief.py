@@ -1,4 +1,4 @@
-"""Beliefs of single cells: Bayes update, entropy, weight."""
+"""Beliefs of single cells: rule of Bayes, entropy, weight."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def entropy_left(rates: Tensor) -> Tensor:
 
 
 def _wrong(rates: Tensor) -> Tensor:
-    """Return how likely a positive and a negative reading is wrong, before either is as likely."""
+    """Return how likely a positive and a negative reading are wrong, from a belief of 0.5."""
     miss, false_alarm = rates.unbind(-1)
     wrong = false_alarm / (false_alarm + (1 - miss)), miss / (miss + (1 - false_alarm))
     return torch.stack(wrong, -1)

@@ -1,7 +1,7 @@
 """The downward camera: footprints, windows of the map and readings.
 
-Geometry depends on the lattice position alone, so all of it is computed once, in float64
-on the host, and looked up afterwards.
+Geometry depends on the lattice position alone: it is computed once, in float64 on the host,
+and looked up afterwards.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from marl_framework.mission.area import area_weights, interval_overlap
 from marl_framework.mission.belief import reading_odds, reading_shift
 from marl_framework.mission.sensor import error_rates
 
-_EPS = 1e-9  # keeps floors of values that are whole numbers up to rounding on the right side
+_EPS = 1e-9  # floors of whole numbers stay right where rounding has made them smaller
 
 
 class Footprint(NamedTuple):
-    """What each UAV sees, in map cells; every field is [E, N] int64."""
+    """What each UAV sees [cells of the map]; every field is [E, N] int64."""
 
     row0: Tensor
     """First row on the map (rows run along x)."""

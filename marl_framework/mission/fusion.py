@@ -1,8 +1,8 @@
 """Updates of beliefs in footprint windows: nothing here passes over a whole map.
 
-Each update exists twice: in plain PyTorch operators, which run on every device and compile
-whole, and as compiled loops for the CPU. Both keep the pooled maps and the information sums
-of the state up to date; tests hold them equal.
+Each update exists twice: in plain PyTorch operators, for every device and for `torch.compile`,
+and in compiled loops for the CPU. Both keep the pooled maps and the information sums of the
+state up to date; tests compare them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from marl_framework.mission.state import MissionState
 class WindowFusion:
     """Takes readings and puts them into beliefs.
 
-    Every method takes `active`, the missions to touch, [E] bool; the others keep every bit.
+    Every method takes `active`, the missions to update, [E] bool; the others do not change.
 
     Args:
         config: the mission.
@@ -69,8 +69,8 @@ class WindowFusion:
     def fuse_heard(self, state: MissionState, active: Tensor) -> None:
         """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
 
-        A UAV's own reading is in its belief already. The order matters where clamping bites,
-        hence the loop over senders; all missions and receivers are updated at once.
+        A UAV's own reading is in its belief already. Where beliefs are clamped the order of the
+        senders matters: they come one by one, for all missions and receivers at once.
         """
         n = state.heard.shape[1]
         index = self._camera.window_index(self._camera.footprint(state.positions))
@@ -136,7 +136,7 @@ class WindowFusion:
 
 
 class CompiledFusion(WindowFusion):
-    """The same on the CPU in compiled loops; inside `torch.compile` it is its own twin."""
+    """The same in compiled loops on the CPU; inside `torch.compile` in plain operators."""
 
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
