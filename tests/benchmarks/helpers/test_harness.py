@@ -75,7 +75,7 @@ def test_work_is_done_in_another_process():
     assert harness.in_fresh_process(os.getpid) != os.getpid()
 
 
-def test_json_is_read_strict(tmp_path):
+def test_json_is_strict(tmp_path):
     path = tmp_path / "a.json"
     harness.write_json(path, "suite", {"rows": [{"a": math.nan, "b": math.inf, "c": (1, 2.5)}]})
     assert read_strict(path) == {

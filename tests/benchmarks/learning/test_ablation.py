@@ -58,6 +58,7 @@ def test_every_variant_is_a_valid_configuration_that_differs(variant):
         (["--variants", "best"], "--variants best"),
         (["--seeds", "3,x"], "--seeds 3,x"),
         (["--steps", "0"], "--steps 0"),
+        (["--set", "evaluation.interval=0"], "evaluation.interval 0"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, arguments, named):
