@@ -31,9 +31,9 @@ __all__ = [
     "config_from_dict",
     "config_to_dict",
     "dump_config",
+    "former_keys_allowed",
     "load_config",
     "resolve_config_path",
-    "saved_by_us",
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -99,8 +99,8 @@ def config_from_dict(
 
 
 @contextmanager
-def saved_by_us() -> Iterator[None]:
-    """Return a context for what a run or a checkpoint holds: it may keep its former names."""
+def former_keys_allowed() -> Iterator[None]:
+    """Load the configuration of a run or checkpoint without a warning about former keys."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
         yield

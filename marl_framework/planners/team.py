@@ -15,9 +15,9 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
+    former_keys_allowed,
     load_config,
     resolve_config_path,
-    saved_by_us,
 )
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
@@ -71,7 +71,7 @@ def mission_config(
     saved = checkpoint.payload.get("config")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
-    with saved_by_us():
+    with former_keys_allowed():
         trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
         return config_from_dict(trained, source, overrides)

@@ -14,8 +14,8 @@ from marl_framework.config.former import RENAMED
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
+    former_keys_allowed,
     load_config,
-    saved_by_us,
 )
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
@@ -144,11 +144,11 @@ def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Co
         saved = payload.get("config")
         if not isinstance(saved, Mapping):
             raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-        with saved_by_us():
+        with former_keys_allowed():
             return config_from_dict(saved, f"configuration in {run.checkpoints}")
     if not run.config_file.exists():  # killed before it was written
         return now
-    with saved_by_us():
+    with former_keys_allowed():
         return load_config(run.config_file)
 
 
