@@ -273,7 +273,7 @@ BAD = [
     (REWARD, "mine.scalar", "one reward a mission, [4], got []"),
     (TYPE, "dqn", "must be one of 'learned'"),
     (TYPE, "mine.Eastward", "module mine has no Eastward"),
-    (TYPE, "mine.Nothing", "a planner has name and act(state, generator)"),
+    (TYPE, "mine.Nothing", "it must have name and act(state, generator)"),
 ]
 
 
