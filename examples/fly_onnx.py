@@ -11,15 +11,7 @@ import onnxruntime
 
 
 def fly(team, mission, truth, positions, rng):
-    """Fly one mission; return each UAV's belief [N, R, C] and final position [N, 3].
-
-    Args:
-        team: ONNX Runtime session of the exported team.
-        mission: data of the mission from the metadata of the ONNX file.
-        truth: ground truth, True = region of interest, [R, C] bool.
-        positions: start positions as lattice indices (x, y, z), [N, 3].
-        rng: NumPy generator of the sensor noise.
-    """
+    """Fly from lattice positions [N, 3]; return each UAV's belief [N, R, C] and last position."""
     beliefs = np.full((len(positions), *truth.shape), mission["prior"], np.float32)
     for t in range(mission["moves"] + 1):
         distances = np.linalg.norm((positions[:, None] - positions) * mission["spacing"], axis=-1)
@@ -35,11 +27,9 @@ def fly(team, mission, truth, positions, rng):
             odds = np.where(signs > 0, (1 - miss) / alarm, miss / (1 - alarm)) * (1 - prior) / prior
             beliefs[heard[:, i], x0:x1, y0:y1] = p * odds / (p * odds + 1 - p)
         if t < mission["moves"]:
-            values = (positions, np.array(t), heard, beliefs, readings)
-            names = [value.name for value in team.get_inputs()]
-            inputs = {name: value[None] for name, value in zip(names, values, strict=True)}
-            actions = team.run(None, inputs)[0][0]
-            positions = positions + np.array(mission["offsets"])[actions]
+            seen = (positions, np.array(t), heard, beliefs, readings)
+            inputs = {known.name: seen[k][None] for k, known in enumerate(team.get_inputs())}
+            positions = positions + np.array(mission["offsets"])[team.run(None, inputs)[0][0]]
     return beliefs, positions
 
 

@@ -47,7 +47,7 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
         *(f"✓ {name}" for name in NAMES),
         "a training can start",
     ]
-    assert "one mission flown and learned from" in lines[5]
+    assert "training step with one mission" in lines[5]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
 

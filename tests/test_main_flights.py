@@ -69,10 +69,10 @@ def read_json(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("policy", "key", "planner"),
     [
-        ("random", "random.missions", "random"),
-        ("coverage", "coverage.missions", "coverage"),
-        ("information_gain", "information_gain.missions", "information_gain"),
-        ("lawnmower", "lawnmower.trials", "coverage"),  # former names
+        ("policy=random", "random.missions", "random"),
+        ("policy=coverage", "coverage.missions", "coverage"),
+        ("policy=information_gain", "information_gain.missions", "information_gain"),
+        ("missions.type=lawnmower", "lawnmower.trials", "coverage"),  # former names
     ],
 )
 def test_a_policy_is_flown(
@@ -83,7 +83,7 @@ def test_a_policy_is_flown(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = ("--set", f"experiment.policy={policy}")
+    settings = ("--set", f"experiment.{policy}")
     assert fly("t", *settings, "--set", f"experiment.baselines.{key}=3") == 0
     run = tmp_path / "runs" / "t"
     bookkeeping = {".lock", "uncommitted.diff"}  # the diff is there where the checkout is dirty

@@ -266,7 +266,9 @@ def test_a_run_of_the_former_layout_goes_on_as_if_nothing_had_changed(
         make_former(path)
     capsys.readouterr()
     assert house.train("t", "--resume") == 0
-    assert capsys.readouterr().err == ""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {'' if reached == 'no checkpoint' else 'configuration in '}")
+    assert "networks.gamma is now learning.gamma" in line
     house.assert_same("t", "whole")
     assert "learning" in house.checkpoint("t")["config"]
 
@@ -281,11 +283,11 @@ def test_changes_of_a_former_run_are_known_and_allowed_by_either_name(
     capsys.readouterr()
     changed = ("learning.gamma=0.5",)
     assert house.train("t", "--resume", sets=changed) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: configuration in ")
     assert "differs from that of the run: learning.gamma 0.99 -> 0.5; restore" in error
     assert house.train("t", "--resume", "--allow-changed", name, sets=changed) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.splitlines() == [warning]
     noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
     assert noted["changed"] == {"learning.gamma": 0.5}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ __all__ = [
     "config_from_dict",
     "config_to_dict",
     "dump_config",
-    "former_keys_allowed",
     "load_config",
     "resolve_config_path",
 ]
@@ -96,14 +94,6 @@ def config_from_dict(
         ConfigError: as of `load_config`.
     """
     return _build([(source, d)], source, overrides)
-
-
-@contextmanager
-def former_keys_allowed() -> Iterator[None]:
-    """Load the configuration of a run or checkpoint without a warning about former keys."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)
-        yield
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
-    former_keys_allowed,
     load_config,
     resolve_config_path,
 )
@@ -71,8 +70,7 @@ def mission_config(
     saved = checkpoint.payload.get("config")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
-    with former_keys_allowed():
-        trained = config_to_dict(config_from_dict(saved, source))
+    trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
         return config_from_dict(trained, source, overrides)
     path = resolve_config_path(file)

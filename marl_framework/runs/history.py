@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, former_keys_allowed, load_config
+from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.messages import KEYS, show
 from marl_framework.runs.files import (
     RunLock,
@@ -175,8 +175,7 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 def _configuration(run: Path) -> list[tuple[str, Any]]:
     """Return all keys of a run's configuration with their values."""
-    with former_keys_allowed():
-        tree = config_to_dict(load_config(run / "config.yaml"))
+    tree = config_to_dict(load_config(run / "config.yaml"))
     pairs = []
     for key in KEYS:
         value: Any = tree

@@ -14,7 +14,6 @@ from marl_framework.config.former import RENAMED
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
-    former_keys_allowed,
     load_config,
 )
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
@@ -144,12 +143,10 @@ def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Co
         saved = payload.get("config")
         if not isinstance(saved, Mapping):
             raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-        with former_keys_allowed():
-            return config_from_dict(saved, f"configuration in {run.checkpoints}")
+        return config_from_dict(saved, f"configuration in {run.checkpoints}")
     if not run.config_file.exists():  # killed before it was written
         return now
-    with former_keys_allowed():
-        return load_config(run.config_file)
+    return load_config(run.config_file)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config
 from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
+from marl_framework.mission.terrains import mixture
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training import trainer as trainer_module
 from marl_framework.training.timing import StageTimer
@@ -62,12 +63,13 @@ OTHER = {
 
 @pytest.fixture(autouse=True)
 def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw by an operator, which a tape can record, not by compiled loops."""
+    """Draw by an operator, which a tape can record, and build terrains without reading back."""
 
     def random_words(words: Tensor, generator: torch.Generator) -> None:
         words.random_(-(2**63), None, generator=generator)
 
     monkeypatch.setattr(environment_module, "random_words", random_words)
+    monkeypatch.setattr(mixture, "_may_read", lambda kind: False)
 
 
 def config(settings: dict[str, Any]) -> Config:

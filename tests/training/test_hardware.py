@@ -80,47 +80,6 @@ def test_the_host_is_watched(tmp_path: Path) -> None:
 IDLE = {"gpu_utilization": 0.2, "host_cpu": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("row", "shares", "named"),
-    [
-        (IDLE, {"validation": 0.1}, "environment.num_envs"),
-        (IDLE, {"validation": 0.7}, "evaluation.interval"),
-        (IDLE, {"checkpoint": 0.7}, "logging.checkpoint_interval"),
-        ({**IDLE, "host_cpu": 0.1}, {}, "free its cores"),
-    ],
-)
-def test_a_gpu_that_waits_is_named_once_with_the_key_to_turn(
-    tmp_path: Path, row: dict[str, float], shares: dict[str, float], named: str
-) -> None:
-    monitor = monitor_of(tmp_path, *[row] * 10)
-    means = monitor.means()
-    line = monitor.advice(means, shares)
-    assert line is not None
-    assert line.startswith("warning: the GPU is busy 20% of the time only: ")
-    assert named in line
-    assert monitor.advice(means, shares) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "count"), [({"gpu_utilization": 0.9}, 20), (IDLE, 9), ({"host_cpu": 1.0}, 20)]
-)
-def test_no_warning_where_the_gpu_works_is_unknown_or_absent(
-    tmp_path: Path, row: dict[str, float], count: int
-) -> None:
-    monitor = monitor_of(tmp_path, *[row] * count)
-    assert monitor.advice(monitor.means(), {}) is None
-
-
-def test_short_intervals_add_up(tmp_path: Path) -> None:
-    """A fast training reports more often than samples come."""
-    monitor = HardwareMonitor(CPU, tmp_path, readers=[lambda: IDLE])
-    lines = []
-    for _ in range(12):
-        monitor.sample()
-        lines.append(monitor.advice(monitor.means(), {}))
-    assert [index for index, line in enumerate(lines) if line] == [9]
-
-
 class FakeNvml(SimpleNamespace):
     """Stands in for pynvml on a machine with one GPU."""
 

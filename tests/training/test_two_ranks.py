@@ -171,10 +171,10 @@ def test_the_stream_of_a_rank_that_is_gone_is_kept_for_its_return(folder: Path) 
     ("name", "words"),
     [
         ("again", "run name whole: "),
-        ("missions", "environment.num_envs: 3 missions cannot be shared equally by 2 ranks"),
+        ("missions", "environment.num_envs: 3 missions cannot be divided equally among 2 ranks"),
         ("nccl", "compute.distributed_backend: nccl needs GPUs"),
         ("gpu", "compute.device: cuda:0 is one GPU for 2 ranks"),
-        ("flown", "torchrun: 2 ranks are for trainings"),
+        ("flown", "torchrun: 2 ranks can only train"),
     ],
 )
 def test_bad_input_is_one_line_of_the_first_rank(said, name: str, words: str) -> None:

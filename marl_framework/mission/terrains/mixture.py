@@ -128,10 +128,9 @@ class Terrain:
         truth = torch.empty(
             len(draws.kind), *self.shape, dtype=torch.bool, device=draws.kind.device
         )
-        on_host = draws.kind.device.type == "cpu" and not torch.compiler.is_compiling()
         for index, name in enumerate(self.kinds):
             chosen, numbers = draws.kind == index, self.numbers(draws, name)
-            if not on_host:  # which missions chose it would have to be read back
+            if not _may_read(draws.kind):
                 built = self._build_kind(name, numbers)
                 truth = torch.where(chosen[:, None, None], built, truth)
             elif chosen.any():
@@ -140,3 +139,8 @@ class Terrain:
 
     def _build_kind(self, name: str, numbers: Tensor) -> Tensor:
         return checked_build(name, self._parts[name], numbers, self.shape)
+
+
+def _may_read(kind: Tensor) -> bool:
+    """Whether the missions of a kind can be told apart on the host, without waiting for a GPU."""
+    return kind.device.type == "cpu" and not torch.compiler.is_compiling()
