@@ -1,11 +1,15 @@
 """Updates of beliefs in footprint windows: nothing here passes over a whole map.
 
-Each update exists twice: in plain PyTorch operators, which run on every device and compile
-whole, and as compiled loops for the CPU. Both keep the pooled maps and the information sums
-of the state up to date; tests hold them equal.
+Each update exists three times: in plain PyTorch operators, which run on every device and compile
+whole, as compiled loops for the CPU, and as Triton kernels for GPUs. All keep the pooled maps and
+the information sums of the state up to date; tests hold them equal.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
 
 import torch
 from torch import Tensor
@@ -37,6 +41,25 @@ class WindowFusion:
         self._camera = camera
         self._prior = config.mapping.prior
         self._cells = camera.shape[0] * camera.shape[1]
+
+    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+        """Take a reading at each UAV and put it into all beliefs that learn of it.
+
+        `measure`, `fuse_global` and `fuse_heard` in one.
+
+        Args:
+            state: positions and `heard` are up to date; readings, beliefs, their pooled maps and
+                the information sums are written.
+            bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
+            active: [E] bool.
+
+        Returns:
+            The information these readings gained.
+        """
+        self.measure(state, bits, active)
+        gained = self.fuse_global(state, active)
+        self.fuse_heard(state, active)
+        return gained
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """Take a reading at each UAV and put it into the UAV's own belief.
@@ -141,8 +164,7 @@ class CompiledFusion(WindowFusion):
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
-        noise, against = camera.noise, (1 - self._prior) / self._prior
-        self._odds = torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
+        self._odds = _odds(camera, self._prior)
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """See `WindowFusion.measure`."""
@@ -198,13 +220,114 @@ class CompiledFusion(WindowFusion):
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 
 
+class TritonFusion(WindowFusion):
+    """The same on a GPU in Triton kernels, as operators that `torch.compile` sees whole.
+
+    `update` touches each belief once.
+    """
+
+    def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
+        super().__init__(config, camera)
+        # Triton takes a while to import, and many machines do without it.
+        from marl_framework.mission.kernels import window_operators
+
+        self._operators = window_operators
+        self._odds = _odds(camera, self._prior)
+        # By altitude, [Z, 2]: for cells not of interest and of interest.
+        self._flip_below = camera.flip_below.unsqueeze(-1).repeat(1, 2)
+        self._sides = torch.tensor(camera.sides).T.contiguous().to(camera.noise.device)
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        """Return whether kernels can be compiled for a device: needs Triton and a C compiler."""
+        return (
+            device.type == "cuda"
+            and torch.version.hip is None
+            and torch.cuda.is_available()
+            and torch.cuda.get_device_capability(device) >= (8, 0)
+            and importlib.util.find_spec("triton") is not None
+            and any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang"))
+        )
+
+    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+        """See `WindowFusion.update`."""
+        self._read(state, bits, active)
+        gained = self.fuse_global(state, active)
+        self._fuse_own(state, active, takes_own=True, takes_heard=True)
+        return gained
+
+    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+        """See `WindowFusion.measure`."""
+        self._read(state, bits, active)
+        self._fuse_own(state, active, takes_own=True, takes_heard=False)
+
+    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+        """See `WindowFusion.fuse_heard`."""
+        self._fuse_own(state, active, takes_own=False, takes_heard=True)
+
+    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+        """See `WindowFusion.fuse_global`."""
+        sums = self._operators.fuse_global(
+            state.readings,
+            self._camera.boxes(state.positions),
+            self._odds[state.positions[..., 2]],
+            active,
+            state.global_belief,
+            state.pooled_global,
+            state.pooled_global_uncertainty,
+            self.tracks_uncertainty,
+        )
+        gain, reweighted = sums.unbind(0)
+        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+
+    def _read(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+        """Take a reading at each UAV."""
+        levels = state.positions[..., 2]
+        self._operators.read_windows(
+            state.truth,
+            bits,
+            self._flip_below[levels],
+            self._camera.boxes(state.positions),
+            self._sides[levels],
+            active,
+            state.readings,
+            state.pooled_readings,
+        )
+
+    def _fuse_own(
+        self, state: MissionState, active: Tensor, takes_own: bool, takes_heard: bool
+    ) -> None:
+        """Put readings into own beliefs."""
+        self._operators.fuse_own(
+            state.readings,
+            state.heard,
+            self._camera.boxes(state.positions),
+            self._odds[state.positions[..., 2]],
+            active,
+            state.beliefs,
+            state.pooled_beliefs,
+            state.pooled_uncertainty,
+            takes_own,
+            takes_heard,
+            self.tracks_uncertainty,
+        )
+
+
 def make_fusion(
     config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
 ) -> WindowFusion:
     """Return the fastest fusion for a device; plain PyTorch where `compute.compile` is off."""
     if config.compute.compile and device.type == "cpu" and WindowLoops.available():
         return CompiledFusion(config, camera, shape)
+    if config.compute.compile and TritonFusion.available(device):
+        return TritonFusion(config, camera, shape)
     return WindowFusion(config, camera)
+
+
+def _odds(camera: Camera, prior: float) -> Tensor:
+    """Return what a positive and a negative reading multiply odds with, by altitude: [Z, 2]."""
+    noise, against = camera.noise, (1 - prior) / prior
+    return torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
 
 
 def _listens(state: MissionState, active: Tensor) -> Tensor:
