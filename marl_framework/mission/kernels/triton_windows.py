@@ -180,7 +180,7 @@ def read(
             cols = window_cols + window_col
             in_window = window_cols < KY
             in_cols = (cols >= col0) & (cols < col1)
-            totals = tl.zeros([BLOCK_C], tl.float32)
+            totals = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
             for r0 in range(low, high, BLOCK_R):
                 rows = r0 + tl.arange(0, BLOCK_R)
                 inside = (rows < high)[:, None] & in_cols[None, :]
@@ -198,8 +198,8 @@ def read(
                     mask=begins[:, None] & in_window[None, :],
                 )
                 share = _share_of(rows - top, x, side_x, X)
-                totals += tl.sum(sign.to(tl.float32) * share[:, None], 0)
-            means += _pool_columns(totals, cols - left, side_y, Y, BLOCK_Y)
+                totals += sign.to(tl.float32) * share[:, None]
+            means += _pool_columns(tl.sum(totals, 0), cols - left, side_y, Y, BLOCK_Y)
             for r0 in range(blank_low, blank_high, BLOCK_R):
                 window_rows = r0 + tl.arange(0, BLOCK_R)
                 rows = window_rows + window_row
@@ -325,19 +325,17 @@ def fuse(
             high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
     own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
     unsure, unsure_carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
-    gain, moved = tl.zeros([BLOCK_C], tl.float64), tl.zeros([BLOCK_C], tl.float64)
+    gain, moved = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     mine = beliefs + index * (R * C)
     for c0 in range(low_c, high_c, BLOCK_C):
         cols = c0 + tl.arange(0, BLOCK_C)
-        total, rest = tl.zeros([BLOCK_C], tl.float32), tl.zeros([BLOCK_C], tl.float32)
-        unsure_total, unsure_rest = (
-            tl.zeros([BLOCK_C], tl.float32),
-            tl.zeros([BLOCK_C], tl.float32),
-        )
-        told, reweighted = tl.zeros([BLOCK_C], tl.float32), tl.zeros([BLOCK_C], tl.float32)
+        # Sums over the rows of tiles; over those within a tile once at the end.
+        blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+        total, unsure_total, told, reweighted = blank, blank, blank, blank
         for r0 in range(low_r, high_r, BLOCK_R):
             rows = r0 + tl.arange(0, BLOCK_R)
             covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
+            near = 0
             for turn in range(N):
                 j = _sender(turn, i, TEAM)
                 box = boxes + (e * N + j) * 8
@@ -345,43 +343,47 @@ def fuse(
                     box, r0, c0, BLOCK_R, BLOCK_C
                 ):
                     covered |= _inside(box, rows, cols, last)
-            at = mine + (rows[:, None] * C + cols[None, :])
-            old = tl.load(at, mask=covered, other=0.5)
-            new = old
-            for turn in range(N):
-                j = _sender(turn, i, TEAM)
-                box = boxes + (e * N + j) * 8
-                if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(
-                    box, r0, c0, BLOCK_R, BLOCK_C
-                ):
-                    inside = _inside(box, rows, cols, last)
-                    uav = e * N + j
-                    new = _take(new, readings, odds, box, uav, rows, cols, inside, KX, KY, FAST)
-            tl.store(at, new, mask=covered)
-            here = _share_of(rows, x, R, X)[:, None]
-            there = _share_of(rows, x + 1, R, X)[:, None]
-            change = new - old
-            total += tl.sum(change * here, 0)
-            rest += tl.sum(change * there, 0)
-            if TEAM or TRACKS:
-                q_old, q_new = _clamp(old), _clamp(new)
-                h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
-                if TEAM:
-                    w_new = _weight(new)
-                    told += tl.sum(w_new * (h_old - h_new), 0)
-                    reweighted += tl.sum((w_new - _weight(old)) * h_old, 0)
-                if TRACKS:
-                    change = q_new * h_new - q_old * h_old
-                    unsure_total += tl.sum(change * here, 0)
-                    unsure_rest += tl.sum(change * there, 0)
-        own += _pool_columns(total, cols, C, Y, BLOCK_Y)
-        carry += _pool_columns(rest, cols, C, Y, BLOCK_Y)
+                    near = 1
+            if near != 0:  # the rectangle has gaps
+                at = mine + (rows[:, None] * C + cols[None, :])
+                old = tl.load(at, mask=covered, other=0.5)
+                new = old
+                for turn in range(N):
+                    j = _sender(turn, i, TEAM)
+                    box = boxes + (e * N + j) * 8
+                    if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(
+                        box, r0, c0, BLOCK_R, BLOCK_C
+                    ):
+                        inside = _inside(box, rows, cols, last)
+                        uav = e * N + j
+                        new = _take(new, readings, odds, box, uav, rows, cols, inside, KX, KY, FAST)
+                tl.store(at, new, mask=covered)
+                here = _share_of(rows, x, R, X)[:, None]
+                there = _share_of(rows, x + 1, R, X)[:, None]
+                shared = r0 + BLOCK_R >= last  # with the next row of the lattice: the last cell row
+                change = new - old
+                total += change * here
+                if shared:
+                    carry += _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
+                if TEAM or TRACKS:
+                    q_old, q_new = _clamp(old), _clamp(new)
+                    h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
+                    if TEAM:
+                        w_new = _weight(new)
+                        told += w_new * (h_old - h_new)
+                        reweighted += (w_new - _weight(old)) * h_old
+                    if TRACKS:
+                        change = q_new * h_new - q_old * h_old
+                        unsure_total += change * here
+                        if shared:
+                            pooled = _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
+                            unsure_carry += pooled
+        own += _pool_columns(tl.sum(total, 0), cols, C, Y, BLOCK_Y)
         if TRACKS:
-            unsure += _pool_columns(unsure_total, cols, C, Y, BLOCK_Y)
-            unsure_carry += _pool_columns(unsure_rest, cols, C, Y, BLOCK_Y)
+            unsure += _pool_columns(tl.sum(unsure_total, 0), cols, C, Y, BLOCK_Y)
         if TEAM:
-            gain += told.to(tl.float64)
-            moved += reweighted.to(tl.float64)
+            gain += tl.sum(tl.sum(told, 0).to(tl.float64), 0)
+            moved += tl.sum(tl.sum(reweighted, 0).to(tl.float64), 0)
     y = tl.arange(0, BLOCK_Y)
     out = (index * X + x) * (2 * Y) + y
     tl.store(parts + out, own, mask=y < Y)
@@ -390,12 +392,20 @@ def fuse(
         tl.store(unsure_parts + out, unsure, mask=y < Y)
         tl.store(unsure_parts + out + Y, unsure_carry, mask=y < Y)
     if TEAM:
-        tl.store(sums + (index * X + x) * 2, tl.sum(gain, 0))
-        tl.store(sums + (index * X + x) * 2 + 1, tl.sum(moved, 0))
+        tl.store(sums + (index * X + x) * 2, gain)
+        tl.store(sums + (index * X + x) * 2 + 1, moved)
 
 
 @triton.jit
-def _add(parts, pooled, index, X: tl.constexpr, Y: tl.constexpr, BLOCK_X: tl.constexpr, BLOCK_Y: tl.constexpr):
+def _add(
+    parts,
+    pooled,
+    index,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+):
     x, y = tl.arange(0, BLOCK_X)[:, None], tl.arange(0, BLOCK_Y)[None, :]
     within = (x < X) & (y < Y)
     part = parts + (index * X + x) * (2 * Y) + y

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from marl_framework.mission.kernels import triton_windows
 
-# Tuned once for all by counting registers: kernels that try out several tiles can be neither
-# recorded nor repeated.
-_TILE = {"BLOCK_R": 16, "BLOCK_C": 32}
-_WARPS = 4
+# Chosen by counting registers, once for all: kernels that try out several tiles can be neither
+# recorded nor repeated. Under no limit the assembler spills a few registers to fit more warps.
+TILE = {"BLOCK_R": 16, "BLOCK_C": 32}
+OPTIONS = {"num_warps": 4, "maxnreg": 128}
 
 
 @torch.library.custom_op(
@@ -62,7 +62,7 @@ def read_windows(
             readings,
             pooled_readings,
             **_dimensions(truth, readings, pooled_readings),
-            num_warps=_WARPS,
+            **OPTIONS,
         )
 
 
@@ -177,7 +177,7 @@ def _fuse(
             **dimensions,
             **flags,
             FAST=beliefs.is_cuda,
-            num_warps=_WARPS,
+            **OPTIONS,
         )
         triton_windows.add_parts[(e * per_mission,)](
             active,
@@ -194,7 +194,7 @@ def _fuse(
             TRACKS=tracks,
             BLOCK_X=triton.next_power_of_2(x),
             BLOCK_Y=dimensions["BLOCK_Y"],
-            num_warps=1,
+            **OPTIONS,
         )
     return totals
 
@@ -204,7 +204,7 @@ def _dimensions(maps: Tensor, readings: Tensor, pooled: Tensor) -> dict[str, int
     n, kx, ky = readings.shape[1:]
     (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
     shape = {"R": r, "C": c, "X": x, "Y": y, "KX": kx, "KY": ky, "N": n}
-    return {**shape, **_TILE, "BLOCK_Y": triton.next_power_of_2(y)}
+    return {**shape, **TILE, "BLOCK_Y": triton.next_power_of_2(y)}
 
 
 def _bytes(flags: Tensor) -> Tensor:
