@@ -19,11 +19,12 @@ def fly(team, world, truth, positions, rng):
         readings = np.zeros((len(positions), *world["window"]), np.int8)
         for i, (x, y, z) in enumerate(positions):
             (x0, x1, row), (y0, y1, col) = world["rows"][x][z], world["cols"][y][z]
-            noise, prior = world["noise"][z], world["prior"]
-            signs = np.where(truth[x0:x1, y0:y1] ^ (rng.random((x1 - x0, y1 - y0)) < noise), 1, -1)
+            miss, alarm, prior = world["miss"][z], world["false_alarm"][z], world["prior"]
+            below, luck = truth[x0:x1, y0:y1], rng.random((x1 - x0, y1 - y0))
+            signs = np.where(np.where(below, luck >= miss, luck < alarm), 1, -1)
             readings[i, x0 - row : x1 - row, y0 - col : y1 - col] = signs
             p = beliefs[heard[:, i], x0:x1, y0:y1].clip(1e-4, 1 - 1e-4)  # all who hear UAV i
-            odds = ((1 - noise) / noise) ** signs * (1 - prior) / prior
+            odds = np.where(signs > 0, (1 - miss) / alarm, miss / (1 - alarm)) * (1 - prior) / prior
             beliefs[heard[:, i], x0:x1, y0:y1] = p * odds / (p * odds + 1 - p)
         if t < world["moves"]:
             seen = (positions, np.array(t), heard, beliefs, readings)

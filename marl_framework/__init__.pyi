@@ -25,14 +25,16 @@ from .mission.environment import (
 )
 from .mission.lattice import Lattice as Lattice
 from .mission.reward import Reward as Reward, Utility as Utility
+from .mission.sensor import Sensor as Sensor
 from .mission.state import MissionState as MissionState
-from .mission.terrains.own import OwnTerrain as OwnTerrain
-from .mission.terrains.terrain import Terrain as Terrain, TerrainDraws as TerrainDraws
+from .mission.terrains.mixture import Terrain as Terrain, TerrainDraws as TerrainDraws
+from .mission.terrains.protocol import TerrainKind as TerrainKind
 from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
 from .observations.builder import ObservationBuilder as ObservationBuilder, Seen as Seen
 from .observations.task import MissionTask as MissionTask
 from .planners import (
     CoveragePlanner as CoveragePlanner,
+    Decision as Decision,
     InformationGainPlanner as InformationGainPlanner,
     LearnedPlanner as LearnedPlanner,
     OraclePlanner as OraclePlanner,

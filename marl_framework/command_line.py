@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from marl_framework.config.errors import ConfigWarning
 
 BAD_INPUT = 2
 """Exit code."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends with one line and `BAD_INPUT` where arguments are wrong, like every other bad input."""
+    """Reports wrong arguments like all bad input: one line and exit code `BAD_INPUT`."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with one line."""
@@ -22,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_overrides(
     parser: argparse.ArgumentParser,
-    meaning: str = "override a key of the params file; may be repeated",
+    meaning: str = "override a key of the params file; repeatable",
 ) -> None:
     """Add `--set SECTION.KEY=VALUE`, read into `overrides`."""
     parser.add_argument(
@@ -41,12 +45,38 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
         "--checkpoint",
         required=required,
         metavar="RUN_OR_FILE",
-        help="trained team: a checkpoint, or a run folder (its best.pt, else last.pt)",
+        help="trained team: a checkpoint file, or a run folder (its best.pt, else its last.pt)",
     )
 
 
+@contextmanager
+def plain_warnings(shown: bool = True) -> Iterator[None]:
+    """Print each `ConfigWarning` as one line `warning: …` on standard error, and only once.
+
+    Args:
+        shown: False drops them, on ranks that do not lead.
+    """
+    printed: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ConfigWarning)
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if not issubclass(category, ConfigWarning):
+                other(message, category, *rest, **more)
+                return
+            text = str(message)
+            # A configuration may be read again, then with a part of its files and overrides.
+            if shown and not any(text in earlier for earlier in printed):
+                printed.append(text)
+                print(f"warning: {text}", file=sys.stderr, flush=True)
+
+        warnings.showwarning = show
+        yield
+
+
 def to_pipe(main: Callable[[], int]) -> int:
-    """Run a command line; readers of its output may stop early (`… | head`), without a traceback.
+    """Run a command line whose reader may stop early (`… | head`), without a traceback.
 
     Returns:
         The exit code of `main`, or 1 where nobody reads its output any more.

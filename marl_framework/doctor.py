@@ -1,4 +1,4 @@
-"""Can a training start here, and how fast? `python -m marl_framework.doctor --config FILE`."""
+"""Checks whether a training can start here: `python -m marl_framework.doctor --config FILE`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import Parser, add_overrides, to_pipe
+from marl_framework.command_line import Parser, add_overrides, plain_warnings, to_pipe
 
 if TYPE_CHECKING:  # at run time they are what is examined
     import torch
@@ -211,12 +211,13 @@ def _disk(config: Config, device: torch.device) -> Check:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where a training can start, else 1."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
-    parser.add_argument("--config", metavar="FILE", help="params file (default: as of main)")
+    parser.add_argument("--config", metavar="FILE", help="params file (default: as for training)")
     add_overrides(parser)
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
     name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
-    checks = examine(name, options.overrides)
+    with plain_warnings():
+        checks = examine(name, options.overrides)
     ready = all(check.ok for check in checks)
     if options.json:
         print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -229,5 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if ready else 1
 
 
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
+    return to_pipe(main)
+
+
 if __name__ == "__main__":
-    sys.exit(to_pipe(main))
+    sys.exit(command())

@@ -16,7 +16,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides, to_pipe
+from marl_framework.command_line import (
+    BAD_INPUT,
+    Parser,
+    add_checkpoint,
+    add_overrides,
+    plain_warnings,
+    to_pipe,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import TERRAINS
@@ -38,32 +45,36 @@ def _parser() -> argparse.ArgumentParser:
         "--policies",
         required=True,
         metavar="NAME,…",
-        help=f"planners to compare, of {', '.join(NAMES)} (the oracle sees the truth), or your "
-        "own by dotted path; "
-        "differences are to the best of information_gain, coverage and random",
+        help=f"planners to compare: {', '.join(NAMES)} (the oracle sees the true map), or your "
+        "own as module.Class; differences are taken to the best of information_gain, coverage "
+        "and random",
     )
     add_checkpoint(parser)
     add(
         "--config",
         metavar="FILE",
         help="params file of the missions (default: the checkpoint's configuration); the "
-        "networks' inputs and widths stay the checkpoint's",
+        "networks keep their inputs and widths",
     )
     add(
         "--terrain",
         metavar="KIND",
-        help=f"{', '.join(_TERRAINS)}, or raster:PATH, or your own by dotted path "
-        "(default: the configuration's)",
+        help=f"terrain to fly over: {', '.join(_TERRAINS)}, raster:PATH, or your own as "
+        "module.Class (default: the configuration's)",
     )
-    add("--agents", metavar="N,…", help="team sizes; every one flies with every range")
-    add("--communication", metavar="M,…", help="radio ranges [m], inf = everybody hears all")
-    add_overrides(parser, "override a key of the configuration; may be repeated")
-    add("--missions", type=int, default=50, help="how many (default: 50)")
-    add("--seed", type=int, default=20001, help="of the missions (default: 20001)")
-    add("--sample", action="store_true", help="the trained team draws its actions (default: best)")
-    add("--device", help="auto, cpu, cuda or cuda:N; short for compute.device")
-    add("--no-figures", action="store_true", help="write numbers only")
-    add("--out", required=True, metavar="DIR", help="folder of the results")
+    add("--agents", metavar="N,…", help="team sizes; each flies with each range")
+    add("--communication", metavar="M,…", help="radio ranges [m]; inf: all UAVs hear each other")
+    add_overrides(parser, "override a key of the configuration; repeatable")
+    add("--missions", type=int, default=50, help="number of missions (default: 50)")
+    add("--seed", type=int, default=20001, help="seed of the missions (default: 20001)")
+    add(
+        "--sample",
+        action="store_true",
+        help="sample the trained team's actions (default: the most probable ones)",
+    )
+    add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
+    add("--no-figures", action="store_true", help="write no figures")
+    add("--out", required=True, metavar="DIR", help="folder for the results")
     return parser
 
 
@@ -71,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 2 bad input, 130 interrupted."""
     options = _parser().parse_args(arguments)
     try:
-        _run(options)
+        with plain_warnings():
+            _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -276,5 +288,10 @@ def _not_writable(out: Path, error: Exception) -> ConfigError:
     return ConfigError(f"--out {out}: cannot be written: {reason}; name a folder of yours")
 
 
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
+    return to_pipe(main)
+
+
 if __name__ == "__main__":
-    sys.exit(to_pipe(main))
+    sys.exit(command())

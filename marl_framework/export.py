@@ -1,4 +1,4 @@
-"""Writes a trained team as one file that flies elsewhere: `python -m marl_framework.export`."""
+"""Writes a trained team as one file that flies without us: `python -m marl_framework.export`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_checkpoint, add_overrides
+from marl_framework.command_line import (
+    BAD_INPUT,
+    Parser,
+    add_checkpoint,
+    add_overrides,
+    plain_warnings,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
@@ -57,13 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--observations",
         action="store_true",
-        help="build observations and masks inside: from maps to actions of a whole team "
-        "(default: from one UAV's observation and mask to its policy)",
+        help="export the whole team with its observations and masks: maps in, actions out "
+        "(default: one UAV's policy: observation and mask in, probabilities out)",
     )
     add_overrides(
-        parser, "override a key of the checkpoint's configuration, such as the team's size"
+        parser,
+        "override a key of the checkpoint's configuration, such as the team size; repeatable",
     )
-    add("--out", required=True, metavar="FILE", help="the file to write")
+    add("--out", required=True, metavar="FILE", help="file to write")
     return parser
 
 
@@ -71,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 1 not equal to PyTorch, 2 bad input."""
     options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        with plain_warnings():
+            return _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -1,4 +1,4 @@
-"""`python -m marl_framework.history list`, show, compare, restore and clean."""
+"""Lists, compares, restores and deletes earlier runs: `python -m marl_framework.history`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, Parser, to_pipe
+from marl_framework.command_line import BAD_INPUT, Parser, plain_warnings, to_pipe
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import is_locked
 from marl_framework.runs.history import History, compare, describe_run
@@ -19,8 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         history = History(Path(options.runs))
-        for line in _lines(history, options):
-            print(line)
+        with plain_warnings():
+            for line in _lines(history, options):
+                print(line)
     except BrokenPipeError:
         raise
     except (ConfigError, OSError) as error:
@@ -74,10 +75,13 @@ def _brief(label: str, path: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary = (__doc__ or "").partition("\n")[0]
-    parser = Parser(prog="python -m marl_framework.history", description=summary)
+    parser = Parser(prog="python -m marl_framework.history", description=__doc__)
     parser.add_argument(
-        "--runs", default="runs", metavar="FOLDER", help="logging.directory (default: runs)"
+        "--runs",
+        default="runs",
+        metavar="FOLDER",
+        help="folder of the runs, logging.directory (default: runs); the history is "
+        "training_history/ beside it",
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -87,16 +91,23 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(argument)
         return command
 
-    add("list", "list earlier runs").add_argument("name", nargs="?")
+    add("list", "list the runs of a name, or of all names that have earlier runs").add_argument(
+        "name", nargs="?"
+    )
     run = "NAME or NAME/TIME"
-    add("show", f"show what is known of a run, {run}", "run")
-    add("restore", "move an earlier run back, NAME/TIME", "run")
-    add("compare", f"show how two runs differ, each {run}", "run", "other")
+    add("show", f"show commit, versions, state and results of a run, {run}", "run")
+    add("restore", "make an earlier run, NAME/TIME, the run of its name again", "run")
+    add("compare", f"show how two runs differ; each is {run}", "run", "other")
     add("archive", "move the run of a name to the history", "name")
     clean = add("clean", "delete all but the newest N earlier runs of a name", "name")
     clean.add_argument("--keep", type=int, required=True, metavar="N")
     return parser
 
 
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
+    return to_pipe(main)
+
+
 if __name__ == "__main__":
-    sys.exit(to_pipe(main))
+    sys.exit(command())

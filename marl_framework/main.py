@@ -1,22 +1,24 @@
-"""Trains or flies what a params file describes: `python -m marl_framework.main`."""
+"""Trains a team, or flies missions, as a params file says: `python -m marl_framework.main`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
-from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, plain_warnings
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
+from marl_framework.config.yaml_text import format_yaml
 from marl_framework.evaluation.commands import deploy, fly_baseline
 from marl_framework.planners.registry import LEARNED
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 from marl_framework.runs.files import check_run_name
+from marl_framework.runs.log import RunLog
 from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
 from marl_framework.training.launch import EXIT_FAILED, EXIT_INTERRUPTED, train
 
@@ -46,41 +48,59 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="params file: a path, or a name in params/ (default: CONFIG_FILE_PATH, params.yaml)",
+        help="params file: a path, or a name in params/ (default: $CONFIG_FILE_PATH, else "
+        "params.yaml)",
     )
     add_overrides(parser)
-    parser.add_argument("--run-name", metavar="NAME", help="name of the folder of this run")
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; short for compute.device")
+    parser.add_argument(
+        "--run-name",
+        metavar="NAME",
+        help="folder of this run in logging.directory (default: title and time)",
+    )
+    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        parser.add_argument(*spellings, metavar="VALUE", help=f"short for {key}")
+        parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")
     parser.add_argument(
         "--profile",
         type=int,
         default=0,
         metavar="N",
-        help="record N training steps with torch.profiler into profile.json",
+        help="profile N training steps with torch.profiler; write profile.json",
     )
     parser.add_argument(
         "--checkpoint",
         metavar="RUN_OR_FILE",
-        help="deployment: the trained team, a checkpoint or a run folder",
+        help="deployment: the trained team; a checkpoint file or a run folder",
     )
     parser.add_argument(
-        "--missions", type=int, metavar="N", help="deployment: windows of the map (default: 1)"
+        "--missions",
+        type=int,
+        metavar="N",
+        help="deployment: number of missions, each over its own window of the map (default: 1)",
     )
-    parser.add_argument("--check", action="store_true", help="check the configuration, do nothing")
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the complete configuration as a params file and exit",
+    )
+    parser.add_argument(
+        "--archive-earlier",
+        action="store_true",
+        help="first move an earlier run of this name to training_history/; not with --resume",
+    )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on where the run of this name stopped; start it where there is none",
+        help="continue the run of this name; start it if there is none",
     )
     parser.add_argument(
         "--allow-changed",
         action="append",
         default=[],
         metavar="KEY",
-        help="with --resume: this key may differ from what the run began with; may be repeated",
+        help="with --resume: accept a new value of this key; repeatable",
     )
     return parser
 
@@ -91,10 +111,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 1 the training failed, 2 bad input, 130 interrupted.
     """
     options = _parser().parse_args(arguments)
+    log = RunLog()
+    with log if _leads() else nullcontext():
+        return _guarded(options, log)
+
+
+def _leads() -> bool:
+    try:
+        return Ranks.of().leads
+    except ConfigError:  # reported below
+        return True
+
+
+def _guarded(options: argparse.Namespace, log: RunLog) -> int:
+    """Run; turn what went wrong into one line and an exit code."""
     ranks = Ranks()
     try:
         ranks = Ranks.of()
-        return _run(options, ranks)
+        with plain_warnings(ranks.leads):
+            return _run(options, ranks, log)
     except ConfigError as error:
         if ranks.leads:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -108,21 +143,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        print(f"error: {reason}; go on with --resume once that is mended", file=sys.stderr)
+        print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _run(options: argparse.Namespace, ranks: Ranks) -> int:
+def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     config, checkpoint = _configuration(options, ranks)
+    if options.print_config:
+        if ranks.leads:
+            print(format_yaml(config_to_dict(config)), end="", flush=True)
+        return 0
     check_ranks(config, ranks)
     device = rank_device(config, ranks)
-    missions = config.experiment.missions
-    if missions.mission_mode == "deployment":
+    archive = options.archive_earlier and not options.resume
+    if config.experiment.missions.mission_mode == "deployment":
         return deploy(
-            config, device, options.run_name, options.missions or 1, checkpoint, options.check
+            config,
+            device,
+            options.run_name,
+            options.missions or 1,
+            checkpoint,
+            check=options.check,
+            archive_earlier=archive,
         )
     if config.experiment.policy != LEARNED:
-        return fly_baseline(config, device, options.run_name, options.check)
+        return fly_baseline(config, device, options.run_name, options.check, archive)
     return train(
         config,
         device,
@@ -131,7 +176,9 @@ def _run(options: argparse.Namespace, ranks: Ranks) -> int:
         profile=options.profile,
         resume=options.resume,
         allow_changed=options.allow_changed,
+        archive_earlier=archive,
         ranks=ranks,
+        log=log,
     )
 
 
@@ -143,20 +190,14 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
             overrides.append(f"{key}={getattr(options, short)}")
     if options.device is not None:
         overrides.append(f"compute.device={options.device}")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConfigWarning)
-        config = load_config(resolve_config_path(name), overrides)
-    for warning in caught if ranks.leads else ():
-        print(f"warning: {warning.message}", file=sys.stderr)
+    config = load_config(resolve_config_path(name), overrides)
     if options.run_name is not None:
         check_run_name(options.run_name)
     _check_options(options, config, ranks)
     if options.checkpoint is None:
         return config, None
     checkpoint = find_checkpoint(options.checkpoint)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConfigWarning)  # said above
-        return mission_config(name, overrides, checkpoint), checkpoint
+    return mission_config(name, overrides, checkpoint), checkpoint
 
 
 def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
@@ -169,15 +210,20 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
     deployed = missions.mission_mode == "deployment"
     if ranks.count > 1 and (deployed or config.experiment.policy != LEARNED):
         raise ConfigError(
-            f"torchrun: {ranks.count} ranks are for trainings; fly missions with python -m "
+            f"torchrun: {ranks.count} ranks can only train; fly missions with python -m "
             "marl_framework.main"
         )
     if ranks.may_restart and options.run_name is None:
-        raise ConfigError("torchrun --max-restarts: name the run to go on with by --run-name")
-    if options.resume and options.run_name is None and not options.check:
-        raise ConfigError("--resume: name the run to go on with by --run-name")
+        raise ConfigError(
+            "torchrun --max-restarts: name the run with --run-name, so that it can continue"
+        )
+    if options.run_name is None and not (options.check or options.print_config):
+        if options.resume:
+            raise ConfigError("--resume: name the run to continue with --run-name")
+        if options.archive_earlier:
+            raise ConfigError("--archive-earlier: name the run to move with --run-name")
     if options.allow_changed and not options.resume:
-        raise ConfigError("--allow-changed: is for --resume only")
+        raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"
@@ -189,8 +235,8 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
     for option in ("checkpoint", "missions"):
         if getattr(options, option) is not None and not deployed:
             raise ConfigError(
-                f"--{option}: is for experiment.missions.mission_mode: deployment, and it is "
-                f"{missions.mission_mode}"
+                f"--{option}: works only with experiment.missions.mission_mode: deployment, and "
+                f"it is {missions.mission_mode}"
             )
     if options.checkpoint is not None and config.experiment.policy != LEARNED:
         raise ConfigError(
@@ -199,9 +245,14 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         )
 
 
-if __name__ == "__main__":
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import record
 
-        sys.exit(record(main)())  # torchrun shows the error that it notes
-    sys.exit(main())
+        return int(record(main)() or 0)  # torchrun shows the error that it notes
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(command())

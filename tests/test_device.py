@@ -12,7 +12,7 @@ import torch
 
 from marl_framework import device as device_module
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import (
     autocast,
     configure_backends,
@@ -38,7 +38,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Backend switches belong to the process: put them back to PyTorch's defaults."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     yield
-    configure_backends(NetworksConfig(cudnn_benchmark=False), GPU)
+    configure_backends(ComputeConfig(cudnn_benchmark=False), GPU)
     torch.set_float32_matmul_precision("highest")
 
 
@@ -259,9 +259,9 @@ def test_float16_gets_a_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("tf32", [True, False])
 def test_tf32_is_the_same_to_every_reader(tf32: bool) -> None:
-    configure_backends(NetworksConfig(tf32=not tf32), GPU)
+    configure_backends(ComputeConfig(tf32=not tf32), GPU)
     torch.set_float32_matmul_precision("high")  # as someone's script might
-    configure_backends(NetworksConfig(tf32=tf32), GPU)
+    configure_backends(ComputeConfig(tf32=tf32), GPU)
     cudnn: Any = torch.backends.cudnn
     precision = "tf32" if tf32 else "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"  # maps are averaged by products
@@ -277,27 +277,27 @@ def test_tf32_is_the_same_to_every_reader(tf32: bool) -> None:
 
 @pytest.mark.usefixtures("backends")
 def test_a_cpu_computes_exactly_whatever_tf32_says() -> None:
-    configure_backends(NetworksConfig(tf32=True), CPU)
+    configure_backends(ComputeConfig(tf32=True), CPU)
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.allow_tf32 is False
 
 
 @pytest.mark.usefixtures("backends")
 def test_cudnn_benchmark_is_switched() -> None:
-    configure_backends(NetworksConfig(cudnn_benchmark=True), CPU)
+    configure_backends(ComputeConfig(cudnn_benchmark=True), CPU)
     assert torch.backends.cudnn.benchmark
-    configure_backends(NetworksConfig(cudnn_benchmark=False), CPU)
+    configure_backends(ComputeConfig(cudnn_benchmark=False), CPU)
     assert not torch.backends.cudnn.benchmark
 
 
 @pytest.mark.usefixtures("backends")
 def test_deterministic_overrides_the_benchmark_and_is_switched_off_again() -> None:
-    configure_backends(NetworksConfig(deterministic=True, cudnn_benchmark=True), CPU)
+    configure_backends(ComputeConfig(deterministic=True, cudnn_benchmark=True), CPU)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    configure_backends(NetworksConfig(deterministic=False), CPU)
+    configure_backends(ComputeConfig(deterministic=False), CPU)
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.deterministic
 

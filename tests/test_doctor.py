@@ -18,18 +18,11 @@ NAMES = [
     "GPUs",
     "TensorBoard",
     "configuration",
-    "matrix product",
-    "convolution",
     "networks",
     "mixed precision",
     "memory",
     "disk",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -54,7 +47,7 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
         *(f"✓ {name}" for name in NAMES),
         "a training can start",
     ]
-    assert "GFLOP/s" in lines[5]
+    assert "one mission flown and learned from" in lines[5]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
 
@@ -73,7 +66,7 @@ def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
     code, found = examine("environment.num_envs=4096")
     assert code == 1
     assert not found["memory"]["ok"]
-    assert found["memory"]["mend"].startswith("use --set environment.num_envs=")
+    assert found["memory"]["fix"].startswith("use --set environment.num_envs=")
     assert all(check["ok"] for name, check in found.items() if name != "memory")
 
 
@@ -89,7 +82,7 @@ def test_a_disk_that_is_full_or_no_folder_is_told(
     code, found = examine(f"logging.directory={place}")
     assert code == 1
     assert not found["disk"]["ok"]
-    assert "logging.directory" in found["disk"]["mend"]
+    assert "logging.directory" in found["disk"]["fix"]
 
 
 def test_a_bad_configuration_is_told_by_key(examine) -> None:
@@ -104,8 +97,8 @@ def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None
     code, found = examine()
     assert code == 1
     assert list(found) == ["versions"]
-    assert "torch 99.1, no-such-package 1" in found["versions"]["mend"]
-    assert "make venv" in found["versions"]["mend"]
+    assert "torch 99.1, no-such-package 1" in found["versions"]["fix"]
+    assert "make venv" in found["versions"]["fix"]
 
 
 def test_networks_that_fail_are_a_finding(examine, monkeypatch) -> None:
@@ -116,13 +109,13 @@ def test_networks_that_fail_are_a_finding(examine, monkeypatch) -> None:
     code, found = examine()
     assert code == 1
     assert found["networks"]["found"] == "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
-    assert found["networks"]["mend"]
+    assert found["networks"]["fix"]
 
 
 def test_a_precision_that_is_off_is_a_finding(examine, monkeypatch) -> None:
-    policy = COMAWrapper.policy
-    monkeypatch.setattr(COMAWrapper, "policy", lambda coma, maps: policy(coma, maps) * 2)
+    act = COMAWrapper.act
+    monkeypatch.setattr(COMAWrapper, "act", lambda coma, maps: act(coma, maps) * 2)
     code, found = examine()
     assert code == 1
     assert not found["mixed precision"]["ok"]
-    assert found["mixed precision"]["mend"] == "use compute.precision=float32"
+    assert found["mixed precision"]["fix"] == "use compute.precision=float32"

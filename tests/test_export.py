@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from marl_framework import export
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
@@ -38,7 +38,7 @@ def config() -> Config:
 @pytest.fixture(scope="module")
 def coma(config: Config) -> COMAWrapper:
     torch.manual_seed(1)
-    return COMAWrapper(config.networks, mission_sizes(config), "cpu")
+    return COMAWrapper(config, config.network_sizes, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,12 @@ def flight(config: Config, coma: COMAWrapper, missions: int) -> tuple[Any, ...]:
     """Missions after two moves, what the trained team does there, and what it sees."""
     env = MissionEnvironment(config, missions, "cpu", seed=77)
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    planner = LearnedPlanner(coma, builder, env.lattice)
+    planner = LearnedPlanner(coma.act, builder, env.lattice)
     state = env.reset(env.draw_reset())
     for _ in range(2):
         env.step(state, planner.act(state, env.generator)[0], env.draw_step())
-    actions, masks = planner.act(state, env.generator)
-    policy = coma.policy(builder.actor(state)).masked_fill(~masks, -torch.inf).softmax(-1)
+    actions, masks, *_ = planner.act(state, env.generator)
+    policy = coma.act(builder.actor(state)).masked_fill(~masks, -torch.inf).softmax(-1)
     return state, actions, masks, policy, builder.actor(state)
 
 
@@ -130,7 +130,8 @@ def test_the_example_flies_the_mission_of_the_library(
 ) -> None:
     """Without noise nothing is random but the start: NumPy and the environment must agree."""
     env = MissionEnvironment(config, 1, "cpu")
-    planner = LearnedPlanner(coma, ObservationBuilder(config, env.lattice, env.camera), env.lattice)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    planner = LearnedPlanner(coma.act, builder, env.lattice)
     state = env.reset(env.draw_reset())
     start, truth = state.positions[0].numpy().copy(), state.truth[0].numpy().copy()
     for _ in range(env.episode_length):

@@ -112,14 +112,14 @@ def test_a_profile_is_written(train, tmp_path, capsys):
 def test_an_interrupted_training_ends_its_step_and_keeps_its_state(
     number, train, tmp_path, monkeypatch
 ):
-    step = Trainer._training_step
+    step = Trainer.training_step
 
     def interrupted(self, timer):
-        if self.coma.training_steps == 1:
+        if self.algorithm.training_steps == 1:
             signal.raise_signal(number)
         return step(self, timer)
 
-    monkeypatch.setattr(Trainer, "_training_step", interrupted)
+    monkeypatch.setattr(Trainer, "training_step", interrupted)
     assert train("t") == 130
     path = tmp_path / "runs" / "t" / "checkpoints" / "last.pt"
     assert torch.load(path, weights_only=True)["training_step"] == 2
@@ -210,10 +210,10 @@ BAD = {
     ),
     "coverage off the lattice": (
         [
-            *("--set", "experiment.policy=lawnmower"),
+            *("--set", "experiment.policy=coverage"),
             *("--set", "experiment.baselines.coverage.altitude=6"),
         ],
-        "lawnmower.altitude",
+        "coverage.altitude",
     ),
     "a team for training": (["--checkpoint", "runs/mine"], "mission_mode"),
     "missions for training": (["--missions", "3"], "mission_mode"),
@@ -303,7 +303,7 @@ def test_short_forms_override_their_keys(train, tmp_path, monkeypatch, capsys):
     text = (tmp_path / "runs" / "t" / "config.yaml").read_text()
     for line in (
         "batch_size: 8",
-        "n_episodes: 1",
+        "training_steps: 1",
         "learning_rate: 0.0001",
         "learning_rate: 0.0002",
     ):

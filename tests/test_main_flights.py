@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.mission import RasterConfig
 from marl_framework.evaluation import deployment
@@ -55,7 +55,7 @@ def measured(tmp_path: Path) -> tuple[str, ...]:
 def team(tmp_path: Path) -> str:
     """A checkpoint of params_test.yaml's networks, with 2 UAVs."""
     config = load_config("params_test.yaml")
-    coma = COMAWrapper(config.networks, mission_sizes(config), torch.device("cpu"))
+    coma = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
     payload = {**coma.state_dict(), "config": config_to_dict(config)}
     save_checkpoint(tmp_path / "team.pt", payload)
     return str(tmp_path / "team.pt")
@@ -67,17 +67,23 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "key", "planner"),
+    ("policy", "key", "planner"),
     [
-        ("random", "random.n_episodes", "random"),
-        ("lawnmower", "lawnmower.trials", "coverage"),
-        ("information_gain", "information_gain.trials", "information_gain"),
+        ("random", "random.missions", "random"),
+        ("coverage", "coverage.missions", "coverage"),
+        ("information_gain", "information_gain.missions", "information_gain"),
+        ("lawnmower", "lawnmower.trials", "coverage"),  # former names
     ],
 )
-def test_a_mission_type_is_flown(
-    kind: str, key: str, planner: str, fly: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_policy_is_flown(
+    policy: str,
+    key: str,
+    planner: str,
+    fly: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = ("--set", f"experiment.policy={kind}")
+    settings = ("--set", f"experiment.policy={policy}")
     assert fly("t", *settings, "--set", f"experiment.baselines.{key}=3") == 0
     run = tmp_path / "runs" / "t"
     bookkeeping = {".lock", "uncommitted.diff"}  # the diff is there where the checkout is dirty
@@ -175,7 +181,7 @@ def test_images_have_north_up(tmp_path: Path) -> None:
 def test_a_classical_planner_is_deployed_without_a_checkpoint(
     fly: Run, measured: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=lawnmower") == 0
+    assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=coverage") == 0
     assert read_json(tmp_path / "runs" / "t" / "summary.json")["results"]["planner"] == "coverage"
 
 
@@ -187,7 +193,7 @@ def test_a_classical_planner_is_deployed_without_a_checkpoint(
         (["--checkpoint", "{team}"], False, "sensor.simulation.kinds"),
         (["--checkpoint", "{team}", "--missions", "0"], True, "--missions 0"),
         (["--checkpoint", "{team}", "--profile", "1"], True, "--profile 1"),
-        (["--checkpoint", "{team}", "--set", "experiment.policy=random"], True, "COMA"),
+        (["--checkpoint", "{team}", "--set", "experiment.policy=random"], True, "learned"),
         (["--checkpoint", "{team}", "--set", "environment.x_dim=150"], True, "150 x 50 m"),
         (["--checkpoint", "{team}", "--set", "experiment.constraints.num_actions=9"], True, "fit"),
     ],

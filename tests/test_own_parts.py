@@ -13,7 +13,9 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.terrain import Terrain
+from marl_framework.mission.terrains.mixture import Terrain
+from marl_framework.planners import Decision
+from marl_framework.planners.registry import make_planner
 from tests.small import random_actions, small_config
 
 MODULE = '''
@@ -45,6 +47,52 @@ class Westward:
         score = -self.lattice.offsets[:, 0].float()
         best = lambda i, mask: score.masked_fill(~mask, -9).argmax(-1)
         return self.lattice.choose_in_order(state.positions, best)
+
+class Returning(Westward):
+    """Flies west, and says so in a way of its own."""
+
+    def act(self, state, generator):
+        return self.say(*super().act(state, generator))
+
+class Listed(Returning):
+    def say(self, actions, masks):
+        return [actions, masks]
+
+class Alone(Returning):
+    def say(self, actions, masks):
+        return actions
+
+class Talkative(Returning):
+    def say(self, actions, masks):
+        return actions, masks, None, None, "west"
+
+class Flat(Returning):
+    def say(self, actions, masks):
+        return actions[:, 0], masks
+
+class Floating(Returning):
+    def say(self, actions, masks):
+        return actions.float(), masks
+
+class Maskless(Returning):
+    def say(self, actions, masks):
+        return actions, None
+
+class Narrow(Returning):
+    def say(self, actions, masks):
+        return actions, masks[..., :2]
+
+class Worded(Returning):
+    def say(self, actions, masks):
+        return actions, masks, None, "west"
+
+class Beyond(Returning):
+    def say(self, actions, masks):
+        return actions + 100, masks
+
+class Off(Returning):
+    def say(self, actions, masks):
+        return torch.zeros_like(actions), masks  # up, from the highest altitude
 
 class Shapeless(Discs):
     def build(self, draws):
@@ -89,7 +137,7 @@ def test_own_terrain_is_flown_over_as_it_was_built() -> None:
     env = world("mine.Discs")
     draws = env.draw_reset()
     state = env.reset(draws)
-    (drawn,) = draws.terrain.own
+    (drawn,) = draws.terrain.numbers
     rows, cols = (torch.linspace(0, 1, n) for n in env.camera.shape)
     for e in range(8):
         near = (rows[:, None] - drawn[e, 0]) ** 2 + (cols - drawn[e, 1]) ** 2 < 0.1
@@ -102,7 +150,8 @@ def test_own_and_known_kinds_mix_and_each_mission_gets_its_own_kind() -> None:
     draws = env.terrain.draw(64, env.generator)
     truth = env.terrain.build(draws)
     alone = world("mine.Discs").terrain
-    discs = alone.build(type(draws)(torch.zeros(64, dtype=torch.int64), *[None] * 4, draws.own))
+    drawn = env.terrain.numbers(draws, "mine.Discs")
+    discs = alone.build(type(draws)(torch.zeros_like(draws.kind), (drawn,)))
     own = draws.kind == env.terrain.kinds.index("mine.Discs")
     assert 0 < own.sum() < 64
     assert torch.equal(truth[own], discs[own])
@@ -164,6 +213,45 @@ def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
     assert results["settings"]["missions"] == 4  # evaluation.missions
 
 
+def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None:
+    env = world("split")
+    state = env.reset(env.draw_reset())
+    planner = make_planner("mine.Westward", env)
+    decision = planner.act(state, env.generator)
+    assert isinstance(decision, Decision)
+    assert (decision.probabilities, decision.scores) == (None, None)
+    score = -env.lattice.offsets[:, 0].float()
+    wanted = score.masked_fill(~decision.masks, -9).argmax(-1)
+    assert torch.equal(decision.actions, wanted)
+    assert (env.lattice.boundary_mask(state.positions) & ~decision.masks)[:, 0].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("Listed", "it returned a list"),
+        ("Alone", "it returned a Tensor"),
+        ("Talkative", "it returned a tuple"),
+        ("Flat", "actions must be [4, 2] int64, got [4] int64"),
+        ("Floating", "actions must be [4, 2] int64, got [4, 2] float32"),
+        ("Maskless", "masks must be a tensor [4, 2, 6] bool, got NoneType"),
+        ("Narrow", "masks must be [4, 2, 6] bool, got [4, 2, 2] bool"),
+        ("Worded", "scores must be a tensor [4, 2, 6], got str"),
+        ("Beyond", "an action is none of them or leaves the lattice"),
+        ("Off", "an action is none of them or leaves the lattice"),
+    ],
+)
+def test_an_own_planner_that_returns_nonsense_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: str
+) -> None:
+    settings = ["--set", f"experiment.policy=mine.{name}"]
+    assert main(["--config", "params_test", "--run-name", "w", *settings]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"error: planner: mine.{name}.act must return a Decision or (actions, masks): {wrong}"
+    ]
+
+
 KIND = "sensor.simulation.kinds=[{}]"
 REWARD = "experiment.reward.function={}"
 TYPE = "experiment.policy={}"
@@ -183,7 +271,7 @@ BAD = [
     (REWARD, "mine.high", "module mine has no high"),
     (REWARD, "mine.Westward", "must be callable as Westward(state, actions, utility)"),
     (REWARD, "mine.scalar", "one reward a mission, [4], got []"),
-    (TYPE, "dqn", "must be one of 'COMA'"),
+    (TYPE, "dqn", "must be one of 'learned'"),
     (TYPE, "mine.Eastward", "module mine has no Eastward"),
     (TYPE, "mine.Nothing", "a planner has name and act(state, generator)"),
 ]

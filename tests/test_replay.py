@@ -98,8 +98,8 @@ def test_values_that_are_no_numbers_fail(tmp_path, capsys):
     assert [row for row, result in results.items() if result == "FAIL"] == ["beliefs_after"]
 
 
-def unclamped(belief, readings, noise, prior):
-    odds = torch.where(readings > 0, (1 - noise) / noise, noise / (1 - noise))
+def unclamped(belief, readings, odds, prior):
+    odds = torch.where(readings > 0, *odds.unbind(-1))
     updated = belief * odds / (belief * odds + 1 - belief)
     return torch.where(readings != 0, updated, belief)
 

@@ -49,15 +49,15 @@ class House:
 
     def stop_in(self, step: int, how: Callable[[], None]) -> None:
         """Let something happen in the middle of a training step, once."""
-        real = Trainer._training_step
+        real = Trainer.training_step
 
         def training_step(trainer: Trainer, timer):
-            if trainer.coma.training_steps == step - 1:
-                self._monkeypatch.setattr(Trainer, "_training_step", real)
+            if trainer.algorithm.training_steps == step - 1:
+                self._monkeypatch.setattr(Trainer, "training_step", real)
                 how()
             return real(trainer, timer)
 
-        self._monkeypatch.setattr(Trainer, "_training_step", training_step)
+        self._monkeypatch.setattr(Trainer, "training_step", training_step)
 
     def crash(self, name: str, step: int, *options: str, sets: tuple[str, ...] = ()) -> None:
         def end() -> None:
@@ -246,7 +246,7 @@ def test_a_changed_configuration_is_refused_by_key_unless_allowed(house: House, 
     assert house.train("t", "--resume", *allow, sets=changed) == 0
     state = house.checkpoint("t")
     assert state["actor_optimizer"]["param_groups"][0]["lr"] == 0.25
-    assert state["config"]["networks"]["gamma"] == 0.5
+    assert state["config"]["learning"]["gamma"] == 0.5
     assert "gamma: 0.5" in (house.runs / "t" / "config.yaml").read_text()
     noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
     assert noted["changed"] == {"learning.gamma": 0.5, "learning.actor.learning_rate": 0.25}
@@ -287,7 +287,7 @@ def test_another_lattice_or_channel_set_is_a_clear_error(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--resume", "--allow-changed", "networks.gama"], "learning.gamma"),
+        (["--resume", "--allow-changed", "learning.gama"], "learning.gamma"),
         (["--allow-changed", "learning.gamma"], "--resume"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The backup script, driven with a stand-in for Python that plays the training."""
+"""The backup script: what it passes on, and how whole trainings end that it starts."""
 
 from __future__ import annotations
 
@@ -15,80 +15,49 @@ import pytest
 from marl_framework.runs.files import RunLock
 
 SCRIPT = Path(__file__).resolve().parents[1] / "train_with_backup.sh"
-WAIT = 20  # seconds until a hanging script fails its test
+WAIT = 120  # seconds until a hanging training fails its test
+FOREVER = ("--set", "learning.training_steps=1000000", "--set", "logging.checkpoint_interval=0")
 
-# Stands in for `python -Pu -m marl_framework.main …` alone, not for the history: notes each
-# call, refuses a configuration named "bad", makes the run folder, and ends with the code or at
-# the signal it is told.
+# Stands in for Python: notes the call, and ends with the code that it is told.
 STAND_IN = """
-import json, os, signal, sys, yaml
-arguments = sys.argv[1:]
-if "-c" in arguments:
+import json, os, sys
+if "-c" in sys.argv:
     sys.exit(0)
-if arguments[:3] == ["-P", "-m", "marl_framework.history"]:
-    os.environ["PYTHONPATH"] = os.environ["REPOSITORY"]
-    os.execv(sys.executable, [sys.executable, *arguments])
-assert arguments[:3] == ["-Pu", "-m", "marl_framework.main"], arguments
-options = arguments[3:]
 note = {
-    "options": options,
+    "arguments": sys.argv[1:],
     "folder": os.getcwd(),
     "config": os.environ.get("CONFIG_FILE_PATH"),
-    "stdin": sys.stdin.read() if "--read" in options else None,
+    "stdin": sys.stdin.read(),
     "path": os.environ["PYTHONPATH"],
+    "process": os.getppid(),
 }
 with open(os.environ["NOTES"], "a") as notes:
     notes.write(json.dumps(note) + "\\n")
-if "--check" in options:
-    sys.exit(2 if "bad" in options else 0)
-settings = [o.removeprefix("--set=") for o in options if "logging.directory=" in o]
-folder = yaml.safe_load(settings[-1].split("=", 1)[1])  # main reads it as YAML
-run = os.path.join(folder, options[options.index("--run-name") + 1])
-if "--no-folder" not in options:
-    os.makedirs(run, exist_ok="--resume" in options)
-    open(os.path.join(run, "result"), "w").write("new")
-print("spoken", flush=True)
-print("warned", file=sys.stderr, flush=True)
-if "--await" in options:
-    def stop(number, frame):
-        os.write(1, f"stopped by {signal.Signals(number).name}\\n".encode())  # print may be busy
-        sys.exit(42)
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        print("ready", flush=True)
-        while True:
-            signal.pause()
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-        sys.exit(43)
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 
 
 class House:
-    """A repository with the script and the stand-in, in a folder of a difficult name."""
+    """A repository with the script, in a folder of a difficult name."""
 
     def __init__(self, base: Path) -> None:
-        self.root = base / "it's a: house #1"
+        self.root = base / "it's a house, #1"
         self.notes = base / "notes"
         self.elsewhere = base / "else where"
         self.elsewhere.mkdir()
         self.root.mkdir()
         shutil.copy(SCRIPT, self.root)
-        self.install(self.root / ".venv" / "bin")
         self.runs = self.root / "runs"
         self.history = self.root / "training_history"
         self.environment = {
-            "PATH": os.environ["PATH"],
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             "NOTES": str(self.notes),
-            "REPOSITORY": str(SCRIPT.parent),
         }
 
-    def install(self, folder: Path) -> None:
+    def install(self, folder: Path, command: str) -> None:
         folder.mkdir(parents=True)
-        (folder / "stand_in.py").write_text(STAND_IN)
         python = folder / "python"
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder}/stand_in.py" "$@"\n')
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
         python.chmod(0o755)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -96,7 +65,7 @@ class House:
             [str(self.root / SCRIPT.name), *arguments],
             cwd=self.elsewhere,
             env={**self.environment, **environment},
-            stdin=subprocess.PIPE if "--read" in arguments else subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -105,7 +74,7 @@ class House:
 
     def train(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, **environment)
-        out, err = process.communicate("yes" if "--read" in arguments else None, timeout=WAIT)
+        out, err = process.communicate("typed", timeout=WAIT)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def calls(self) -> list[dict[str, object]]:
@@ -113,55 +82,64 @@ class House:
             return []
         return [json.loads(line) for line in self.notes.read_text().splitlines()]
 
-    def earlier_run(self, name: str) -> Path:
-        run = self.runs / name
-        run.mkdir(parents=True)
-        (run / "result").write_text("old")
-        return run
-
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+    """A repository whose Python is a stand-in."""
+    house = House(tmp_path)
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    house.install(house.root / ".venv" / "bin", f'"{tmp_path}/stand_in.py"')
+    return house
 
 
-def test_trains_under_the_name_and_keeps_the_log(house: House) -> None:
-    done = house.train("t.1_a-B", "--config", "fast", "--set", "a.b=c d")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["spoken", "warned"]
+@pytest.fixture
+def real(tmp_path: Path) -> House:
+    """A repository that trains."""
+    house = House(tmp_path)
+    house.install(house.root / ".venv" / "bin", "")
+    for folder in ("marl_framework", "params"):
+        (house.root / folder).symlink_to(SCRIPT.parent / folder)
+    house.environment |= {"CONFIG_FILE_PATH": "params_test.yaml"}
+    return house
+
+
+def test_the_name_and_the_options_reach_main(house: House) -> None:
+    process = house.start("t.1_a-B", "--config", "fast", "--set", "a.b=c d")
+    assert process.communicate(timeout=WAIT) == ("", "")
     quoted = str(house.runs).replace("'", "''")
-    directory = ["--set", f"logging.directory='{quoted}'"]
-    passed_on = [*directory, "--config", "fast", "--set", "a.b=c d"]
-    check, training = house.calls()
-    assert check["options"] == ["--check", *passed_on]
-    assert training["options"] == [*passed_on, "--run-name", "t.1_a-B"]
-    assert (house.runs / "t.1_a-B" / "train.log").read_text() == "spoken\nwarned\n"
-    assert [path.name for path in house.runs.iterdir()] == ["t.1_a-B"]
-    assert not house.history.exists()
+    (call,) = house.calls()
+    assert call["arguments"] == [
+        *("-Pu", "-m", "marl_framework.main", f"--set=logging.directory='{quoted}'"),
+        *("--config", "fast", "--set", "a.b=c d", "--run-name=t.1_a-B", "--archive-earlier"),
+    ]
 
 
 def test_stays_in_the_folder_of_the_caller_and_asks_nothing(house: House) -> None:
-    house.train("t", "--read", CONFIG_FILE_PATH="mine/params.yaml", PYTHONPATH="extra")
-    for call in house.calls():
-        assert call["folder"] == str(house.elsewhere)
-        assert call["config"] == "mine/params.yaml"
-        assert call["path"] == f"{house.root}:extra"
-    assert house.calls()[1]["stdin"] == ""
+    house.train("t", CONFIG_FILE_PATH="mine/params.yaml", PYTHONPATH="extra")
+    (call,) = house.calls()
+    assert call["folder"] == str(house.elsewhere)
+    assert call["config"] == "mine/params.yaml"
+    assert call["path"] == f"{house.root}:extra"
+    assert call["stdin"] == ""
     assert list(house.elsewhere.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "-t", "--set", "a b", "a/b", "../t", "a\nb", "é", "$(id)", "*"]
-)
-def test_a_bad_name_is_one_line_and_code_2(house: House, name: str) -> None:
-    before = sorted(house.root.rglob("*"))
-    done = house.train(name)
-    assert done.returncode == 2
-    assert done.stdout == ""
+@pytest.mark.parametrize("name", ["", ".", "a b", "a/b", "../t", "a\nb", "é", "$(id)", "*"])
+def test_a_name_reaches_main_as_it_is(house: House, name: str) -> None:
+    assert house.train(name).returncode == 0
+    (call,) = house.calls()
+    assert f"--run-name={name}" in call["arguments"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("arguments", [["-t"], ["--set"], ["--resume", "t"], ["--set", "a.b=1"]])
+def test_an_option_in_place_of_the_name_is_one_line_and_code_2(
+    house: House, arguments: list[str]
+) -> None:
+    done = house.train(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("error: run name ")
+    assert done.stderr.startswith(f"error: run name '{arguments[0]}'")
     assert house.calls() == []
-    assert sorted(house.root.rglob("*")) == before
 
 
 def test_no_name_or_a_second_name_is_an_error(house: House) -> None:
@@ -174,150 +152,30 @@ def test_no_name_or_a_second_name_is_an_error(house: House) -> None:
     assert house.calls() == []
 
 
-def test_an_earlier_run_moves_to_the_history_each_time(house: House) -> None:
-    house.earlier_run("t")
-    house.earlier_run("other")
-    for count in (1, 2, 3):
-        assert house.train("t").returncode == 0
-        kept = sorted((house.history / "t").iterdir())
-        assert len(kept) == count  # in one second too: no copy replaces another
-    texts = [(path / "result").read_text() for path in kept]
-    assert sorted(texts) == ["new", "new", "old"]
-    assert (house.runs / "t" / "result").read_text() == "new"
-    assert (house.runs / "other" / "result").read_text() == "old"
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_before_the_name_is_the_scripts_own(house: House, option: str) -> None:
+    done = house.train(option)
+    assert (done.returncode, done.stdout[:6], done.stderr) == (0, "usage:", "")
+    assert house.calls() == []
 
 
-def test_what_moves_keeps_what_is_known_of_it(house: House) -> None:
-    run = house.earlier_run("t")
-    (run / "status.json").write_text('{"state": "training", "training_step": 6}')
-    done = house.train("t")
-    (kept,) = (house.history / "t").iterdir()
-    assert f"The earlier run 't' is now in {kept}" in done.stdout
-    known = json.loads((kept / "metadata.json").read_text())
-    assert (known["name"], known["state"], known["training_step"]) == ("t", "killed", 6)
+@pytest.mark.parametrize("code", [1, 2, 77, 130])
+def test_the_exit_code_is_that_of_the_training(house: House, code: int) -> None:
+    assert house.train("t", CODE=str(code)).returncode == code
 
 
-def test_resuming_moves_nothing_and_continues_the_log(house: House) -> None:
-    run = house.earlier_run("t")
-    (run / "train.log").write_text("before\n")
-    for _ in range(2):
-        assert house.train("t", "--resume").returncode == 0
-    assert "--resume" in house.calls()[1]["options"]
-    assert (run / "train.log").read_text() == "before\n" + 2 * "spoken\nwarned\n"
-    assert not house.history.exists()
-    assert house.train("new", "--resume").returncode == 0
-    assert (house.runs / "new" / "train.log").exists()
-
-
-def test_a_run_that_is_being_trained_is_not_moved(house: House) -> None:
-    run = house.earlier_run("t")
-    lock = RunLock(run)
-    done = house.train("t")
-    lock.release()
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "under way" in done.stderr
-    assert sorted(path.name for path in house.root.iterdir()) == [".venv", "runs", SCRIPT.name]
-    assert [path.name for path in house.runs.iterdir()] == ["t"]
-    assert len(house.calls()) == 1
-
-
-def test_a_refused_training_leaves_the_log_of_another_alone(house: House) -> None:
-    run = house.earlier_run("t")
-    (run / "train.log").write_text("another's\n")
-    assert house.train("t", "--resume", CODE="2").returncode == 2
-    assert (run / "train.log").read_text() == "another's\n"
-    assert [path.name for path in house.runs.iterdir()] == ["t"]
-
-
-def test_a_refused_configuration_moves_nothing(house: House) -> None:
-    run = house.earlier_run("t")
-    done = house.train("t", "--config", "bad")
-    assert done.returncode == 2
-    assert len(house.calls()) == 1
-    assert (run / "result").read_text() == "old"
-    assert [path.name for path in house.runs.iterdir()] == ["t"]
-    assert not house.history.exists()
-
-
-def test_a_mere_check_moves_nothing(house: House) -> None:
-    run = house.earlier_run("t")
-    assert house.train("t", "--check").returncode == 0
-    assert (run / "result").read_text() == "old"
-    assert not house.history.exists()
-
-
-@pytest.mark.parametrize("code", [1, 77])
-def test_exit_code_and_log_of_a_failed_training_are_kept(house: House, code: int) -> None:
-    done = house.train("t", CODE=str(code))
-    assert done.returncode == code
-    assert (house.runs / "t" / "train.log").read_text() == "spoken\nwarned\n"
-
-
-def test_without_a_run_folder_the_log_stays_and_is_named(house: House) -> None:
-    done = house.train("t", "--no-folder", CODE="5")
-    assert done.returncode == 5
-    (log,) = house.runs.iterdir()
-    assert done.stderr == f"The log is {log}\n"
-    assert log.read_text() == "spoken\nwarned\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "word"),
-    [
-        (signal.SIGTERM, 42, "stopped by SIGTERM"),
-        (signal.SIGHUP, 42, "stopped by SIGTERM"),
-        (signal.SIGINT, 43, "interrupted"),
-    ],
-)
-def test_a_signal_reaches_the_training_and_its_end_is_awaited(
-    house: House, number: signal.Signals, code: int, word: str
-) -> None:
-    process = house.start("t", "--await")
-    assert process.stdout is not None
-    lines = [process.stdout.readline().strip() for _ in range(3)]
-    assert sorted(lines) == ["ready", "spoken", "warned"]
-    if number == signal.SIGTERM:
-        process.send_signal(number)
-    else:  # a terminal signals all that runs in it, the writer of the log too
-        os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=WAIT)
-    assert (process.returncode, out.strip(), err) == (code, word, "")
-    assert (house.runs / "t" / "train.log").read_text().splitlines() == [*lines, word]
-
-
-def test_a_killed_training_gives_the_code_of_its_signal(house: House) -> None:
-    process = house.start("t", "--await")
-    assert process.stdout is not None
-    while process.stdout.readline().strip() != "ready":
-        pass
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (training,) = [
-        int(pid) for pid in children if b"stand_in.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(training, signal.SIGKILL)
+def test_no_shell_stands_between_caller_and_training(house: House) -> None:
+    process = house.start("t")
     process.communicate(timeout=WAIT)
-    assert process.returncode == 128 + signal.SIGKILL
-    assert (house.runs / "t" / "train.log").exists()
-
-
-@pytest.mark.parametrize("form", [["--set", "{}"], ["--set={}"]])
-def test_a_runs_folder_of_the_caller_is_used_as_given(house: House, form: list[str]) -> None:
-    options = [part.format("logging.directory=my runs") for part in form]
-    old = house.elsewhere / "my runs" / "t"
-    old.mkdir(parents=True)
-    assert house.train("t", *options).returncode == 0
-    assert house.calls()[1]["options"] == [*options, "--run-name", "t"]
-    assert (old / "train.log").exists()
-    assert len(list((house.elsewhere / "training_history" / "t").iterdir())) == 1
-    assert not house.runs.exists()
+    (call,) = house.calls()
+    assert call["process"] == os.getpid()
 
 
 def test_the_active_environment_serves_where_there_is_no_venv(house: House, tmp_path: Path) -> None:
     shutil.rmtree(house.root / ".venv")
-    house.install(tmp_path / "active")
+    house.install(tmp_path / "active", f'"{tmp_path}/stand_in.py"')
     assert house.train("t", PATH=f"{tmp_path / 'active'}:/usr/bin:/bin").returncode == 0
-    assert len(house.calls()) == 2
+    assert len(house.calls()) == 1
 
 
 def test_no_python_with_pytorch_is_one_line_and_code_2(house: House, tmp_path: Path) -> None:
@@ -326,27 +184,71 @@ def test_no_python_with_pytorch_is_one_line_and_code_2(house: House, tmp_path: P
     tools.mkdir()
     for tool in ("bash", "env", "readlink", "dirname"):
         (tools / tool).symlink_to(shutil.which(tool) or tool)
-    run = house.earlier_run("t")
     done = house.train("t", PATH=str(tools))
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "make venv" in done.stderr
-    assert run.exists()
-
-
-def test_an_unwritable_history_stops_before_the_training(house: House) -> None:
-    run = house.earlier_run("t")
-    house.history.write_text("a file, not a folder")
-    done = house.train("t")
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert (run / "result").read_text() == "old"
-    assert [path.name for path in house.runs.iterdir()] == ["t"]
-    assert len(house.calls()) == 1
 
 
 def test_a_link_to_the_script_finds_the_repository(house: House, tmp_path: Path) -> None:
     link = tmp_path / "train"
     link.symlink_to(house.root / SCRIPT.name)
     subprocess.run([link, "t"], env=house.environment, check=True, capture_output=True)
-    assert (house.runs / "t" / "result").read_text() == "new"
+    (call,) = house.calls()
+    assert call["path"] == str(house.root)
+
+
+def test_a_second_training_keeps_the_first_and_its_log(real: House) -> None:
+    short = ("--set", "learning.training_steps=1")
+    for _ in range(2):
+        done = real.train("t", *short)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (real.runs / "t" / "train.log").read_text() == done.stdout
+    (kept,) = (real.history / "t").iterdir()
+    assert f"The earlier run 't' is now in {kept}" in done.stdout
+    assert (kept / "summary.json").exists()
+    assert "The earlier run" not in (kept / "train.log").read_text()
+    assert [path.name for path in real.runs.iterdir()] == ["t"]
+    assert list(real.elsewhere.iterdir()) == []
+
+
+def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(real: House) -> None:
+    old = real.elsewhere / "my runs" / "t"
+    old.mkdir(parents=True)
+    (old / "result").write_text("old")
+    lock = RunLock(old)
+    options = ("--set", "logging.directory=my runs", "--set", "learning.training_steps=1")
+    done = real.train("t", *options)
+    lock.release()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "under way" in done.stderr
+    assert (old / "result").read_text() == "old"
+    assert real.train("t", *options).returncode == 0
+    (kept,) = (real.elsewhere / "training_history" / "t").iterdir()
+    assert (kept / "result").read_text() == "old"
+    assert (old / "train.log").exists()
+    assert not real.runs.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_training_with_its_state_saved(
+    real: House, number: signal.Signals
+) -> None:
+    process = real.start("t", *FOREVER)
+    assert process.stdout is not None
+    lines = []
+    while not (lines and lines[-1].startswith("step 1/")):
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.communicate()
+    if number == signal.SIGTERM:
+        process.send_signal(number)
+    else:  # a terminal signals all that runs in it
+        os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=WAIT)
+    run = real.runs / "t"
+    assert (process.returncode, err.count("\n")) == (130, 1)
+    assert err.startswith("interrupted; its state is in ")
+    assert (run / "checkpoints" / "last.pt").exists()
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    log = (run / "train.log").read_text()
+    assert log == "".join(lines) + out + err  # err comes last

@@ -1,4 +1,4 @@
-"""Transitions without their order in time, and what one wants to watch of a batch."""
+"""Transitions without their order in time, and diagnostics of a batch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Transitions:
 def diagnostics(
     batch: Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
 ) -> dict[str, Tensor]:
-    """Return what one wants to watch of a batch, by name of `training.logging.METRICS`.
+    """Return diagnostics of a batch, by name of `training.logging.METRICS`.
 
     Args:
         batch: B transitions.

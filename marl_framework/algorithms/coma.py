@@ -141,8 +141,8 @@ class COMAWrapper:
             rate: what the configured learning rates are multiplied by.
 
         Returns:
-            Tensors on the device (see `training.logging`), means over all batches and ranks; what
-            only describes policy and critic is a mean over the last pass.
+            Scalars on the device (names of `training.logging.METRICS`): means over all batches and
+            ranks; those that describe policy and critic are means over the last pass.
         """
         self._set_rates(rate)
         if self._graphs is None:
@@ -167,7 +167,7 @@ class COMAWrapper:
         generator: torch.Generator | None,
         steps: int,
     ) -> dict[str, Tensor]:
-        """Make all updates of `update`: what the device alone does."""
+        """Make all updates on the device; returns what `update` returns."""
         targets = self.targets(rollout)
         flat = Transitions.of(rollout, targets)
         batches = min(self._learning.batch_number * steps, len(flat))
@@ -233,7 +233,7 @@ class COMAWrapper:
     def _learn_critic(
         self, parts: list[Transitions]
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Return the values of each part before the update, loss, norm and if it was skipped."""
+        """Update the critic; return values before the update, loss, gradient norm, skipped (0 or 1)."""
         values, losses = [], []
         self.critic_optimizer.zero_grad(set_to_none=True)
         for part in parts:
@@ -256,7 +256,7 @@ class COMAWrapper:
     def _learn_actor(
         self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
-        """Return (π, advantages) of each part before the update, loss, norm, if it was skipped."""
+        """Update the actor; return (π, advantage) before the update, loss, norm, skipped (0 or 1)."""
         learning, losses, learned = self._learning, [], []
         weights: Sequence[Tensor] | None = None
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
@@ -294,7 +294,7 @@ class COMAWrapper:
         return learned, loss, norm, bad
 
     def _watch_kl(self, parts: list[Transitions], probabilities: list[Tensor]) -> None:
-        """Halt the actor until the next training step where it is too far from what flew."""
+        """Halt the actor until the next training step if its policy is too far from the old one."""
         sums = [
             kl_divergence(part.old_probabilities, now).sum()
             for part, now in zip(parts, probabilities, strict=True)
@@ -314,7 +314,7 @@ class COMAWrapper:
         return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
     def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
-        """Add the gradient of a part's mean loss, as its share of the batch; return the share."""
+        """Add the gradient of a part's loss, weighted by its share of the batch; return that loss."""
         if len(parts) > 1:
             loss = loss * (len(part) / sum(len(p) for p in parts))
         self.scaler.scale(loss).backward()

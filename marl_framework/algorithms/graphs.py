@@ -1,4 +1,4 @@
-"""Whole episodes and updates as CUDA graphs: recorded once, then started by a single call."""
+"""Runs whole episodes and updates as CUDA graphs: recorded once, then started by one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Backend(Protocol):
-    """What records and replays; PyTorch's CUDA graphs, or a test's stand-in for them."""
+    """Records and replays; PyTorch's CUDA graphs or a test's stand-in."""
 
     def eager(self, function: Callable[[], Result]) -> Result:
         """Run a function where `capture` would record it."""
@@ -93,10 +93,10 @@ class _Recording:
 class Graphs:
     """Runs functions as CUDA graphs.
 
-    A function runs eagerly twice and is recorded with its third call; from then on its Python
-    code does not run any more. So all it reads and writes must stay where it is in memory, all
-    random numbers must come from one generator, and nothing may be read back to the host. Where
-    a recording fails, a warning says so and everything runs eagerly from then on.
+    A function runs eagerly twice and is recorded on its third call; its Python code does not run
+    after that. So the tensors that it reads and writes must keep their addresses, all random
+    numbers must come from one generator, and nothing may be read back to the host. If a recording
+    fails, a warning says so and everything runs eagerly from then on.
 
     Args:
         device: where everything lives.
@@ -143,7 +143,7 @@ class Graphs:
         return result
 
     def forget(self) -> None:
-        """Drop all recordings: tensors that they know are about to be replaced."""
+        """Drop all recordings, because tensors in them are about to be replaced."""
         self._recordings.clear()
 
     def _record(self, known: _Recording, function: Callable[[Tensor], Result]) -> None:

@@ -1,4 +1,4 @@
-"""The optimisers' steps: clipped, and left out where numbers are not finite."""
+"""Optimiser steps: clipped, and skipped if numbers are not finite."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def descend(
 ) -> tuple[Tensor, Tensor]:
     """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 
-    The device decides, the host never waits: fused optimisers leave everything as it was where
-    their `found_inf` is 1, and divide gradients by their `grad_scale` as they go over them, so
-    that clipping needs no pass of its own; those that are not fused (`meta`) make every step.
-    Overflowing gradients of scaled float16 losses are no reason to worry, the scaler skips them
-    by itself and lowers its scale.
+    The device decides and the host never waits: a fused optimiser leaves everything unchanged if
+    its `found_inf` is 1, and divides gradients by its `grad_scale`, so that clipping needs no pass
+    of its own. Optimisers that are not fused (`meta`) make every step. Overflowing gradients of
+    scaled float16 losses are expected; the scaler skips them and lowers its scale.
 
     Args:
         loss: whose gradients the network has.
@@ -84,7 +83,7 @@ def _step(
     grad_scale: Tensor,
     found_inf: Tensor,
 ) -> None:
-    """Make a step of fused Adam by its function: the hooks of `Optimizer.step` take longer."""
+    """Make a step of fused Adam by its function, without the hooks of `Optimizer.step`."""
     (group,) = optimizer.param_groups
     states = [optimizer.state[p] for p in group["params"]]
     for parameter, state in zip(group["params"], states, strict=True):

@@ -1,4 +1,4 @@
-"""What processes that learn together share: means over all of them, and one gradient.
+"""Means and gradients over all ranks.
 
 A rank is one process of PyTorch's process group, which `training.distributed` makes. Each flies
 missions of its own; all have as many, so a mean of the ranks' means is the mean over everything.

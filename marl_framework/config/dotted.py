@@ -1,4 +1,4 @@
-"""Parts of a user's own, named in a params file by dotted path: `my_module.MyTerrain`."""
+"""Loads a part that a params file names by dotted path, such as `my_module.MyTerrain`."""
 
 from __future__ import annotations
 

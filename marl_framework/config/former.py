@@ -1,6 +1,6 @@
 """Former keys: those of the published params.yaml and those of our own earlier files.
 
-They keep working. Keys that have no meaning any more are dropped, the others move to their new
+They keep working. Keys that have no meaning any more are dropped, the others move to their present
 names, and one line tells the user so.
 """
 
@@ -87,6 +87,7 @@ RENAMED = {
 """Former name to present name."""
 
 _FORMER_SECTIONS = ("distributed", "experiment.baselines.lawnmower")
+_POLICY = "experiment.missions.type"
 _POLICIES = {"COMA": "learned", "lawnmower": "coverage"}
 _PUBLISHED_SENSOR = "altitude_dependent"
 _PUBLISHED_TERRAIN = "random_field"
@@ -103,9 +104,6 @@ def translate(tree: dict[Any, Any], problems: list[str]) -> list[str]:
         What the user should know, a phrase each.
     """
     known = _rename(tree, problems)
-    policy = _section(tree, "experiment")
-    if policy.get("policy") in _POLICIES:
-        policy["policy"] = _POLICIES[policy["policy"]]
     dropped = []
     model = _section(tree, "sensor", "model")
     if model.get("type") == _PUBLISHED_SENSOR:
@@ -149,6 +147,9 @@ def _rename(tree: dict[Any, Any], problems: list[str]) -> list[str]:
             problems.append(f"{old}: is the former name of {new}, which is given too; drop it")
             continue
         target[leaf] = value
+        if old == _POLICY and isinstance(value, str) and value in _POLICIES:
+            target[leaf] = _POLICIES[value]
+            new = f"{new}, and {value} {target[leaf]}"
         moved.append(f"{old} is now {new}")
     return [f"renamed keys: {', '.join(moved)}"] if moved else []
 

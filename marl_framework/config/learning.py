@@ -130,10 +130,16 @@ class NetworksConfig(Section):
 class OptimizerConfig(Section):
     """Adam for one network."""
 
-    learning_rate: Rate
+    learning_rate: Rate = 1e-4
     """Step size, before `lr_scaling`, warm-up and decay."""
     gradient_norm: Positive = 10.0
     """Gradients are scaled down to this norm."""
+
+
+class ActorOptimizerConfig(OptimizerConfig):
+    """Adam for the actor, whose steps are smaller."""
+
+    learning_rate: Rate = 1e-5
 
 
 class LearningConfig(Section):
@@ -199,8 +205,8 @@ class LearningConfig(Section):
     """Training steps while the learning rates rise, 0 = none."""
     lr_decay: Share = 1.0
     """Last learning rate as a share of the configured one (see `training.schedule`)."""
-    actor: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
-    critic: OptimizerConfig = OptimizerConfig(learning_rate=1e-4)
+    actor: ActorOptimizerConfig = ActorOptimizerConfig()
+    critic: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
     def _epsilon_falls(self) -> Self:

@@ -51,14 +51,20 @@ def resolve_config_path(name: str) -> Path:
     Raises:
         ConfigError: there is no such file; names the files of `params/`.
     """
-    candidates = [Path(name), PARAMS / name, PARAMS / f"{name}.yaml"]
+    return _find(name, Path())
+
+
+def _find(name: str, folder: Path) -> Path:
+    """Find a params file in a folder, else in `params/`."""
+    here = folder / name
+    candidates = [here, PARAMS / name, PARAMS / f"{name}.yaml"]
     for candidate in candidates:
         if name and os.path.isfile(candidate):  # unlike Path.is_file: never raises
             return candidate
-    if name and os.path.isdir(name):
+    if name and os.path.isdir(here):
         raise ConfigError(f"{name}: is a directory, not a params file")
-    if name and os.path.exists(name):  # a pipe: `<(sed … params.yaml)`
-        return Path(name)
+    if name and os.path.exists(here):  # a pipe: `<(sed … params.yaml)`
+        return here
     known = ", ".join(sorted(path.name for path in PARAMS.glob("*.yaml")))
     shown = name if name.strip() and name.isprintable() else repr(name)
     raise ConfigError(f"{shown}: no such file; params/ holds {known or 'none'}")
@@ -140,21 +146,25 @@ def _layers(file: Path, below: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
     name = tree.pop(EXTENDS)
     if not isinstance(name, str):
         raise ConfigError(f"{source}: {EXTENDS}: must be the name of a file, got {show(name)}")
-    beside = file.parent / name
-    base = beside if os.path.isfile(beside) else resolve_config_path(name)
+    try:
+        base = _find(name, file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {EXTENDS}: {error}") from None
     chain = (*below, file)
     if any(os.path.samefile(base, other) for other in chain):
-        raise ConfigError(f"{source}: {EXTENDS}: {name} leads back to the same file")
+        raise ConfigError(f"{source}: {EXTENDS}: {name} extends this file itself")
     return [*_layers(base, chain), (source, tree)]
 
 
 def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]) -> Config:
     """Put layers and overrides on top of each other and check the whole."""
     notes: list[str] = []
+    problems: list[str] = []
     merged: dict[str, Any] = {}
     origins: list[tuple[str, dict[str, Any]]] = []
     for name, layer in layers:
-        tree = _clean(layer, name, notes)
+        tree, found = _clean(layer, name, notes)
+        problems += [text if name == source else f"{text} (from {name})" for text in found]
         origins.append((name, tree))
         _merge(merged, tree)
     texts = []
@@ -162,7 +172,9 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         said = f"override {text if len(text) <= 100 else text[:97] + '...'}"
         path, tree = _override(text, said)
         texts.append((RENAMED.get(path, path), text))
-        _merge(merged, _clean(tree, said, notes))
+        tree, found = _clean(tree, said, notes)
+        problems += [f"{text} ({said})" for text in found]
+        _merge(merged, tree)
 
     def blame(path: str) -> str:
         guilty = [text for key, text in texts if not path or f"{key}.".startswith(f"{path}.")]
@@ -174,17 +186,19 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {join_problems(describe(error, blame))}") from None
+        problems += describe(error, blame)
+    if problems:
+        raise ConfigError(f"{source}: {join_problems(problems)}")
     if notes:
         warnings.warn("; ".join(notes), ConfigWarning, stacklevel=3)
     return config
 
 
-def _clean(layer: Any, source: str, notes: list[str]) -> dict[str, Any]:
-    """Return a layer of present keys alone; what was translated is noted.
+def _clean(layer: Any, source: str, notes: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return a layer of present keys alone, and its problems; what was translated is noted.
 
     Raises:
-        ConfigError: it holds unknown keys.
+        ConfigError: it is no mapping.
     """
     if not isinstance(layer, Mapping):
         raise ConfigError(f"{source}: must hold sections such as networks:, got {show(layer)}")
@@ -192,11 +206,9 @@ def _clean(layer: Any, source: str, notes: list[str]) -> dict[str, Any]:
     problems: list[str] = []
     found = translate(tree, problems)
     known: dict[str, Any] = _known_part(tree, "", problems)
-    if problems:
-        raise ConfigError(f"{source}: {join_problems(problems)}")
     if found:
         notes.append(f"{source}: {'; '.join(found)}")
-    return known
+    return known, problems
 
 
 def _copy(value: Any, path: str) -> Any:

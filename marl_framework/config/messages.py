@@ -42,7 +42,7 @@ def join(section: str, key: object) -> str:
 
 
 def show(value: object) -> str:
-    """Short form of a value as YAML would write it; safe for huge, nested and odd values."""
+    """Short text of a value, as YAML would write it; safe for huge and nested values."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and value.bit_length() > 100:
@@ -83,7 +83,7 @@ def _nearest(path: str) -> str:
 
 
 def join_problems(problems: Sequence[str]) -> str:
-    """One line of all problems; past a handful the rest is only counted."""
+    """Join problems to one line; past a handful the rest is only counted."""
     shown = list(problems[:_MOST_PROBLEMS])
     if len(problems) > _MOST_PROBLEMS:
         shown.append(f"and {len(problems) - _MOST_PROBLEMS} more")

@@ -1,8 +1,8 @@
 """Typed configuration: one frozen model per YAML section.
 
 Field names are the YAML keys. Every value is checked once, here; the rest of the code
-trusts it. Loading and overrides live in `marl_framework.config.loading`, the sections in
-`marl_framework.configuration`.
+trusts it. Loading and overrides live in `config.loading`, the sections in `config.mission` and
+`config.learning`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flights from the command line without training: planners, and deployments over a raster."""
+"""Command line flights without training: baselines, and deployment over a measured map."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.start import start_run
 
 
 def fly_baseline(
-    config: Config, device: torch.device, run_name: str | None, check: bool = False
+    config: Config,
+    device: torch.device,
+    run_name: str | None,
+    check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
-    """Fly a planner that needs no training; its evaluation goes into the run folder."""
+    """Evaluate a planner that needs no training; write the results to a run folder.
+
+    With `check`, only validate the configuration.
+    """
     name, baselines = config.experiment.policy, config.experiment.baselines
-    missions = getattr(baselines, name, config.evaluation).missions
+    missions = getattr(baselines, name, config.evaluation).missions  # others have no section
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
     if check:
-        return _valid()
-    run = _start(config, device, run_name)
-    with _discarded_after_errors(run):
+        return _report_valid()
+    run = _create_run(config, device, run_name, archive_earlier)
+    with _discarded_on_error(run):
         start = time.perf_counter()
         records = flights.fly()
         seconds = time.perf_counter() - start
@@ -45,13 +53,17 @@ def deploy(
     missions: int,
     checkpoint: Checkpoint | None,
     check: bool = False,
+    archive_earlier: bool = False,
 ) -> int:
-    """Fly windows of a measured map; beliefs, waypoints and figures go into the run folder."""
+    """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
+
+    With `check`, only validate the configuration.
+    """
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
-        return _valid()
-    run = _start(config, device, run_name)
-    with _discarded_after_errors(run):
+        return _report_valid()
+    run = _create_run(config, device, run_name, archive_earlier)
+    with _discarded_on_error(run):
         start = time.perf_counter()
         record = flights.fly()
         seconds = time.perf_counter() - start
@@ -67,21 +79,23 @@ def deploy(
     return 0
 
 
-def _valid() -> int:
+def _report_valid() -> int:
     print("the configuration is valid")
     return 0
 
 
-def _start(config: Config, device: torch.device, run_name: str | None) -> RunFolder:
-    """Claim the run folder, and say where things happen."""
-    run = RunFolder.create(config.logging.directory, run_name, config, device, folders=())
+def _create_run(
+    config: Config, device: torch.device, run_name: str | None, archive_earlier: bool
+) -> RunFolder:
+    """Create the run folder; print the device and the folder."""
+    run = start_run(config, device, run_name, archive_earlier=archive_earlier, folders=())
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     return run
 
 
 @contextmanager
-def _discarded_after_errors(run: RunFolder) -> Iterator[None]:
-    """Keep the name of a run free whose flights did not end."""
+def _discarded_on_error(run: RunFolder) -> Iterator[None]:
+    """Delete the run folder after an error, so that the run name can be used again."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""One comparison: planners fly the same missions, and what they map is written down."""
+"""Compare planners on the same missions and write the results."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
-_BATCH_BYTES = 2**30
+_BATCH_BYTES = 2**30  # memory budget
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Planners, ready to fly the same missions."""
+    """Planners and the missions they all fly."""
 
     environment: MissionEnvironment
     planners: Mapping[str, Planner]
     missions: int
     seed: int
     settings: Mapping[str, Any]
-    """What `results.json` says about it."""
+    """Settings for `results.json`."""
 
     def fly(self) -> dict[str, FlightRecord]:
-        """Fly all missions with each planner; tell how long it took."""
+        """Fly all missions with each planner; print the time each took."""
         records = {}
         for name, planner in self.planners.items():
             start = time.perf_counter()
@@ -46,7 +46,7 @@ class Comparison:
         return records
 
     def results(self, records: Mapping[str, FlightRecord]) -> dict[str, Any]:
-        """Return everything the flights found, see `report.results`."""
+        """Return the results of the flights, see `report.results`."""
         return report.results(records, self.settings, describe_environment(self.environment.device))
 
 
@@ -59,19 +59,19 @@ def prepare(
     checkpoint: Checkpoint | None = None,
     greedy: bool = True,
 ) -> Comparison:
-    """Make world and planners, so that bad input shows before anything is flown.
+    """Create the environment and the planners, so that bad input fails before any flight.
 
     Args:
-        config: the missions.
-        device: where they are flown.
-        names: see `teams.make_planner`.
-        missions: how many each planner flies.
-        seed: of the missions.
-        checkpoint: the trained team, where `names` has it.
-        greedy: the trained team takes its best actions, and does not draw them.
+        config: configuration of the missions.
+        device: device of environment and networks.
+        names: planners, see `planners.registry.make_planner`.
+        missions: number of missions of each planner.
+        seed: evaluation seed.
+        checkpoint: trained team, for `learned`.
+        greedy: the trained team takes its most probable actions instead of sampling.
 
     Raises:
-        ConfigError: a planner or the terrain cannot be made.
+        ConfigError: a planner or the terrain cannot be created.
     """
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, SPLIT)
@@ -93,42 +93,31 @@ def prepare(
     return Comparison(environment, planners, missions, seed, settings)
 
 
-def draw(records: Mapping[str, FlightRecord], found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw curves, and each policy's first mission as figure and film strip, the first as GIF."""
-    curves = folder / "curves.png"
-    figures.curves_figure(found, curves)
-    paths = [curves]
+def draw(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> None:
+    """Draw the curves, each policy's first mission, and the first policy's mission as a GIF."""
+    figures.curves_figure(results, folder / "curves.png")
     for name, record in records.items():
-        paths += [folder / f"mission_{name}.png", folder / f"film_{name}.png"]
-        figures.mission_figure(record, 0, paths[-2])
-        film.film_strip(record, 0, paths[-1])
+        figures.mission_figure(record, 0, folder / f"mission_{name}.png")
+        film.film_strip(record, 0, folder / f"film_{name}.png")
     name, record = next(iter(records.items()))
-    paths.append(folder / f"mission_{name}.gif")
-    film.mission_gif(record, 0, paths[-1])
-    return paths
+    film.mission_gif(record, 0, folder / f"mission_{name}.gif")
 
 
-def write(
-    records: Mapping[str, FlightRecord],
-    found: Mapping[str, Any],
-    folder: Path,
-    drawn: bool = True,
-) -> str:
-    """Write `results.json`, `table.txt` and, if wanted, figures; return the table."""
+def write(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> str:
+    """Write `results.json`, `table.txt` and the figures; return the table."""
     text = report.table_text(records)
-    report.write_results(found, folder / "results.json")
+    report.write_results(results, folder / "results.json")
     (folder / "table.txt").write_text(text, encoding="utf-8")
-    if drawn:
-        draw(records, found, folder)
+    draw(records, results, folder)
     return text
 
 
 def batch_size(config: Config, missions: int) -> int:
-    """Return how many missions to fly at once: as equal batches as memory allows.
+    """Return the number of missions per batch, for the fewest equal batches that fit in memory.
 
-    It depends on the configuration alone, so that results repeat on any machine.
+    It depends on the configuration only, so that results are the same on any machine.
     """
     rows, cols = config.map_shape
-    maps = config.experiment.missions.n_agents + 10  # beliefs and scratch memory, float32
+    maps = config.experiment.missions.n_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
     return -(-missions // -(-missions // largest))

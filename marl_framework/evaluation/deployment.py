@@ -1,4 +1,4 @@
-"""Flying windows of a measured map, and handing over what was mapped and where the UAVs flew."""
+"""Deployment: fly windows of a measured map; export beliefs, waypoints and figures."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
@@ -29,41 +30,37 @@ FRAME = (
     "local: metres from the lower left corner of the mission's window, x to the right, y up, "
     "altitude above ground; not longitude and latitude"
 )
-"""What coordinates of the waypoints mean."""
+"""Coordinate frame of the waypoints, as the files describe it."""
 
 
 class UprightStreams(MissionStreams):
-    """Draws missions whose windows are seen as they lie on the map, neither flipped nor turned."""
+    """Mission draws whose windows of the map are neither flipped nor rotated."""
 
     origins: Tensor
-    """Lower left corners of the windows on the map [m], [E, 2], once they are drawn."""
+    """Lower left corners of the windows on the map [m], [E, 2]; set by `draw_reset`."""
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
         draws = super().draw_reset()
-        if draws.terrain.symmetry is not None:
-            draws.terrain.symmetry.zero_()
+        (windows,) = draws.terrain.numbers  # a deployment flies over a raster alone
+        windows[:, SYMMETRY] = 0
         self.origins = self._single.terrain.window_origins(draws.terrain)
         return draws
 
 
 @dataclass
 class Deployment:
-    """A planner, ready to fly windows of a map.
-
-    Attributes:
-        environment: over the whole map.
-        planner: flies all windows.
-        missions: windows to fly.
-    """
+    """A planner and the windows of a map that it flies."""
 
     environment: MissionEnvironment
     planner: Planner
     missions: int
+    """Number of windows."""
     _streams: list[UprightStreams] = field(default_factory=list)
+    """Draws of each batch."""
 
     def fly(self) -> FlightRecord:
-        """Fly the windows that `environment.seed` draws."""
+        """Fly the windows drawn with `environment.seed`."""
 
         def streams(env: MissionEnvironment, seed: int, split: str, first: int) -> UprightStreams:
             self._streams.append(UprightStreams(env, seed, split, first))
@@ -75,47 +72,47 @@ class Deployment:
         )
 
     def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
-        """Write a folder for each mission; return what `summary.json` says of each.
+        """Write one folder per mission; return the missions' entries in `summary.json`.
 
         Args:
-            record: of `fly`.
-            folder: where the missions' folders go.
+            record: result of `fly`.
+            folder: parent of the missions' folders.
         """
         origins = torch.cat([s.origins for s in self._streams])[: self.missions].tolist()
         finals = report.final_values(record)
-        found = []
+        entries = []
         for index, origin in enumerate(origins):
-            place = folder / f"mission_{index:03d}"
-            place.mkdir()
-            write_belief(record.belief[index], place)
-            write_waypoints(record.path[index], origin, place)
-            figures.mission_figure(record, index, place / "mission.png")
-            film.film_strip(record, index, place / "film.png")
-            film.mission_gif(record, index, place / "mission.gif")
+            target = folder / f"mission_{index:03d}"
+            target.mkdir()
+            write_belief(record.belief[index], target)
+            write_waypoints(record.path[index], origin, target)
+            figures.mission_figure(record, index, target / "mission.png")
+            film.film_strip(record, index, target / "film.png")
+            film.mission_gif(record, index, target / "mission.gif")
             values = {name: value[index].item() for name, value in finals.items()}
-            found.append({"folder": place.name, "window_origin_m": origin, **values})
-        return found
+            entries.append({"folder": target.name, "window_origin_m": origin, **values})
+        return entries
 
 
 def prepare(
     config: Config, device: torch.device, missions: int, checkpoint: Checkpoint | None
 ) -> Deployment:
-    """Make the world and the planner that `experiment.policy` names.
+    """Create the environment and the planner that `experiment.policy` names.
 
     Raises:
-        ConfigError: there is no map, no checkpoint, or they do not fit.
+        ConfigError: the map or the checkpoint is missing or does not fit.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
         raise ConfigError(
-            f"sensor.simulation.kinds: deployment flies a measured map, not {kinds}; "
-            "set it to [raster], and raster.path to the file"
+            f"sensor.simulation.kinds: deployment needs a measured map, not {kinds}; "
+            "set it to [raster], and sensor.simulation.raster.path to the file"
         )
     name = config.experiment.policy
     if name == "learned" and checkpoint is None:
         raise ConfigError(
-            "experiment.missions.mission_mode: deployment needs the trained team; give it with "
-            "--checkpoint RUN_OR_FILE"
+            "experiment.missions.mission_mode: deployment needs a trained team; "
+            "add --checkpoint RUN_OR_FILE"
         )
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
@@ -124,29 +121,29 @@ def prepare(
 
 
 def write_belief(belief: Tensor, folder: Path) -> None:
-    """Write P(region of interest) of a mission's window as NPY and as TIFF, both float32.
+    """Write P(region of interest) of a window as `belief.npy` and `belief.tiff`, both float32.
 
-    The array is x first. In the image columns run along x and rows against y, so north is up.
+    The array is indexed [x, y]; in the image x points right and y up.
 
     Args:
-        belief: [R, C], on the host.
-        folder: where `belief.npy` and `belief.tiff` go.
+        belief: [R, C], on the CPU.
+        folder: existing folder.
     """
     array = belief.float().numpy()
     np.save(folder / "belief.npy", array)
     done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(array)))
     if not done:
-        raise OSError(0, f"{folder / 'belief.tiff'} could not be encoded")
+        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
     (folder / "belief.tiff").write_bytes(data.tobytes())
 
 
 def write_waypoints(path: Tensor, origin: list[float], folder: Path) -> None:
-    """Write where each UAV took its readings, as CSV and as GeoJSON, in metres (see `FRAME`).
+    """Write the position of each reading to `waypoints.csv` and `waypoints.geojson`.
 
     Args:
-        path: [T + 1, N, 3] in metres, on the host.
+        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
         origin: lower left corner (x, y) of the window on the map [m].
-        folder: where `waypoints.csv` and `waypoints.geojson` go.
+        folder: existing folder.
     """
     tracks: list[list[list[float]]] = path.transpose(0, 1).tolist()
     with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
-"""Figures of an evaluation, written as PNG. Lengths are in metres, x to the right, y up."""
+"""PNG figures of an evaluation. Lengths are in metres, x points right, y up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,32 +12,38 @@ from kornia.geometry.bbox import bbox_to_mask
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap, to_rgba
+from matplotlib.colors import Colormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import FlightRecord
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
+Array = np.ndarray[Any, Any]
 LineStyle = Literal["-", "--"]
+
+# Okabe and Ito's palette, safe for colour blindness, with its yellow darkened.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
 _STYLES: tuple[LineStyle, ...] = ("-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-ROI, BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
+_ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
+TERRAIN_COLOURS = ListedColormap([_BACKGROUND, _ROI])
+BELIEF_COLOURS = "cividis"
 _UNSEEN_ALPHA = 0.38
 _DPI = 150
-_SURFACE_CELLS = 80  # per side of the terrain under the 3-D trajectories
+_SURFACE_CELLS = 80  # per side of the terrain in the 3-D plot
 
 
 def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return which cells lie in each footprint, [B, R, C] bool.
+    """Return a mask of the cells in each footprint, [B, R, C] bool.
 
     Args:
-        footprints: [B, 4] int64, half-open (row0, row1, col0, col1).
-        shape: cells of the map (R, C).
+        footprints: half-open (row0, row1, col0, col1), [B, 4] int64.
+        shape: map shape (R, C).
     """
     row0, row1, col0, col1 = footprints.to(torch.float32).unbind(-1)
     # kornia's x runs along columns and its corners are inclusive.
@@ -48,16 +54,19 @@ def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission: terrain with what was seen, final belief, trajectories in 3-D.
+    """Draw one mission: terrain with observed cells, final belief, trajectories in 3-D.
 
     Args:
-        record: on the host, with the map of mission `index` kept.
+        record: flight record on the CPU that holds the maps of mission `index`.
         index: number of the mission in the record.
-        path: of the PNG.
+        path: PNG file to write.
+
+    Raises:
+        IndexError: the record does not hold the maps of this mission.
     """
     if not 0 <= index < len(record.truth):
         raise IndexError(
-            f"mission {index} is not among the {len(record.truth)} whose maps are kept"
+            f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
         )
     figure = _new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
@@ -65,11 +74,11 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     space = figure.add_subplot(grid[0, 2], projection="3d")
     _draw_terrain(terrain, record, index)
     _draw_belief(figure, belief, record, index)
-    _draw_space(space, record, index)
-    entropy, found = (record.metrics[name][index, -1].item() for name in ("roi_entropy", "f1"))
+    _draw_3d(space, record, index)
+    entropy, f1 = (record.metrics[name][index, -1].item() for name in ("roi_entropy", "f1"))
     figure.suptitle(
         f"{record.planner}: mission {index}, after {record.config.episode_length} moves – "
-        f"ROI entropy {entropy:.3f}, F1 {found:.3f}"
+        f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
     )
     handles: list[Artist] = [
         Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
@@ -78,8 +87,8 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     handles += [
         _marker("o", "start"),
         _marker("X", "end"),
-        Patch(facecolor=ROI, edgecolor="grey", label="region of interest (ROI)"),
-        Patch(facecolor=BACKGROUND, edgecolor="grey", label="other ground"),
+        Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
+        Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
         Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
         Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
     ]
@@ -88,11 +97,11 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
 
 
 def curves_figure(results: Mapping[str, Any], path: Path) -> None:
-    """Draw ROI entropy and F1 over rounds: mean over missions, band of ± one standard error.
+    """Draw ROI entropy and F1 after each round: mean over missions ± one standard error.
 
     Args:
-        results: as `report.results` returns them.
-        path: of the PNG.
+        results: see `report.results`.
+        path: PNG file to write.
     """
     figure = _new_figure((11.0, 4.6))
     policies = results["policies"]
@@ -131,8 +140,8 @@ def _new_figure(size: tuple[float, float]) -> Figure:
     return figure
 
 
-def _draw_curve(axes: Axes, values: np.ndarray[Any, Any], name: str, number: int) -> None:
-    """Draw the mean of `values` [missions, rounds] with its band."""
+def _draw_curve(axes: Axes, values: Array, name: str, number: int) -> None:
+    """Draw the mean of `values` [missions, rounds] and a band of ± one standard error."""
     mean = values.mean(axis=0)
     rounds = np.arange(len(mean))
     colour = _COLOURS[number % len(_COLOURS)]
@@ -153,46 +162,36 @@ def _draw_curve(axes: Axes, values: np.ndarray[Any, Any], name: str, number: int
 def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     truth, footprints = record.truth[index], record.footprints[index]
     shape = (truth.shape[0], truth.shape[1])
-    covered = extent(record)
-    axes.imshow(
-        truth.T.numpy(), origin="lower", extent=covered, interpolation="nearest",
-        cmap=ListedColormap([BACKGROUND, ROI]), vmin=0, vmax=1,
-    )  # fmt: skip
+    image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
     unseen = ~footprint_masks(footprints.flatten(0, 1), shape).any(dim=0)
-    veil = np.zeros((shape[1], shape[0], 4))
-    veil[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
-    axes.imshow(veil, origin="lower", extent=covered, interpolation="nearest")
-    res_x, res_y = record.config.cell_size
-    for (row0, row1, col0, col1), (colour, _) in zip(
-        footprints[-1].tolist(), uav_lines(footprints.shape[1]), strict=True
-    ):
-        x = np.array([row0, row1, row1, row0, row0]) * res_x
-        y = np.array([col0, col0, col1, col1, col0]) * res_y
+    overlay = np.zeros((shape[1], shape[0], 4))
+    overlay[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
+    axes.imshow(overlay, origin="lower", extent=image.get_extent(), interpolation="nearest")
+    lines = uav_lines(footprints.shape[1])
+    for footprint, (colour, _) in zip(footprints[-1].tolist(), lines, strict=True):
+        x, y = footprint_outline(footprint, record.config)
         axes.plot(x, y, color=colour, linewidth=1.2, linestyle=":")
     _draw_paths(axes, record, index)
     _label(axes, record, "Terrain and flight paths")
 
 
 def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord, index: int) -> None:
-    image = axes.imshow(
-        record.belief[index].T.numpy(), origin="lower", extent=extent(record),
-        interpolation="nearest", cmap="cividis", vmin=0, vmax=1,
-    )  # fmt: skip
+    image = draw_map(axes, record.belief[index], record.config, BELIEF_COLOURS)
     bar = axes.inset_axes((1.03, 0, 0.045, 1))
     figure.colorbar(image, cax=bar, label="P(region of interest)")
     _label(axes, record, "Belief after the last reading")
 
 
-def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
+def _draw_3d(axes: Any, record: FlightRecord, index: int) -> None:
     truth = record.truth[index].numpy()
     steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
     coarse = truth[:: steps[0], :: steps[1]]
-    x_dim, y_dim = area(record)
+    x_dim, y_dim = record.config.environment.x_dim, record.config.environment.y_dim
     x, y = (
         np.linspace(0, length, cells + 1)
         for length, cells in zip((x_dim, y_dim), coarse.shape, strict=True)
     )
-    colours = np.where(coarse[..., None], to_rgba(ROI), to_rgba(BACKGROUND))
+    colours = np.where(coarse[..., None], to_rgba(_ROI), to_rgba(_BACKGROUND))
     grid_x, grid_y = np.meshgrid(x, y, indexing="ij")
     axes.plot_surface(
         grid_x, grid_y, np.zeros_like(grid_x), facecolors=colours, rstride=1, cstride=1,
@@ -217,7 +216,7 @@ def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
     axes.set_zticks([0.0, *record.config.altitudes])
     for axis, length in ((axes.xaxis, x_dim), (axes.yaxis, y_dim)):
         axis.set_major_locator(MaxNLocator(max(2, round(5 * length / max(x_dim, y_dim)))))
-    # x and y to scale; low flight over a large area is raised so that its levels show.
+    # x and y to scale; z is stretched over large areas so that the altitudes stay apart.
     axes.set_box_aspect((x_dim, y_dim, max(top, 0.4 * max(x_dim, y_dim))), zoom=0.85)
     axes.view_init(elev=28, azim=-58)
     axes.set_title("Flight paths in 3-D", y=0.985)
@@ -225,7 +224,7 @@ def _draw_space(axes: Any, record: FlightRecord, index: int) -> None:
 
 def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
     flown = record.path[index].numpy()
-    widths = np.linspace(3.6, 1.4, flown.shape[1])  # where paths coincide, all show
+    widths = np.linspace(3.6, 1.4, flown.shape[1])  # keeps coinciding paths visible
     for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         x, y = flown[:, n, 0], flown[:, n, 1]
         axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
@@ -234,8 +233,8 @@ def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
 
 
 def _label(axes: Axes, record: FlightRecord, title: str) -> None:
-    x_dim, y_dim = area(record)
-    pad = 0.02 * max(x_dim, y_dim)  # room for markers at the edge
+    x_dim, y_dim = record.config.environment.x_dim, record.config.environment.y_dim
+    pad = 0.02 * max(x_dim, y_dim)  # for markers at the border
     axes.set(xlim=(-pad, x_dim + pad), ylim=(-pad, y_dim + pad), aspect="equal")
     axes.set(xlabel="x [m]", ylabel="y [m]", title=title)
 
@@ -247,16 +246,29 @@ def _marker(marker: str, label: str) -> Line2D:
 
 
 def uav_lines(number: int) -> list[tuple[str, LineStyle]]:
-    """Return (colour, line style) of each UAV."""
+    """Return the colour and line style of each UAV."""
     return [(_COLOURS[n % len(_COLOURS)], _STYLES[n // len(_COLOURS) % 2]) for n in range(number)]
 
 
-def area(record: FlightRecord) -> tuple[float, float]:
-    """Return the sides of the flown area [m]."""
-    return record.config.environment.x_dim, record.config.environment.y_dim
+def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap) -> AxesImage:
+    """Draw a map [R, C] of values in 0 … 1, in metres."""
+    (rows, cols), (res_x, res_y) = config.map_shape, config.cell_size
+    return axes.imshow(
+        values.T.float().cpu().numpy(), origin="lower", interpolation="nearest",
+        extent=(0, rows * res_x, 0, cols * res_y), cmap=colours, vmin=0, vmax=1,
+    )  # fmt: skip
 
 
-def extent(record: FlightRecord) -> tuple[float, float, float, float]:
-    """Return (x0, x1, y0, y1) of the map [m]; it may lack up to a cell of the flown area."""
-    (rows, cols), (res_x, res_y) = record.config.map_shape, record.config.cell_size
-    return 0.0, rows * res_x, 0.0, cols * res_y
+def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, Array]:
+    """Return x and y [m] of the closed outline of a footprint (row0, row1, col0, col1)."""
+    row0, row1, col0, col1 = footprint
+    res_x, res_y = config.cell_size
+    x = np.array([row0, row1, row1, row0, row0]) * res_x
+    y = np.array([col0, col0, col1, col1, col0]) * res_y
+    return x, y
+
+
+def set_limits(axes: Axes, config: Config) -> None:
+    """Show the flown area, with a margin for UAVs at its border."""
+    x, y = config.environment.x_dim, config.environment.y_dim
+    axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))

@@ -1,4 +1,4 @@
-"""How a mission's belief grows: a strip of maps, and a GIF. Lengths are in metres."""
+"""Film strip and GIF of one mission's belief over time. Lengths are in metres."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ import numpy as np
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from marl_framework.evaluation.figures import BACKGROUND, ROI, area, extent, uav_lines
+from marl_framework.evaluation.figures import (
+    BELIEF_COLOURS,
+    TERRAIN_COLOURS,
+    draw_map,
+    footprint_outline,
+    set_limits,
+    uav_lines,
+)
 from marl_framework.evaluation.flight import FlightRecord
 
-_PANELS = 10  # of a strip, the terrain among them
-_GIF_DPI, _FRAMES_PER_SECOND, _FREEZE = 72, 2, 4  # the last frame stays for 4 frames
+_PANELS = 10  # per strip, including the terrain
+_GIF_DPI, _FRAMES_PER_SECOND = 72, 2
+_LAST_FRAME_REPEATS = 4
 
 
 def film_strip(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw the truth and the global belief of one mission after chosen rounds, with the UAVs.
+    """Draw the ground truth of one mission and its global belief after selected rounds.
 
     Args:
-        record: on the host, with the maps of mission `index` kept.
+        record: flight record on the CPU that holds the maps of mission `index`.
         index: number of the mission in the record.
-        path: of the PNG.
+        path: PNG file to write.
     """
     rounds = record.film.shape[1] - 1
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
@@ -52,12 +59,12 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
 
 
 def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission round by round: flight paths over the terrain beside the belief.
+    """Animate one mission: flight paths over the terrain, next to the belief after each round.
 
     Args:
-        record: on the host, with the maps of mission `index` kept.
+        record: flight record on the CPU that holds the maps of mission `index`.
         index: number of the mission in the record.
-        path: of the GIF.
+        path: GIF file to write.
     """
     figure = Figure(figsize=(9.2, 4.9))
     FigureCanvasAgg(figure)
@@ -68,14 +75,13 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
     left.set(xlabel="x [m]", ylabel="y [m]", title="terrain and flight paths")
     right.set(xlabel="x [m]", title="belief")
     colours = [colour for colour, _ in uav_lines(record.path.shape[2])]
-    views = [left.plot([], [], ":", color=c, linewidth=1.4)[0] for c in colours]
+    outlines = [left.plot([], [], ":", color=c, linewidth=1.4)[0] for c in colours]
     paths = [left.plot([], [], color=c, linewidth=1.8)[0] for c in colours]
     ends = [
         ax.plot([], [], "o", color=c, markeredgecolor="k")[0]
         for ax in (left, right)
         for c in colours
     ]
-    res_x, res_y = record.config.cell_size
     writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     with writer.saving(figure, str(path), dpi=_GIF_DPI):
         for number in range(1, record.film.shape[1]):
@@ -85,11 +91,8 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
                 paths[n].set_data(flown[:, 0], flown[:, 1])
                 for end in (ends[n], ends[n + len(colours)]):
                     end.set_data(flown[-1:, 0], flown[-1:, 1])
-                row0, row1, col0, col1 = record.footprints[index, number - 1, n].tolist()
-                views[n].set_data(
-                    np.array([row0, row1, row1, row0, row0]) * res_x,
-                    np.array([col0, col0, col1, col1, col0]) * res_y,
-                )
+                footprint = record.footprints[index, number - 1, n].tolist()
+                outlines[n].set_data(*footprint_outline(footprint, record.config))
             entropy, f1 = (
                 record.metrics[name][index, number].item() for name in ("roi_entropy", "f1")
             )
@@ -97,28 +100,16 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
                 f"{record.planner}, {number} readings – ROI entropy {entropy:.3f}, F1 {f1:.3f}"
             )
             last = number == record.film.shape[1] - 1
-            for _ in range(_FREEZE if last else 1):
+            for _ in range(_LAST_FRAME_REPEATS if last else 1):
                 writer.grab_frame()
 
 
-def _frame(axes: Axes, record: FlightRecord) -> None:
-    """Leave room for UAVs on the edge of the area."""
-    x, y = area(record)
-    axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))
-
-
 def _terrain(axes: Axes, record: FlightRecord, index: int) -> None:
-    axes.imshow(
-        record.truth[index].T.numpy(), origin="lower", extent=extent(record), vmin=0, vmax=1,
-        interpolation="nearest", cmap=ListedColormap([BACKGROUND, ROI]),
-    )  # fmt: skip
-    _frame(axes, record)
+    draw_map(axes, record.truth[index], record.config, TERRAIN_COLOURS)
+    set_limits(axes, record.config)
 
 
 def _belief(axes: Axes, record: FlightRecord, index: int, number: int) -> AxesImage:
-    image = axes.imshow(
-        record.film[index, number].T.float().numpy(), origin="lower", extent=extent(record),
-        interpolation="nearest", cmap="cividis", vmin=0, vmax=1,
-    )  # fmt: skip
-    _frame(axes, record)
+    image = draw_map(axes, record.film[index, number], record.config, BELIEF_COLOURS)
+    set_limits(axes, record.config)
     return image

@@ -1,7 +1,7 @@
-"""Flying planners through whole missions, and what is measured on the way.
+"""Fly planners through whole missions and record metrics.
 
-Rounds count readings: round 0 is before any reading, round 1 after the first one at the start,
-round T + 1 after the last move.
+Rounds count readings: round 0 is before any reading, round 1 follows the first reading at the
+start, round T + 1 follows the last move.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
 StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
+"""Returns the draws of a batch from (env, seed, split, number of the first mission)."""
 
 
 @dataclass
 class FlightRecord:
-    """E missions flown by one planner; tensors, E first."""
+    """E missions flown by one planner; E is the first axis of every tensor."""
 
     planner: str
     config: Config
     metrics: dict[str, Tensor]
-    """Measures of the global belief after each round, by name: [E, T + 2]."""
+    """Metrics of the global belief after each round, by name, [E, T + 2] each."""
     reward_sum: Tensor
-    """Undiscounted return: sum of the rewards, [E]."""
+    """Undiscounted return, [E]."""
     absolute_return: Tensor
     """Sum over steps of absolute_scale · information gained + absolute_offset, [E]."""
     path_length: Tensor
@@ -42,60 +43,65 @@ class FlightRecord:
     altitude_shares: Tensor
     """Share of the readings taken at each altitude, lowest first, [E, Z]."""
     positions: Tensor
-    """Lattice indices at each reading, [E, T + 1, N, 3] int64."""
+    """Lattice indices (x, y, z) at each reading, [E, T + 1, N, 3] int64."""
     path: Tensor
-    """The same [m], float32."""
+    """Coordinates (x, y, altitude) at each reading [m], [E, T + 1, N, 3] float32."""
     footprints: Tensor
-    """Cells in view at each reading, half-open, on the map: [E, T + 1, N, 4] int64,
-    (row0, row1, col0, col1)."""
+    """Cells in view at each reading, half-open (row0, row1, col0, col1), [E, T + 1, N, 4]
+    int64."""
     truth: Tensor
-    """Ground truth of the first missions, [M, R, C] bool; M ≤ E."""
+    """Ground truth of the first M ≤ E missions, [M, R, C] bool."""
     belief: Tensor
-    """Global belief at the end of the same missions, [M, R, C]."""
+    """Final global belief of the first M missions, [M, R, C]."""
     film: Tensor
-    """Their global belief after each round, [M, T + 2, R, C] float16."""
+    """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
     missions_at_once: int
-    """Missions of a batch."""
+    """Missions per batch."""
     planning_seconds: list[float]
-    """Time the planner took for a step of the batch, one mean value a batch [s]."""
+    """Mean planning time of one step of each batch [s]."""
 
     def cpu(self) -> FlightRecord:
-        """Return the record on the host."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved |= {name: value.cpu() for name, value in moved.items() if isinstance(value, Tensor)}
-        moved["metrics"] = {name: value.cpu() for name, value in self.metrics.items()}
-        return FlightRecord(**moved)
+        """Return a copy of the record on the CPU."""
+        moved: dict[str, Any] = {
+            f.name: getattr(self, f.name).cpu()
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), Tensor)
+        }
+        metrics = {name: value.cpu() for name, value in self.metrics.items()}
+        return replace(self, metrics=metrics, **moved)
 
 
 @dataclass
 class _Log:
-    """Collects what happens in a flight; tensors stay on the device."""
+    """Readings and metrics of a flight in progress, on the environment's device."""
 
     env: MissionEnvironment
     seen: Tensor
+    """Cells observed so far, [E, R, C] bool."""
     keep_maps: int | None
+    """Number of missions to film; None for all."""
     metrics: dict[str, list[Tensor]] = field(default_factory=dict)
     positions: list[Tensor] = field(default_factory=list)
     footprints: list[Tensor] = field(default_factory=list)
     film: list[Tensor] = field(default_factory=list)
 
-    def reading(self, state: MissionState) -> None:
-        """Note where the UAVs are and which cells they see."""
+    def add_reading(self, state: MissionState) -> None:
+        """Record the positions and the footprints of the UAVs."""
         fp = self.env.camera.footprint(state.positions)
         self.positions.append(state.positions.clone())
         self.footprints.append(torch.stack((fp.row0, fp.row1, fp.col0, fp.col1), dim=-1))
         _mark_seen(self.seen, self.footprints[-1])
 
-    def measure(self, belief: Tensor, truth: Tensor) -> None:
-        """Note the metrics of a round."""
-        found = {**map_metrics(belief, truth), "coverage": coverage(self.seen)}
-        for name, values in found.items():
+    def add_round(self, belief: Tensor, truth: Tensor) -> None:
+        """Record the metrics of a round."""
+        metrics = {**map_metrics(belief, truth), "coverage": coverage(self.seen)}
+        for name, values in metrics.items():
             self.metrics.setdefault(name, []).append(values)
         self.film.append(belief[: self.keep_maps].half())
 
 
 class _Stopwatch:
-    """Adds up the time of pieces of work; on a GPU by events, without waiting for them."""
+    """Sums the duration of code blocks; on a GPU with CUDA events, without synchronising."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -116,7 +122,7 @@ class _Stopwatch:
             self._seconds += time.perf_counter() - start
 
     def seconds(self) -> float:
-        """Return the total; waits for the GPU."""
+        """Return the total time [s], after synchronising with the GPU."""
         if self._cuda:
             torch.cuda.synchronize()
             return sum(a.elapsed_time(b) for a, b in self._spans) / 1000
@@ -131,16 +137,16 @@ def fly(
     draws: DrawSource | None = None,
     keep_maps: int | None = None,
 ) -> FlightRecord:
-    """Fly E whole missions with one planner and measure after every round.
+    """Fly E whole missions with one planner and record metrics after every round.
 
-    Nothing is read back to the host before the last move.
+    No data is transferred to the host before the last move.
 
     Args:
-        env: the missions.
-        planner: flies all of them.
-        generator: the planner's own randomness.
-        draws: the missions' randomness; the environment's own generator without it.
-        keep_maps: number of missions whose truth and beliefs are kept; all without it.
+        env: environment of E missions.
+        planner: planner of all missions.
+        generator: generator of the planner's random choices.
+        draws: random draws of the missions; None for those of `env`.
+        keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
 
     Returns:
         The record, on the environment's device.
@@ -149,9 +155,9 @@ def fly(
     state = env.reset(draws.draw_reset())
     log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     watch = _Stopwatch(env.device)
-    log.measure(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
-    log.reading(state)
-    log.measure(state.global_belief, state.truth)
+    log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
+    log.add_reading(state)
+    log.add_round(state.global_belief, state.truth)
     rewards, absolutes = [], []
     for _ in range(env.episode_length):
         with watch.running():
@@ -159,8 +165,8 @@ def fly(
         result = env.step(state, decision.actions, draws.draw_step())
         rewards.append(result.reward)
         absolutes.append(_absolute_reward(env.config, result.absolute))
-        log.reading(state)
-        log.measure(state.global_belief, state.truth)
+        log.add_reading(state)
+        log.add_round(state.global_belief, state.truth)
     positions = torch.stack(log.positions, dim=1)
     path = env.lattice.metres(positions)
     return FlightRecord(
@@ -191,19 +197,25 @@ def evaluate(
     keep_maps: int = 1,
     streams: StreamMaker = MissionStreams,
 ) -> FlightRecord:
-    """Fly a planner through the missions of a seed, E at a time; the record is on the host.
+    """Fly the missions of an evaluation seed with one planner, in batches of E.
 
-    The missions depend on configuration, seed, split and device type alone: neither on the
-    planner nor on E. A planner that draws at random flies them differently with another E.
+    The missions depend on configuration, seed, split and device type only, not on the planner or
+    E. The actions of a random planner do depend on E.
 
     Args:
-        env: made for `split`; its generator is not used.
-        planner: flies all missions.
-        missions: how many, at least 1.
-        seed: of the missions, 0 ≤ seed < 2**20.
-        split: whose missions: "test" or "validation".
-        keep_maps: number of missions whose truth and beliefs are kept.
-        streams: makes the missions' randomness of a batch from (env, seed, split, first).
+        env: environment of `split`; its generator is not used.
+        planner: planner of all missions.
+        missions: number of missions, at least 1.
+        seed: evaluation seed, 0 ≤ seed < 2**20.
+        split: "test" or "validation".
+        keep_maps: number of missions whose ground truth and beliefs are recorded.
+        streams: returns the random draws of each batch.
+
+    Returns:
+        The record, on the CPU.
+
+    Raises:
+        ValueError: `missions` is less than 1.
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
@@ -213,23 +225,23 @@ def evaluate(
         draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
         records.append(fly(env, planner, generator, draws, keep_maps=wanted).cpu())
-    return _joined(records, missions)
+    return _concatenate(records, missions)
 
 
 @torch.no_grad()
 def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
-    """Fly the E fixed validation missions of the configuration's seed; measure at the end only.
+    """Fly E fixed validation missions of the configuration's seed; return their final metrics.
 
-    For use between training steps: the same missions each time, no generator of training's
-    touched, nothing read back.
+    Suits validation during training: every call flies the same missions, uses none of training's
+    generators and does not synchronise with the host.
 
     Args:
-        env: made for the validation split.
-        planner: flies all missions.
+        env: environment of the validation split.
+        planner: planner of all missions.
 
     Returns:
-        Tensors [E] on the device: `roi_entropy` and `f1` after the last move, `return`, the
-        sum of the rewards, and `absolute_return` as in FlightRecord.
+        Tensors [E] on the device: `roi_entropy` and `f1` after the last move, the undiscounted
+        `return`, and `absolute_return` as in FlightRecord.
     """
     seed = env.config.environment.seed
     draws = MissionStreams(env, seed, "validation")
@@ -262,18 +274,18 @@ def _mark_seen(seen: Tensor, footprints: Tensor) -> None:
     cols = torch.arange(seen.shape[2], device=seen.device)
     in_rows = (rows >= row0) & (rows < row1)
     in_cols = (cols >= col0) & (cols < col1)
-    for n in range(footprints.shape[1]):  # N passes over a bool map, no [E, N, R, C] tensor
+    for n in range(footprints.shape[1]):  # one UAV at a time, to avoid an [E, N, R, C] tensor
         seen |= in_rows[:, n].unsqueeze(-1) & in_cols[:, n].unsqueeze(-2)
 
 
 def _altitude_shares(levels: Tensor, num_levels: int) -> Tensor:
-    """Return how often each altitude occurs, [E, Z], in `levels` [E, T + 1, N]."""
+    """Return the share of each altitude index, [E, Z], in `levels` [E, T + 1, N]."""
     one_hot = levels.flatten(1).unsqueeze(-1) == torch.arange(num_levels, device=levels.device)
     return one_hot.to(torch.float32).mean(dim=1)
 
 
-def _joined(records: Sequence[FlightRecord], missions: int) -> FlightRecord:
-    """Join the records of consecutive batches and drop missions past the last one."""
+def _concatenate(records: Sequence[FlightRecord], missions: int) -> FlightRecord:
+    """Concatenate the records of consecutive batches and keep the first `missions` missions."""
     first = records[0]
     tensors: dict[str, Any] = {
         f.name: torch.cat([getattr(record, f.name) for record in records])[:missions]

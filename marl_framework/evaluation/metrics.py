@@ -1,11 +1,11 @@
-"""How well a belief map tells the truth, for a batch of missions at once.
+"""Metrics of belief maps against the ground truth, for a batch of missions.
 
-Every function takes `belief` [E, R, C] (floating point, probability that a cell is of
-interest) and `truth` [E, R, C] (bool, True = region of interest, ROI) and returns [E] in the
-belief's type, on its device, without reading anything back to the host.
+Every function takes `belief` [E, R, C] (floating point, P(region of interest) of each cell) and
+`truth` [E, R, C] (bool, True = region of interest, ROI) and returns [E] in the dtype and on the
+device of the belief, without a transfer to the host.
 
-A truth may hold no ROI cell. Means over its ROI cells (`roi_entropy`, `wrmse`,
-`wmll`) are then 0, and so is `f1`.
+In a mission without ROI cells, `f1` and the means over ROI cells (`roi_entropy`, `wrmse`,
+`wmll`) are 0.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from torch import Tensor
 from marl_framework.mission.belief import clamp_probability, entropy
 
 FOUND_ABOVE = 0.501
-"""A cell counts as found when its probability exceeds this.
+"""A cell is predicted as ROI above this probability.
 
-Readings that cancel out leave a cell at 0.5 up to rounding; such cells are not found.
+Contradicting readings leave a cell at 0.5 up to rounding; it is not predicted as ROI.
 """
 
 
 def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean entropy of the ROI cells [bit]: how much is left to map."""
+    """Return the mean entropy of the ROI cells [bit]: their remaining uncertainty."""
     return _mean_over_roi(entropy(belief), truth)
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of the ROI class; a cell is predicted to be ROI above `FOUND_ABOVE`.
+    """Return the F1 score of the ROI class; cells above `FOUND_ABOVE` are predicted as ROI.
 
-    0 when there is neither an ROI cell nor a predicted one.
+    It is 0 if no cell is ROI and none is predicted.
     """
-    found = belief > FOUND_ABOVE
-    hits = _count(found & truth).to(belief.dtype)
-    predicted_and_real = _count(found) + _count(truth)
-    return 2 * hits / predicted_and_real.clamp(min=1).to(belief.dtype)
+    predicted = belief > FOUND_ABOVE
+    hits = _count(predicted & truth).to(belief.dtype)
+    total = _count(predicted) + _count(truth)
+    return 2 * hits / total.clamp(min=1).to(belief.dtype)
 
 
 def rmse(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the root mean squared difference of belief and truth over the whole map."""
+    """Return the root mean squared error (RMSE) of the belief over the whole map."""
     return (belief - truth.to(belief.dtype)).square().mean(dim=(-2, -1)).sqrt()
 
 
 def wrmse(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the RMSE over the ROI cells alone."""
+    """Return the RMSE over the ROI cells."""
     return _mean_over_roi((1 - belief).square(), truth).sqrt()
 
 
 def mll(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean log loss over the whole map [nat], lower is better."""
+    """Return the mean log loss over the whole map [nat]; lower is better."""
     return -_log_likelihood(belief, truth).mean(dim=(-2, -1))
 
 
 def wmll(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean log loss over the ROI cells alone [nat]."""
+    """Return the mean log loss over the ROI cells [nat]."""
     return _mean_over_roi(-_log_likelihood(belief, truth), truth)
 
 
 def coverage(seen: Tensor) -> Tensor:
-    """Return the share of cells some camera has seen, [E] float32, of `seen` [E, R, C] bool."""
+    """Return the share of observed cells, [E] float32, from their mask `seen` [E, R, C] bool."""
     return _count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
@@ -74,27 +74,24 @@ MAP_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mll": mll,
     "wmll": wmll,
 }
-"""All measures of a belief against the truth, by the name they have in tables and files."""
+"""All metrics of a belief, by their names in tables and files."""
 
-_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # measured at once
+_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # cells per chunk; on a CPU they fit its caches
 
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all of `MAP_METRICS` at once: the same sums, with each logarithm taken once.
-
-    Missions are measured in groups small enough for the caches of a CPU.
-    """
+    """Return all of `MAP_METRICS`, computed together in chunks of missions for speed."""
     cells = belief.shape[-2] * belief.shape[-1]
-    group = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
+    chunk = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
     parts = [
-        _measures(belief[first : first + group], truth[first : first + group])
-        for first in range(0, len(belief), group)
+        _chunk_metrics(beliefs, truths)
+        for beliefs, truths in zip(belief.split(chunk), truth.split(chunk), strict=True)
     ]
     return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}
 
 
-def _measures(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return the measures of a few missions."""
+def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """Return all of `MAP_METRICS` for a few missions, with each logarithm taken once."""
     roi = truth.to(belief.dtype)
     weight = roi / _count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
     p = clamp_probability(belief)

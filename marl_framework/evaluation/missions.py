@@ -1,7 +1,7 @@
-"""Fixed missions: the same ones for every planner, whatever the batch size.
+"""Fixed evaluation missions: the same for every planner and every batch size.
 
-Each mission has a stream of draws of its own (terrain, start, sensor, radio), seeded by the
-evaluation's seed, the split and the mission's number. Training's generators are never touched.
+Each mission has its own random generator (terrain, start, sensor, radio), seeded by the
+evaluation seed, the split and the mission number. Training's generators are not used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
 
 Draws = TypeVar("Draws")
 
-_PLANNER_STREAM = MAX_RANK - 1  # the streams below it belong to missions
+_PLANNER_STREAM = MAX_RANK - 1  # missions use the streams below
 
 
 class DrawSource(Protocol):
-    """Where the randomness of E missions comes from; a MissionEnvironment is one."""
+    """Source of the random draws of E missions, such as a MissionEnvironment."""
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
@@ -34,12 +34,12 @@ class DrawSource(Protocol):
 
 
 class MissionStreams:
-    """Draws missions `first` … `first + E - 1` of an evaluation, each from its own generator.
+    """Random draws of missions `first` … `first + E - 1`, with one generator per mission.
 
     Args:
-        env: says what to draw, and E; its own generator stays as it is.
-        seed: of the evaluation, 0 ≤ seed < 2**20.
-        split: the one that `env` was made for.
+        env: defines the draws and E; its own generator is not used.
+        seed: evaluation seed, 0 ≤ seed < 2**20.
+        split: the split of `env`.
         first: number of the first mission.
     """
 
@@ -55,31 +55,35 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
-        return _stack([self._of(generator).draw_reset() for generator in self._generators])
+        return _concatenate([self._seeded(g).draw_reset() for g in self._generators])
 
     def draw_step(self) -> StepDraws:
         """Draw one step of E missions."""
-        return _stack([self._of(generator).draw_step() for generator in self._generators])
+        return _concatenate([self._seeded(g).draw_step() for g in self._generators])
 
-    def _of(self, generator: torch.Generator) -> MissionEnvironment:
+    def _seeded(self, generator: torch.Generator) -> MissionEnvironment:
+        """Return the single-mission environment, drawing from `generator`."""
         self._single.generator = generator
         return self._single
 
 
 def planner_generator(env: MissionEnvironment, seed: int, split: str = "test") -> torch.Generator:
-    """Return the generator of a planner's own randomness, apart from that of all missions."""
+    """Return a generator for a planner's random choices, independent of all missions."""
     seed = split_seed(seed, split, _PLANNER_STREAM)
     return torch.Generator(env.device).manual_seed(seed)
 
 
 def _mission_seed(seed: int, split: str, number: int) -> int:
-    """Return the seed of one mission; past 1023 missions the next evaluation seed lends its own."""
+    """Return the seed of one mission; past mission 1023, one of the next evaluation seed."""
     block, stream = divmod(number, _PLANNER_STREAM)
     return split_seed((seed + block) % MAX_SEED, split, stream)
 
 
-def _stack(parts: Sequence[Draws]) -> Draws:
-    """Join dataclasses of tensors, None, tuples and such dataclasses along the first axis."""
+def _concatenate(parts: Sequence[Draws]) -> Draws:
+    """Concatenate dataclasses of tensors, tuples of tensors and dataclasses along the first axis.
+
+    A field that is None stays None.
+    """
     joined: dict[str, Any] = {}
     for name, value in vars(parts[0]).items():
         values = [getattr(part, name) for part in parts]
@@ -90,5 +94,5 @@ def _stack(parts: Sequence[Draws]) -> Draws:
         elif isinstance(value, tuple):
             joined[name] = tuple(torch.cat(column) for column in zip(*values, strict=True))
         else:
-            joined[name] = _stack(values)
+            joined[name] = _concatenate(values)
     return type(parts[0])(**joined)

@@ -1,4 +1,4 @@
-"""Numbers of an evaluation: statistics over missions, a table, a JSON file."""
+"""Evaluation report: statistics over missions, a table and a JSON file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from marl_framework.evaluation.flight import FlightRecord
 
 CLASSICAL = ("information_gain", "coverage", "random")
-"""Planners that neither learn nor see the truth; others are set against the best of them."""
+"""Planners that neither learn nor see the ground truth; the best of them is the reference."""
 
 _LABELS = {
     "roi_entropy": "ROI entropy [bit]",
@@ -35,36 +35,36 @@ _LABELS = {
     "absolute_return": "absolute return",
 }
 _RESAMPLES = 4000
-_TRIMMED = 0.25  # of the missions at either end, for the interquartile mean
-_WIDTH = 200  # of a table; as wide as it needs to be
+_TRIMMED = 0.25  # share of missions that the interquartile mean drops at either end
+_WIDTH = 200  # characters; no table is wider
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of a sample of missions; a single mission has no spread."""
+    """Statistics of a sample of missions; None for the spread of a single mission."""
 
     mean: float
     std: float | None
     """Sample standard deviation (divisor n - 1)."""
     standard_error: float | None
-    """Of the mean: std / sqrt(n)."""
+    """Standard error of the mean, std / sqrt(n)."""
     iqm: float
-    """Interquartile mean: without the lowest and the highest quarter of the missions."""
+    """Interquartile mean: mean of the middle half of the missions."""
     iqm_interval: Interval | None
-    """95 % bootstrap interval of the interquartile mean (Agarwal et al. 2021)."""
+    """95 % bootstrap confidence interval of the interquartile mean (Agarwal et al. 2021)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two policies, mission by mission; a single mission has no spread."""
+    """Paired difference of two policies; None for the spread of a single mission."""
 
     mean: float
     std: float | None
     standard_error: float | None
     interval: Interval | None
-    """95 % bootstrap interval of the mean."""
+    """95 % bootstrap confidence interval of the mean."""
 
 
 def statistics(values: Tensor) -> Statistics:
@@ -78,16 +78,20 @@ def statistics(values: Tensor) -> Statistics:
 
 
 def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
-    """Return the statistics of ours - theirs, mission by mission; both are [E]."""
+    """Return the statistics of `ours - theirs`, paired by mission; both are [E].
+
+    Raises:
+        ValueError: their lengths differ.
+    """
     if ours.shape != theirs.shape:
-        raise ValueError(f"{len(ours)} and {len(theirs)} missions make no pairs")
+        raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")
     sample = (ours.detach().double() - theirs.detach().double()).cpu()
     interval = _interval(_resampled(sample).mean(1)) if len(sample) > 1 else None
     return Difference(*_moments(sample), interval=interval)
 
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
-    """Return every figure of the missions after the last move, by name: [E] each."""
+    """Return all metrics after the last move by name, [E] each."""
     shares = zip(record.config.altitudes, record.altitude_shares.unbind(-1), strict=True)
     return {
         **{name: values[:, -1] for name, values in record.metrics.items()},
@@ -99,9 +103,9 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
 
 
 def yardstick(records: Mapping[str, FlightRecord]) -> str:
-    """Return the policy others are set against: the classical one of the lowest ROI entropy.
+    """Return the reference policy: the classical planner with the lowest mean ROI entropy.
 
-    Without a classical planner it is the first policy.
+    Without a classical planner, return the first policy.
     """
     entropies = {
         name: record.metrics["roi_entropy"][:, -1].mean().item()
@@ -112,38 +116,41 @@ def yardstick(records: Mapping[str, FlightRecord]) -> str:
 
 
 def planning_seconds(record: FlightRecord) -> float:
-    """Return the time a planner took for one move of one mission, over whole batches [s]."""
+    """Return the mean planning time of one move of one mission [s]."""
     mean = sum(record.planning_seconds) / len(record.planning_seconds)
     return mean / record.missions_at_once
 
 
 def table(records: Mapping[str, FlightRecord]) -> Table:
-    """Return the comparison after the last move: for every figure a row for each policy.
+    """Return a table of all metrics after the last move, with a row per metric and policy.
 
-    The last column is the mean paired difference to the best classical planner.
+    The last column is the mean paired difference to the reference policy, see `yardstick`.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    other = yardstick(records)
-    missions = len(records[other].reward_sum)
-    counted = f"{missions} mission{'s' if missions != 1 else ''}"
-    result = Table(box=SIMPLE_HEAD, title=f"{counted}, after the last move")
+    reference = yardstick(records)
+    missions = len(records[reference].reward_sum)
+    plural = "s" if missions != 1 else ""
+    result = Table(box=SIMPLE_HEAD, title=f"{missions} mission{plural}, after the last move")
     for header in ("", "policy"):
         result.add_column(header, no_wrap=True)
     columns = ["mean ± std", "interquartile mean [95 %]"]
     if len(records) > 1:
-        columns.append(f"− {other} [95 %]")
+        columns.append(f"− {reference} [95 %]")
     for column in columns:
         result.add_column(Text(column), justify="right", no_wrap=True)
-    for key in finals[other]:
+    for key in finals[reference]:
         for name, final in finals.items():
             found = statistics(final[key])
-            cells = [_plus_minus(found.mean, found.std), _ranged(found.iqm, found.iqm_interval)]
-            if name != other:
-                difference = paired_difference(final[key], finals[other][key])
-                cells.append(_ranged(difference.mean, difference.interval, sign="+"))
+            cells = [
+                _with_spread(found.mean, found.std),
+                _with_interval(found.iqm, found.iqm_interval),
+            ]
+            if name != reference:
+                difference = paired_difference(final[key], finals[reference][key])
+                cells.append(_with_interval(difference.mean, difference.interval, sign="+"))
             first = name == next(iter(finals))
             label = _LABELS.get(key, key) if first else ""
-            result.add_row(*map(Text, (label, name, *cells)))  # Text: brackets are no markup
+            result.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
         result.add_section()
     for name, record in records.items():
         label = "planning a move [ms]" if name == next(iter(records)) else ""
@@ -152,7 +159,7 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
 
 
 def table_text(records: Mapping[str, FlightRecord]) -> str:
-    """Return the table as plain text, as wide as it needs to be."""
+    """Return the table of an evaluation as plain text."""
     return as_text(table(records))
 
 
@@ -166,15 +173,15 @@ def as_text(drawn: Table) -> str:
 def results(
     records: Mapping[str, FlightRecord], settings: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return everything an evaluation found, in plain types.
+    """Return all results of an evaluation in plain types.
 
-    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), or one
-    number a mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` those of each policy minus the best classical one, in pairs; `timing` and
-    `machine` what differs from run to run.
+    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading) or one
+    number per mission; `summary.<name>.<metric>` the statistics after the last move;
+    `differences` the paired differences to the reference policy (see `yardstick`). `timing` and
+    `machine` vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    other = yardstick(records)
+    reference = yardstick(records)
     return {
         "settings": dict(settings),
         "policies": {name: _policy(record) for name, record in records.items()},
@@ -183,12 +190,12 @@ def results(
             for name, final in finals.items()
         },
         "differences": {
-            f"{name} - {other}": {
-                key: vars(paired_difference(values, finals[other][key]))
+            f"{name} - {reference}": {
+                key: vars(paired_difference(values, finals[reference][key]))
                 for key, values in final.items()
             }
             for name, final in finals.items()
-            if name != other
+            if name != reference
         },
         "timing": {
             name: {
@@ -203,7 +210,7 @@ def results(
 
 
 def write_results(found: Mapping[str, Any], path: Path) -> None:
-    """Write results as strict JSON: NaN becomes null, an infinite number the string "inf"."""
+    """Write results as strict JSON: NaN becomes null, infinities the strings "inf" and "-inf"."""
     text = json.dumps(_strict(found), indent=1, allow_nan=False, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -224,7 +231,7 @@ def _trimmed_mean(samples: Tensor) -> Tensor:
 
 
 def _resampled(sample: Tensor) -> Tensor:
-    """Draw missions with replacement, the same ones for every figure: [B, n]."""
+    """Resample missions with replacement, with the same draws for every metric: [B, n]."""
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(len(sample), (_RESAMPLES, len(sample)), generator=generator)
     return sample[index]
@@ -250,13 +257,13 @@ def _digits(mean: float) -> int:
     return 4 if abs(mean) < 10 else 1
 
 
-def _plus_minus(mean: float, spread: float | None) -> str:
+def _with_spread(mean: float, spread: float | None) -> str:
     digits = _digits(mean)
     number = f"{mean:.{digits}f}"
     return number if spread is None else f"{number} ± {spread:.{digits}f}"
 
 
-def _ranged(mean: float, interval: Interval | None, sign: str = "") -> str:
+def _with_interval(mean: float, interval: Interval | None, sign: str = "") -> str:
     digits = _digits(mean)
     number = f"{mean:{sign}.{digits}f}"
     if interval is None:

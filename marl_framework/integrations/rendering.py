@@ -1,4 +1,4 @@
-"""Pictures of running missions: `render_mode` "rgb_array" and "human"."""
+"""Rendering of running missions for `render_mode` "rgb_array" and "human"."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
-from marl_framework.evaluation.figures import BACKGROUND, ROI, uav_lines
+from marl_framework.evaluation.figures import (
+    BELIEF_COLOURS,
+    TERRAIN_COLOURS,
+    draw_map,
+    footprint_outline,
+    set_limits,
+    uav_lines,
+)
 from marl_framework.integrations.missions import Missions
 
 RENDER_MODES = ("rgb_array", "human")
@@ -23,7 +27,11 @@ _SIZE, _DPI = (7.2, 3.8), 100
 
 
 def check_render_mode(mode: str | None) -> None:
-    """Raise a ConfigError unless a mission can be shown so, here."""
+    """Check that this machine supports a render mode.
+
+    Raises:
+        ConfigError: the mode is unknown, or "human" without an interactive matplotlib backend.
+    """
     if mode is not None and mode not in RENDER_MODES:
         raise ConfigError(f"render_mode {mode!r}: use one of {', '.join(RENDER_MODES)} or None")
     if mode == "human":
@@ -32,45 +40,45 @@ def check_render_mode(mode: str | None) -> None:
         windows = backend_registry.list_builtin(BackendFilter.INTERACTIVE)
         if matplotlib.get_backend().lower() not in windows:
             raise ConfigError(
-                "render_mode 'human': matplotlib has no window here (backend "
-                f"{matplotlib.get_backend()}); use 'rgb_array', or a display and MPLBACKEND"
+                "render_mode 'human': matplotlib's backend cannot open a window "
+                f"({matplotlib.get_backend()}); use 'rgb_array', or a display and MPLBACKEND"
             )
 
 
 def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return a picture of one mission, [H, W, 3] uint8: truth and belief, UAVs, footprints."""
+    """Return an image of one mission, [H, W, 3] uint8: ground truth and belief with the UAVs."""
     state, camera = missions.state[index : index + 1], missions.environment.camera
     config = missions.environment.config
     figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    _image(left, config, state.truth[0], ListedColormap([BACKGROUND, ROI]), "terrain")
-    _image(right, config, state.global_belief[0], "cividis", "belief")
-    at = missions.environment.lattice.metres(state.positions)[0].cpu().numpy()
+    draw_map(left, state.truth[0], config, TERRAIN_COLOURS)
+    draw_map(right, state.global_belief[0], config, BELIEF_COLOURS)
+    for axes, title in ((left, "terrain"), (right, "belief")):
+        set_limits(axes, config)
+        axes.set(title=title, xlabel="x [m]", aspect="equal")
+    positions = missions.environment.lattice.metres(state.positions)[0].tolist()
     fp = camera.footprint(state.positions)
-    res_x, res_y = config.cell_size
-    edges = [edge[0].cpu().numpy() for edge in (fp.row0, fp.row1, fp.col0, fp.col1)]
-    for n, (colour, _) in enumerate(uav_lines(len(at))):
-        row0, row1, col0, col1 = (edge[n] for edge in edges)
-        x = np.array([row0, row1, row1, row0, row0]) * res_x
-        y = np.array([col0, col0, col1, col1, col0]) * res_y
+    footprints = torch.stack((fp.row0, fp.row1, fp.col0, fp.col1), dim=-1)[0].tolist()
+    lines = uav_lines(len(positions))
+    for (x, y, _), footprint, (colour, _) in zip(positions, footprints, lines, strict=True):
         for axes in (left, right):
-            axes.plot(x, y, ":", color=colour, linewidth=1.4)
-            axes.plot(at[n, 0], at[n, 1], "o", color=colour, markeredgecolor="k")
+            axes.plot(*footprint_outline(footprint, config), ":", color=colour, linewidth=1.4)
+            axes.plot(x, y, "o", color=colour, markeredgecolor="k")
     figure.suptitle(f"{int(state.t[0])} of {config.episode_length} moves")
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 class Window:
-    """Shows pictures on a screen, one after the other."""
+    """A window that shows one image at a time."""
 
     def __init__(self) -> None:
         self._image: Any = None
 
     def show(self, picture: np.ndarray[Any, Any]) -> None:
-        """Show a picture [H, W, 3] and let the window draw it."""
-        from matplotlib import pyplot  # a window is the only thing that needs it
+        """Show an image [H, W, 3], in a new window on the first call."""
+        from matplotlib import pyplot  # not imported without a window
 
         if self._image is None:
             height, width = picture.shape[:2]
@@ -80,21 +88,9 @@ class Window:
         pyplot.pause(1 / FRAMES_PER_SECOND)
 
     def close(self) -> None:
-        """Close the window, where there is one."""
+        """Close the window if it is open."""
         if self._image is not None:
             from matplotlib import pyplot
 
             pyplot.close(self._image.figure)
             self._image = None
-
-
-def _image(axes: Axes, config: Config, values: Tensor, colours: Any, title: str) -> None:
-    (rows, cols), (res_x, res_y) = config.map_shape, config.cell_size
-    axes.imshow(
-        values.T.float().cpu().numpy(), origin="lower", extent=(0, rows * res_x, 0, cols * res_y),
-        interpolation="nearest", cmap=colours, vmin=0, vmax=1,
-    )  # fmt: skip
-    pad = 0.03
-    x, y = config.environment.x_dim, config.environment.y_dim
-    axes.set(xlim=(-pad * x, (1 + pad) * x), ylim=(-pad * y, (1 + pad) * y))
-    axes.set(title=title, xlabel="x [m]", aspect="equal")

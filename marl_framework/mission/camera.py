@@ -1,14 +1,13 @@
-"""The downward camera: footprints, windows of the map, noise and readings.
+"""The downward camera: footprints, windows of the map and readings.
 
-Geometry depends on the lattice position alone, so all of it is computed once, in float64
-on the host, and looked up afterwards.
+Geometry depends on the lattice position alone: it is computed once, in float64 on the host,
+and looked up afterwards.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,25 +15,14 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.mission.area import area_weights, interval_overlap
+from marl_framework.mission.belief import reading_odds, reading_shift
+from marl_framework.mission.sensor import error_rates
 
-_EPS = 1e-9  # keeps floors of values that are whole numbers up to rounding on the right side
-
-
-def noise_at(config: Config, altitude: float) -> float:
-    """Return the probability that a cell is read wrongly at `altitude` [m]."""
-    model = config.sensor.model
-    if model.type == "exponential":
-        return model.coeff_a * (1 - math.exp(-model.coeff_b * altitude))
-    known = sorted(model.table)
-    for low, high in pairwise(known):
-        if low <= altitude <= high:
-            share = (altitude - low) / (high - low)
-            return (1 - share) * model.table[low] + share * model.table[high]
-    return model.table[min(known, key=lambda h: abs(h - altitude))]
+_EPS = 1e-9  # floors of whole numbers stay right where rounding has made them smaller
 
 
 class Footprint(NamedTuple):
-    """What each UAV sees, in map cells; every field is [E, N] int64."""
+    """What each UAV sees [cells of the map]; every field is [E, N] int64."""
 
     row0: Tensor
     """First row on the map (rows run along x)."""
@@ -61,6 +49,8 @@ class _Axis:
     """Area weights of the window's cells on the lattice, [P, Z, P, K] float32."""
     tile_weights: Tensor
     """Area weights of the window's cells in the unclipped footprint, [P, Z, P, K] float32."""
+    tile_cover: Tensor
+    """Their sums, the shares of the footprint's parts that lie on the map, [P, Z, P] float32."""
 
 
 def _axis_tables(
@@ -76,10 +66,12 @@ def _axis_tables(
     low = (in_window - top.unsqueeze(-1)).unsqueeze(-2).double()
     width = (side.double() / positions).view(1, -1, 1, 1)
     start = torch.arange(positions).view(1, 1, -1, 1) * width
+    tile_weights = interval_overlap(low, low + 1, start, width)
     return _Axis(
         extents=torch.stack((top.clamp(0, cells), (top + side).clamp(0, cells), first, top), -1),
         map_weights=map_weights.float().contiguous(),
-        tile_weights=interval_overlap(low, low + 1, start, width).float().contiguous(),
+        tile_weights=tile_weights.float().contiguous(),
+        tile_cover=tile_weights.sum(-1).float(),
     )
 
 
@@ -89,8 +81,12 @@ class Camera:
     Attributes:
         shape: cells of the map (R, C).
         window: (K_x, K_y), the largest footprint, clipped to the map.
-        noise: [Z] float32, probability of a wrong reading by altitude.
-        flip_below: [Z] int16; a uniform 16-bit integer lies below it with probability `noise`.
+        error_rates: probabilities by altitude to miss a cell of interest, and to read another as
+            one, [Z, 2] float32.
+        flip_below: [Z, 2] int16; a uniform 16-bit integer lies below the first with the
+            probability of a false alarm, below the second with that of a miss.
+        odds: see `belief.reading_odds`, [Z, 2] float32.
+        shift: see `belief.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
     """
 
@@ -114,9 +110,12 @@ class Camera:
         self._x, self._y = (
             _Axis(**{name: table.to(device) for name, table in vars(axis).items()}) for axis in axes
         )
-        noise = torch.tensor([noise_at(config, h) for h in config.altitudes], dtype=torch.float64)
-        self.noise = noise.to(device=device, dtype=torch.float32)
-        self.flip_below = ((noise * 2**16).round() - 2**15).to(torch.int16).to(device)
+        rates = error_rates(config)
+        self.error_rates = rates.to(device=device, dtype=torch.float32)
+        limits = (rates.flip(-1) * 2**16).round().clamp(max=2**16 - 1) - 2**15
+        self.flip_below = limits.to(torch.int16).to(device)
+        self.odds = reading_odds(self.error_rates)
+        self.shift = reading_shift(self.error_rates)
         rows = self._x.extents.unsqueeze(1).expand(-1, lattice[1], -1, -1)
         cols = self._y.extents.unsqueeze(0).expand(lattice[0], -1, -1, -1)
         # Rows and columns by turns, as in a Footprint.
@@ -170,8 +169,13 @@ class Camera:
         x, y, z = positions.unbind(-1)
         return self._x.tile_weights[x, z], self._y.tile_weights[y, z]
 
+    def tile_cover(self, positions: Tensor) -> Tensor:
+        """Return the shares of these parts that lie on the map, [E, N, X, Y]."""
+        x, y, z = positions.unbind(-1)
+        return self._x.tile_cover[x, z].unsqueeze(-1) * self._y.tile_cover[y, z].unsqueeze(-2)
+
     def measure(self, truth: Tensor, positions: Tensor, bits: Tensor) -> Tensor:
-        """Read the cells under each UAV, each wrongly with probability `noise`.
+        """Read the cells under each UAV, wrongly at the rates of the sensor.
 
         Args:
             truth: [E, R, C] bool.
@@ -184,15 +188,17 @@ class Camera:
         footprint = self.footprint(positions)
         index = self.window_index(footprint)
         below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
-        flipped = bits < self.flip_below[positions[..., 2]].unsqueeze(-1).unsqueeze(-1)
+        limits = self.flip_below[positions[..., 2]].unsqueeze(-2).unsqueeze(-2)
+        false_alarm, miss = limits.unbind(-1)
         rows, cols = self.inside(footprint, footprint)
-        sign = (below ^ flipped).to(torch.int8) * 2 - 1
+        sign = torch.where(below, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
         return sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
 
     def likelihood(self, readings: Tensor, positions: Tensor) -> Tensor:
-        """Return readings as likelihoods of "region of interest", 0.5 outside the footprint."""
-        contrast = 0.5 - self.noise[positions[..., 2]]
-        return 0.5 + readings * contrast.unsqueeze(-1).unsqueeze(-1)
+        """Return the belief after each reading alone, from 0.5; 0.5 outside the footprint."""
+        shift = self.shift[positions[..., 2]].unsqueeze(-2).unsqueeze(-2)
+        up, down = shift.unbind(-1)
+        return 0.5 + readings * torch.where(readings > 0, up, down)
 
 
 def _side(altitude: float, angle: float, resolution: float) -> int:

@@ -1,4 +1,4 @@
-"""The mission environment: E missions of N UAVs, stepped together on one device."""
+"""E missions of N UAVs, stepped together on one device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
-from marl_framework.mission.communication import hear
 from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.kernels.cpu import random_words
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.mission.terrains.terrain import Terrain, TerrainDraws
+from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
 
 
 @dataclass
@@ -65,21 +64,29 @@ class StepResult(NamedTuple):
 
 
 class MissionEnvironment:
-    """E missions at once; all tensors lie on one device and nothing is read back.
+    """E missions at once, on one device; nothing is read back to the host.
 
-    `reset` and `step` are deterministic functions of the state and of the draws they are
-    given; `draw_reset` and `draw_step` fill those from the environment's own generator.
-    One step: the UAVs move and measure, the global belief takes all readings (their information
-    is the reward), each UAV hears others and fuses what it heard, so that the state is ready to
-    be observed (Westheider et al. 2023, section III).
+    `reset` and `step` depend on the state and the draws alone; `draw_reset` and `draw_step`
+    draw from the environment's generator. In a step the UAVs move and measure, the global belief
+    takes all readings (their information is the reward), and each UAV hears others and fuses
+    their readings (Westheider et al. 2023, section III).
 
     Args:
         config: the mission.
         num_envs: number of missions E.
-        device: where everything lives.
-        split: `training`, `validation` or `test`: seeds and raster windows are disjoint.
-        seed: overrides `environment.seed`.
-        rank: number of the process in a distributed run; each has its own stream.
+        device: where all tensors are.
+        split: training, validation, test or deployment, each with its own seeds; splits of a
+            raster share no window.
+        seed: instead of `environment.seed`.
+        rank: number of the process in a distributed run, each with its own seed.
+
+    Attributes:
+        n_agents: number of UAVs N.
+        episode_length: moves of a mission.
+        lattice: positions and actions.
+        camera: footprints and readings.
+        terrain: ground truths.
+        generator: of all draws; absent on the meta device.
     """
 
     def __init__(
@@ -166,8 +173,8 @@ class MissionEnvironment:
         Args:
             draws: from `draw_reset`.
             state: reuse its buffers; without it a new state is made.
-            mask: [E] bool, the missions to start anew; the others keep every bit. All
-                missions without it.
+            mask: [E] bool, the missions to start anew; the others do not change. All missions
+                without it.
 
         Returns:
             The state, `state` itself where one was given.
@@ -244,7 +251,7 @@ class MissionEnvironment:
     def refresh(self, state: MissionState) -> None:
         """Recompute pooled maps and information sums from the full maps, in place.
 
-        Steps keep them up to date by themselves; this is for states set by hand.
+        Steps keep them up to date; a state set by hand needs this.
         """
         self._fusion.pool_readings(state)
         state.pooled_beliefs.copy_(area_pool(state.beliefs, *self._area))
@@ -279,6 +286,22 @@ class MissionEnvironment:
             pooled_global_uncertainty=zeros(x, y),
             weighted_entropy=zeros(dtype=torch.float64),
         )
+
+
+def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -> Tensor:
+    """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
+
+    Args:
+        metres: positions [E, N, 3] [m].
+        ranges: communication range [E] [m].
+        uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
+        failure_rate: a message is lost where its draw lies below this.
+    """
+    offset = metres.unsqueeze(2) - metres.unsqueeze(1)
+    reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
+    near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
+    itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
+    return (near & (uniform >= failure_rate)) | itself
 
 
 def _expand(mask: Tensor, like: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Updates of beliefs in footprint windows: nothing here passes over a whole map.
 
-Each update exists three times: in plain PyTorch operators, which run on every device and compile
-whole, as compiled loops for the CPU, and as Triton kernels for GPUs. All keep the pooled maps and
-the information sums of the state up to date; tests hold them equal.
+Each update exists three times: in plain PyTorch operators, for every device and for
+`torch.compile`, in compiled loops for the CPU, and in Triton kernels for GPUs. All keep the pooled
+maps and the information sums of the state up to date; tests compare them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from marl_framework.mission.state import MissionState
 class WindowFusion:
     """Takes readings and puts them into beliefs.
 
-    Every method takes `active`, the missions to touch, [E] bool; the others keep every bit.
+    Every method takes `active`, the missions to update, [E] bool; the others do not change.
 
     Args:
         config: the mission.
@@ -74,12 +74,12 @@ class WindowFusion:
         state.readings.copy_(chosen)
         self.pool_readings(state)
         footprint = self._camera.footprint(state.positions)
-        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
         own = state.beliefs.flatten(2)
         before = own.gather(2, index)
-        after = bayes_update(before, signs, noise, self._prior)
+        after = bayes_update(before, signs, odds, self._prior)
         own.scatter_(2, index, after)
         rows, cols = self._camera.map_weights(state.positions)
         self._pool_own(state, before, after, rows, cols)
@@ -92,20 +92,20 @@ class WindowFusion:
     def fuse_heard(self, state: MissionState, active: Tensor) -> None:
         """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
 
-        A UAV's own reading is in its belief already. The order matters where clamping bites,
-        hence the loop over senders; all missions and receivers are updated at once.
+        A UAV's own reading is in its belief already. Where beliefs are clamped the order of the
+        senders matters: they come one by one, for all missions and receivers at once.
         """
         n = state.heard.shape[1]
         index = self._camera.window_index(self._camera.footprint(state.positions))
         rows, cols = self._camera.map_weights(state.positions)
-        noise = self._camera.noise[state.positions[..., 2]]
+        odds = self._camera.odds[state.positions[..., 2]]
         beliefs = state.beliefs.flatten(2)
         listens = _listens(state, active)
         for j in range(n):
             at = index[:, j : j + 1].expand(-1, n, -1)
             before = beliefs.gather(2, at)
             signs = state.readings[:, j : j + 1].flatten(2) * listens[:, :, j : j + 1]
-            after = bayes_update(before, signs, noise[:, j].view(-1, 1, 1), self._prior)
+            after = bayes_update(before, signs, odds[:, j].view(-1, 1, 1, 2), self._prior)
             beliefs.scatter_(2, at, after)
             self._pool_own(state, before, after, rows[:, j : j + 1], cols[:, j : j + 1])
 
@@ -129,12 +129,12 @@ class WindowFusion:
         footprint = self._camera.footprint(state.positions)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
-        noise = self._camera.noise[state.positions[..., 2]].unsqueeze(-1)
+        odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         belief = state.global_belief.flatten(1)
         before = belief.gather(1, index.flatten(1)).view_as(signs)
         for j in range(signs.shape[1]):
             p = belief.gather(1, index[:, j])
-            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], noise[:, j], self._prior))
+            belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], odds[:, j], self._prior))
         after = belief.gather(1, index.flatten(1)).view_as(signs)
         counted = self._first_seen_by(footprint)
         gain, reweighted = changes(before, after, counted.flatten(2))
@@ -159,12 +159,12 @@ class WindowFusion:
 
 
 class CompiledFusion(WindowFusion):
-    """The same on the CPU in compiled loops; inside `torch.compile` it is its own twin."""
+    """The same in compiled loops on the CPU; inside `torch.compile` in plain operators."""
 
     def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
         super().__init__(config, camera)
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
-        self._odds = _odds(camera, self._prior)
+        self._odds = camera.odds * ((1 - self._prior) / self._prior)
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """See `WindowFusion.measure`."""
@@ -232,10 +232,8 @@ class TritonFusion(WindowFusion):
         from marl_framework.mission.kernels import window_operators
 
         self._operators = window_operators
-        self._odds = _odds(camera, self._prior)
-        # By altitude, [Z, 2]: for cells not of interest and of interest.
-        self._flip_below = camera.flip_below.unsqueeze(-1).repeat(1, 2)
-        self._sides = torch.tensor(camera.sides).T.contiguous().to(camera.noise.device)
+        self._odds = camera.odds * ((1 - self._prior) / self._prior)
+        self._sides = torch.tensor(camera.sides).T.contiguous().to(camera.odds.device)
 
     @staticmethod
     def available(device: torch.device) -> bool:
@@ -251,26 +249,53 @@ class TritonFusion(WindowFusion):
 
     def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
         """See `WindowFusion.update`."""
-        self._read(state, bits, active)
-        gained = self.fuse_global(state, active)
-        self._fuse_own(state, active, takes_own=True, takes_heard=True)
+        boxes, odds = self._look_up(state)
+        self._read(state, bits, active, boxes)
+        gained = self._fuse_team(state, active, boxes, odds)
+        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=True)
         return gained
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """See `WindowFusion.measure`."""
-        self._read(state, bits, active)
-        self._fuse_own(state, active, takes_own=True, takes_heard=False)
+        boxes, odds = self._look_up(state)
+        self._read(state, bits, active, boxes)
+        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=False)
 
     def fuse_heard(self, state: MissionState, active: Tensor) -> None:
         """See `WindowFusion.fuse_heard`."""
-        self._fuse_own(state, active, takes_own=False, takes_heard=True)
+        boxes, odds = self._look_up(state)
+        self._fuse_own(state, active, boxes, odds, takes_own=False, takes_heard=True)
 
     def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
         """See `WindowFusion.fuse_global`."""
+        return self._fuse_team(state, active, *self._look_up(state))
+
+    def _look_up(self, state: MissionState) -> tuple[Tensor, Tensor]:
+        """Return footprints [E, N, 8] and what readings multiply odds with, [E, N, 2]."""
+        return self._camera.boxes(state.positions), self._odds[state.positions[..., 2]]
+
+    def _read(self, state: MissionState, bits: Tensor, active: Tensor, boxes: Tensor) -> None:
+        """Take a reading at each UAV."""
+        levels = state.positions[..., 2]
+        self._operators.read_windows(
+            state.truth,
+            bits,
+            self._camera.flip_below[levels],
+            boxes,
+            self._sides[levels],
+            active,
+            state.readings,
+            state.pooled_readings,
+        )
+
+    def _fuse_team(
+        self, state: MissionState, active: Tensor, boxes: Tensor, odds: Tensor
+    ) -> Utility:
+        """Put all readings into the global belief."""
         sums = self._operators.fuse_global(
             state.readings,
-            self._camera.boxes(state.positions),
-            self._odds[state.positions[..., 2]],
+            boxes,
+            odds,
             active,
             state.global_belief,
             state.pooled_global,
@@ -280,29 +305,21 @@ class TritonFusion(WindowFusion):
         gain, reweighted = sums.unbind(0)
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 
-    def _read(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
-        """Take a reading at each UAV."""
-        levels = state.positions[..., 2]
-        self._operators.read_windows(
-            state.truth,
-            bits,
-            self._flip_below[levels],
-            self._camera.boxes(state.positions),
-            self._sides[levels],
-            active,
-            state.readings,
-            state.pooled_readings,
-        )
-
     def _fuse_own(
-        self, state: MissionState, active: Tensor, takes_own: bool, takes_heard: bool
+        self,
+        state: MissionState,
+        active: Tensor,
+        boxes: Tensor,
+        odds: Tensor,
+        takes_own: bool,
+        takes_heard: bool,
     ) -> None:
         """Put readings into own beliefs."""
         self._operators.fuse_own(
             state.readings,
             state.heard,
-            self._camera.boxes(state.positions),
-            self._odds[state.positions[..., 2]],
+            boxes,
+            odds,
             active,
             state.beliefs,
             state.pooled_beliefs,
@@ -322,12 +339,6 @@ def make_fusion(
     if config.compute.compile and TritonFusion.available(device):
         return TritonFusion(config, camera, shape)
     return WindowFusion(config, camera)
-
-
-def _odds(camera: Camera, prior: float) -> Tensor:
-    """Return what a positive and a negative reading multiply odds with, by altitude: [Z, 2]."""
-    noise, against = camera.noise, (1 - prior) / prior
-    return torch.stack(((1 - noise) / noise, noise / (1 - noise)), dim=-1) * against
 
 
 def _listens(state: MissionState, active: Tensor) -> Tensor:

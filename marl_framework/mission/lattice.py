@@ -1,4 +1,4 @@
-"""The planning lattice: positions, actions and who may go where."""
+"""The planning lattice: positions, actions, and which actions are allowed."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""One random seed per split and process, so that no two streams of draws ever meet."""
+"""One random seed for each split and process, no two alike."""
 
 from __future__ import annotations
 
 SPLITS = ("training", "validation", "test")
 DEPLOYMENT = "deployment"
-"""Not a split of a data set: flies a whole measured map, whatever was trained on."""
+"""In place of a split: the whole of a measured map, trained on or not."""
 MAX_SEED = 2**20
 MAX_RANK = 2**10
 
 
 def split_seed(seed: int, split: str, rank: int = 0) -> int:
-    """Seed of the generator that draws the missions of `split` on process `rank`.
+    """Return the seed of the generator that draws the missions of `split` on process `rank`.
 
-    Injective: 20 bits of `seed`, 10 bits of `rank` and 2 bits of `split` side by side. They fill
-    32 bits exactly, all that torch's CPU generator (a Mersenne Twister) keeps of a seed.
+    Other arguments give another seed: it holds 20 bits of `seed`, 10 of `rank` and 2 of `split`,
+    and torch's CPU generator (a Mersenne Twister) keeps 32 bits of a seed.
 
     Raises:
         ValueError: `seed`, `split` or `rank` is out of range.

@@ -14,8 +14,7 @@ from torch import Tensor
 class MissionState:
     """E missions of N UAVs each. `MissionEnvironment.step` advances it in place.
 
-    The maps are too large to copy in every step, so there is one buffer of each; take
-    `clone()` for a snapshot.
+    The maps are too large to copy in every step: `clone()` keeps a state as it is.
     """
 
     truth: Tensor
@@ -23,11 +22,11 @@ class MissionState:
     beliefs: Tensor
     """Own belief of each UAV, P(region of interest), [E, N, R, C] float32."""
     global_belief: Tensor
-    """Belief that knows all readings, [E, R, C] float32."""
+    """Belief from the readings of all UAVs, [E, R, C] float32."""
     positions: Tensor
     """Lattice indices (x, y, z), [E, N, 3] int64."""
     t: Tensor
-    """Moves made so far, 0 … T, [E] int64."""
+    """Moves made so far, [E] int64."""
     communication_range: Tensor
     """Radio range of this episode [m], [E] float32."""
     readings: Tensor

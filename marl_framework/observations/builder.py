@@ -74,7 +74,9 @@ class ObservationBuilder:
             ),
             "entropy": lambda: channels.entropy_map(state.pooled_beliefs),
             "local_entropy": lambda: channels.local_entropy_map(
-                state.pooled_readings, self._camera.noise[state.positions[..., 2]]
+                state.pooled_readings,
+                self._camera.tile_cover(state.positions),
+                self._camera.shift[state.positions[..., 2]],
             ),
             "probability": lambda: channels.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),

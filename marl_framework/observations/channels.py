@@ -130,17 +130,18 @@ def uncertainty_map(pooled_uncertainty: Tensor) -> Tensor:
     return pooled_uncertainty.clamp(0, 1)
 
 
-def local_entropy_map(pooled_readings: Tensor, noise: Tensor) -> Tensor:
+def local_entropy_map(pooled_readings: Tensor, cover: Tensor, shift: Tensor) -> Tensor:
     """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
 
     Beyond the map's edge the square holds 0.5.
 
     Args:
         pooled_readings: area means of the signs read, [E, N, X, Y].
-        noise: probability of a wrong reading [E, N].
+        cover: shares of their parts of the square that lie on the map, [E, N, X, Y].
+        shift: see `belief.reading_shift`, [E, N, 2].
     """
-    contrast = (0.5 - noise).unsqueeze(-1).unsqueeze(-1)
-    return weighted_entropy(0.5 + contrast * pooled_readings)
+    up, down = shift.unsqueeze(-2).unsqueeze(-2).unbind(-1)
+    return weighted_entropy(0.5 + (up - down) / 2 * cover + (up + down) / 2 * pooled_readings)
 
 
 class FootprintStrips:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.mission.belief import bayes_update, entropy, interest_weight
+from marl_framework.mission.belief import (
+    bayes_update,
+    entropy,
+    entropy_left,
+    interest_weight,
+    reading_odds,
+)
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -17,23 +23,26 @@ _CPU_CELLS = 2**18
 _GPU_CELLS = 2**24
 
 
-def expected_gain(belief: Tensor, noise: Tensor, prior: float) -> Tensor:
+def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
     """Return the weighted entropy that one more reading of a cell is expected to remove [bit].
 
     E_z[w(p_z)·(H(p) − H(p_z))] over both readings z, each as probable as the belief p and the
-    sensor's noise make it; p_z is the belief after reading z (Westheider et al. 2023, section
+    sensor make it; p_z is the belief after reading z (Westheider et al. 2023, section
     III-C, before the reading is known).
 
     Args:
         belief: P(region of interest), any shape.
-        noise: probability of a wrong reading, broadcastable to `belief`.
+        rates: probabilities of a miss and of a false alarm; [..., 2], without its last axis
+            broadcastable to `belief`.
         prior: belief before any reading.
     """
     before = entropy(belief)
-    positive = noise + belief * (1 - 2 * noise)
+    miss, false_alarm = rates.unbind(-1)
+    positive = false_alarm + belief * (1 - (miss + false_alarm))
+    odds = reading_odds(rates)
     total = torch.zeros_like(belief)
     for sign, probability in ((1, positive), (-1, 1 - positive)):
-        after = bayes_update(belief, torch.full_like(belief, sign), noise, prior)
+        after = bayes_update(belief, torch.full_like(belief, sign), odds, prior)
         total += probability * interest_weight(after) * (before - entropy(after))
     return total
 
@@ -62,7 +71,7 @@ class InformationGainPlanner:
         self._camera = camera
         self._prior = prior
         self._communication = communication
-        self._left = entropy(camera.noise)
+        self._left = entropy_left(camera.error_rates)
         kx, ky = camera.window
         cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
         self._chunk = max(1, cells // (kx * ky))
@@ -86,9 +95,9 @@ class InformationGainPlanner:
         found: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            scores = self.scores(state, i, goals[:, i], chosen)
             # Equal actions stay equal, whatever rounding makes of them: the first one is taken.
-            action = scores.round(decimals=2).masked_fill(~mask, -torch.inf).argmax(-1)
+            scores = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
+            action = scores.masked_fill(~mask, -torch.inf).argmax(-1)
             where = action.view(-1, 1, 1).expand(-1, 1, 3)
             chosen.append(goals[:, i].gather(1, where).squeeze(1))
             found.append(scores * mask)
@@ -111,8 +120,8 @@ class InformationGainPlanner:
         for goal in goals.unbind(1):
             footprint = self._camera.footprint(goal)
             cells = belief.gather(1, self._camera.window_index(footprint))
-            noise = self._camera.noise[goal[:, 2:]]
-            gain = expected_gain(cells, noise, self._prior).unflatten(1, self._camera.window)
+            rates = self._camera.error_rates[goal[:, 2:]]
+            gain = expected_gain(cells, rates, self._prior).unflatten(1, self._camera.window)
             if self._communication:
                 for j, other in enumerate(chosen):
                     gain *= self._discount(footprint, other, state.heard[:, i, j])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.mission.area import interval_overlap
-from marl_framework.mission.belief import entropy
+from marl_framework.mission.belief import entropy, entropy_left
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -73,7 +73,7 @@ class OraclePlanner:
             cells.append(nearest.float().to(device))
         self._cells, self._shares = cells, shares
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
-        self._removed = 1 - entropy(camera.noise).to(device)
+        self._removed = 1 - entropy_left(camera.error_rates).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
         x, y, _ = lattice.shape
         self._chunk = max(1, _CHUNK // (_BEAMS * lattice.num_actions * x * y))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import PLANNERS
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners.learned import LearnedPlanner
@@ -50,22 +52,50 @@ def make_planner(
         isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
     ):
         raise ConfigError(f"planner: {name}: a planner has name and act(state, generator)")
-    return planner if name in PLANNERS else _Checked(name, planner)
+    return planner if name in PLANNERS else _Checked(name, planner, environment.lattice)
 
 
 class _Checked:
-    """Says in one line what a user's planner does wrong."""
+    """Takes a user's planner at its word, once that is checked; a plain tuple will do."""
 
-    def __init__(self, path: str, planner: Planner) -> None:
-        self._path, self._planner = path, planner
+    def __init__(self, path: str, planner: Planner, lattice: Lattice) -> None:
+        self._path, self._planner, self._lattice = path, planner, lattice
         self.name = planner.name
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+        """Choose an action for each UAV; see `Planner`.
+
+        Raises:
+            ConfigError: the planner returned something else.
+        """
         found = self._planner.act(state, generator)
-        lead = state.positions.shape[:2]
-        if not isinstance(found, tuple) or len(found) < 2 or found[0].shape != lead:
-            raise ConfigError(
-                f"planner: {self._path}.act must return a Decision of actions {list(lead)} and "
-                "their masks"
-            )
-        return Decision(*found)
+        if not isinstance(found, tuple) or not 2 <= len(found) <= len(Decision._fields):
+            raise self._refusal(f"it returned a {type(found).__name__}")
+        decision = Decision(*found)
+        team = tuple(state.positions.shape[:2])
+        each = (*team, self._lattice.num_actions)
+        shapes = {"actions": team, "masks": each, "probabilities": each, "scores": each}
+        dtypes = {"actions": torch.int64, "masks": torch.bool}
+        for name, part in decision._asdict().items():
+            if part is None and name not in dtypes:
+                continue
+            wanted = _describe(shapes[name], dtypes.get(name))
+            if not isinstance(part, Tensor):
+                raise self._refusal(f"{name} must be a tensor {wanted}, got {type(part).__name__}")
+            if part.shape != shapes[name] or part.dtype != dtypes.get(name, part.dtype):
+                got = _describe(tuple(part.shape), part.dtype)
+                raise self._refusal(f"{name} must be {wanted}, got {got}")
+        codes = torch.arange(each[-1], device=decision.actions.device)
+        chosen = decision.actions.unsqueeze(-1) == codes
+        if not (chosen & self._lattice.boundary_mask(state.positions)).any(-1).all():
+            raise self._refusal("an action is none of them or leaves the lattice")
+        return decision
+
+    def _refusal(self, wrong: str) -> ConfigError:
+        return ConfigError(
+            f"planner: {self._path}.act must return a Decision or (actions, masks): {wrong}"
+        )
+
+
+def _describe(shape: tuple[int, ...], dtype: torch.dtype | None) -> str:
+    return f"{list(shape)} {str(dtype or '').removeprefix('torch.')}".rstrip()

@@ -35,6 +35,7 @@ from marl_framework.runs.files import (
     remove_temporary_files,
     write_json,
 )
+from marl_framework.runs.log import LOG
 
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ _OURS = frozenset(
         "uncommitted.diff",
         "status.json",
         "summary.json",
-        "train.log",
+        LOG,
     }
 )
 
@@ -300,9 +301,9 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
             raise _not_writable(parent / candidate, error) from error
         return parent / candidate
     raise ConfigError(
-        f"run name {name}: {parent / str(name)} exists; choose another name, go on with it by "
-        f"--resume, or use ./train_with_backup.sh {name}, which keeps the earlier run in "
-        "training_history/"
+        f"run name {name}: {parent / str(name)} exists; choose another name, continue it with "
+        "--resume, or move it to training_history/ with --archive-earlier "
+        f"(./train_with_backup.sh {name} does that)"
     )
 
 

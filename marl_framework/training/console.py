@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -14,12 +15,14 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from marl_framework.runs.log import LoggedStream, RunLog
+
 _LINES = 20  # plain lines come every 1/20 of the training …
 _SECONDS = 10.0  # … or after so many seconds, whichever is first
 
 
 class SilentProgress:
-    """Takes what a `ProgressView` takes and shows nothing."""
+    """Has the interface of `ProgressView` and shows nothing."""
 
     def update(self, step: int, **known: object) -> None:
         """Show nothing."""
@@ -39,7 +42,7 @@ class ProgressView:
 
     Use it as a context manager. Where the stream is a terminal, a block is redrawn in place and
     the last one stays; elsewhere lines are printed, the last known numbers last. Both come out
-    before an exception passes.
+    before an exception passes. The log of a run gets lines in both cases.
 
     Args:
         total_steps: training steps of the whole training.
@@ -69,6 +72,8 @@ class ProgressView:
         self._printed_any = False
         self._fresh = False  # numbers that no line has shown yet
         self._live: Live | None = None
+        self._log: RunLog | None = None  # where the screen shows a block
+        self._block = ExitStack()
 
     def update(
         self,
@@ -79,7 +84,7 @@ class ProgressView:
         transitions_per_second: float | None = None,
         shares: Mapping[str, float] | None = None,
     ) -> None:
-        """Note that a training step is done; what is None stays as it was.
+        """Report a finished training step; arguments that are None keep their last value.
 
         Args:
             step: training steps made so far.
@@ -97,22 +102,28 @@ class ProgressView:
             self._speed = transitions_per_second
         if shares is not None:
             self._shares = dict(shares)
-        if self._live is None and self._is_due():
+        if self._is_due():
             self._print_line()
 
     def print(self, text: str) -> None:
         """Print a line of its own; on a terminal above the live block."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._log_line(text)
         else:
             print(text, file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
         self._begin = self._printed_at = self._clock()
         if self._stream.isatty() and os.environ.get("TERM") != "dumb":
-            console = Console(file=self._stream)
+            screen = self._stream
+            if isinstance(self._stream, LoggedStream):
+                screen, self._log = self._stream.screen, self._stream.log
+            console = Console(file=screen)
             self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
-            self._live.start()
+            self._block.enter_context(self._live)  # takes sys.stdout: print shows lines above it
+            if self._log is not None:
+                self._block.enter_context(self._log.copying())
         return self
 
     def __exit__(
@@ -121,11 +132,10 @@ class ProgressView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.stop()  # draws the last numbers and leaves them there
-        elif self._fresh:
+        if self._fresh:
             self._print_line()
+        self._live = None
+        self._block.close()  # draws the last numbers and leaves them there
 
     def _is_due(self) -> bool:
         made = self._step - self._printed_step
@@ -138,7 +148,14 @@ class ProgressView:
     def _print_line(self) -> None:
         self._printed_any, self._fresh = True, False
         self._printed_step, self._printed_at = self._step, self._clock()
-        print(self._line(), file=self._stream, flush=True)
+        if self._live is not None:
+            self._log_line(self._line())
+        else:
+            print(self._line(), file=self._stream, flush=True)
+
+    def _log_line(self, text: str) -> None:
+        if self._log is not None:
+            self._log.write(f"{text}\n")
 
     def _line(self) -> str:
         """All numbers on one line."""

@@ -1,11 +1,11 @@
 """Several processes that train one team: `torchrun --nproc_per_node=N -m marl_framework.main …`.
 
-torchrun starts N ranks and tells each its place by environment variables. Rank 0 leads: it alone
-reads checkpoints, writes the run folder and validates. Every rank flies its share of the missions
-with a stream of random numbers of its own; gradients are averaged over all (`algorithms.ranks`).
+torchrun starts N ranks. Each flies its share of the missions with its own stream of random
+numbers; gradients are averaged over all ranks (`algorithms.ranks`). Rank 0 leads: it alone reads
+checkpoints, writes the run folder and validates.
 
-What the ranks tell each other on the host goes through gloo, also where gradients go through
-NCCL: it waits for no GPU, and a lost rank ends it at once.
+Host-side communication uses gloo, also where gradients use NCCL: gloo waits for no GPU and fails
+at once when a rank is lost.
 """
 
 from __future__ import annotations
@@ -47,45 +47,42 @@ _JOB = ".job"
 
 
 class LeaderError(RuntimeError):
-    """Rank 0 could not go on, and has said why.
+    """Rank 0 failed and has reported why.
 
     Attributes:
-        exit_code: of rank 0, for the other ranks too.
+        exit_code: of rank 0; the other ranks end with the same.
     """
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("rank 0 could not go on")
+        super().__init__("rank 0 failed")
         self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among those that train together.
-
-    Attributes:
-        rank: number of this process, from 0; 0 leads.
-        count: processes that train together.
-        local_rank: number of this process on its host.
-        local_count: processes on this host.
-        restarts: how often torchrun has started them anew.
-        may_restart: torchrun was asked to do so (`--max-restarts`).
-        job: what tells this call of torchrun from others on the same runs.
-    """
+    """The place of this process among those that train together."""
 
     rank: int = 0
+    """Number of this process; 0 leads."""
     count: int = 1
+    """Processes that train together."""
     local_rank: int = 0
+    """Number of this process on its host."""
     local_count: int = 1
+    """Processes on this host."""
     restarts: int = 0
+    """How often torchrun has restarted the processes."""
     may_restart: bool = False
+    """Whether torchrun may restart them (`--max-restarts`)."""
     job: str = ""
+    """Identifies this call of torchrun among others on the same runs."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
-        """Read what torchrun says; without it there is one process.
+        """Read the environment variables of torchrun; without torchrun there is one process.
 
         Raises:
-            ConfigError: the variables make no sense.
+            ConfigError: a variable is missing or is no number.
         """
         if "TORCHELASTIC_RUN_ID" not in environment:
             return cls()
@@ -101,7 +98,7 @@ class Ranks:
             )
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"torchrun: its environment variables make no sense: {error}; start with "
+                f"torchrun: bad environment variables: {error}; start with "
                 "torchrun --nproc_per_node=N -m marl_framework.main"
             ) from error
 
@@ -111,17 +108,17 @@ class Ranks:
         return self.rank == 0
 
     def wait_for_leader(self) -> None:
-        """Wait for torchrun to end this rank, where rank 0 is about to say why it ends.
+        """Wait for torchrun to end this rank, so that rank 0 can report why the training ends.
 
-        torchrun ends all ranks as soon as one has: rank 0 shall be the first.
+        torchrun ends all ranks as soon as one has ended, so rank 0 must be the first.
         """
         if not self.leads:
             threading.Event().wait(_LEADER_ENDS)
 
-    # What ranks tell each other ------------------------------------------------------------
+    # Communication ------------------------------------------------------------------------
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on some rank; all ask together."""
+        """Return whether the flag is set on any rank; all ranks must call it."""
         if self.count == 1:
             return flag
         found = torch.tensor(int(flag))
@@ -129,7 +126,7 @@ class Ranks:
         return bool(found)
 
     def broadcast(self, value: T) -> T:
-        """Return what rank 0 gives; tensors must be on the CPU."""
+        """Return the value of rank 0 on all ranks; tensors must be on the CPU."""
         if self.count == 1:
             return value
         box = [value if self.leads else None]
@@ -137,50 +134,50 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: T) -> list[T]:
-        """Return what each rank gives, by rank; tensors must be on the CPU."""
+        """Return the values of all ranks, by rank; tensors must be on the CPU."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
         dist.all_gather_object(values, value)
         return values
 
-    def on_leader(self, work: Callable[[], T], tell: Callable[[T], Any] = lambda _: None) -> Any:
-        """Let rank 0 do something, and give the others what there is to tell of it.
+    def on_leader(self, work: Callable[[], T], share: Callable[[T], Any] = lambda _: None) -> Any:
+        """Run a function on rank 0 alone and share its result.
 
         Returns:
-            On rank 0 what `work` returned, on the others what `tell` made of it.
+            On rank 0 the result of `work`, on the other ranks what `share` makes of it.
 
         Raises:
-            LeaderError: on the others, where `work` raised on rank 0, which raises as it did.
+            LeaderError: on the other ranks, if `work` raised on rank 0, which raises the original.
         """
         if not self.leads:
-            failed, told = self.broadcast((0, None))
+            failed, shared = self.broadcast((0, None))
             if failed:
                 raise LeaderError(failed)
-            return told
+            return shared
         try:
             done = work()
-            told = tell(done)
+            shared = share(done)
         except BaseException as error:
             self.broadcast((_BAD_INPUT if isinstance(error, ConfigError) else _FAILED, None))
             raise
-        self.broadcast((0, told))
+        self.broadcast((0, shared))
         return done
 
 
 def check_ranks(config: Config, ranks: Ranks) -> None:
-    """Check that a training can be shared among so many processes.
+    """Check that the missions can be divided among the ranks.
 
     Raises:
-        ConfigError: it cannot; names the key and what would be right.
+        ConfigError: names the key and a value that works.
     """
     missions = config.environment.num_envs
     if ranks.count > MAX_RANK:
-        raise ConfigError(f"torchrun: {ranks.count} ranks; {MAX_RANK} at most have own seeds")
+        raise ConfigError(f"torchrun: {ranks.count} ranks; use at most {MAX_RANK}")
     if missions % ranks.count:
         nearest = max(round(missions / ranks.count), 1) * ranks.count
         raise ConfigError(
-            f"environment.num_envs: {missions} missions cannot be shared equally by {ranks.count} "
+            f"environment.num_envs: {missions} missions cannot be divided equally among {ranks.count} "
             f"ranks; use a multiple of {ranks.count}, such as {nearest}"
         )
     if ranks.count > 1 and config.compute.device.startswith("cuda:"):
@@ -191,7 +188,7 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
 
 
 def rank_device(config: Config, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: on a host with GPUs each rank has its own.
+    """Return the device of this rank; on a host with GPUs each rank has its own.
 
     Raises:
         ConfigError: there is no such device, there are fewer GPUs than ranks, or
@@ -217,12 +214,13 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
 
 @contextmanager
 def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]:
-    """Make the process group of all ranks, and leave it at the end, its threads joined.
+    """Make the process group of all ranks; destroy it and join its threads at the end.
 
-    A thread of gloo that still lets go of a tensor while the interpreter ends aborts the process.
-    It is joined where the group is freed, so nothing may hold the group any longer than this:
-    neither functions of PyTorch that take it as their default when they are imported, nor
-    DistributedDataParallel, which would join the thread that waits for the lock it holds itself.
+    A gloo thread that frees a tensor while the interpreter shuts down aborts the process. Freeing
+    the group joins its threads, so nothing else may hold the group by then. Two things in PyTorch
+    would: functions of `torch.distributed.nn` take the group as a default argument when they are
+    imported, hence the early import; DistributedDataParallel would join the thread that waits for
+    a lock that it holds itself, hence the garbage collection first.
     """
     if ranks.count == 1:
         yield
@@ -233,8 +231,8 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
         backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # torchrun keeps one store for all its restarts: without a prefix a rank that is started anew
-    # may read where one of those before it listened.
+    # torchrun keeps one store over all restarts; without a prefix a restarted rank may read the
+    # address of a rank that is dead.
     store, rank, count = next(rendezvous("env://"))
     dist.init_process_group(
         f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend,
@@ -248,24 +246,24 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
 
 
 def is_lost_rank(error: BaseException) -> bool:
-    """Whether an exception says that another rank is gone; its own reason is told elsewhere."""
+    """Whether an exception was caused by the loss of another rank."""
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)
 
 
 def note_job(run: Path, ranks: Ranks) -> None:
-    """Note in a run's folder which call of torchrun trains it, for `started_by`."""
+    """Record in a run's folder which call of torchrun trains it, for `started_by`."""
     if ranks.may_restart:
         write_json(run / _JOB, {"job": ranks.job})
 
 
 def started_by(config: Config, run_name: str, ranks: Ranks) -> bool:
-    """Whether torchrun started these ranks anew, and this very call of it began the run."""
+    """Whether torchrun has restarted these ranks and the same call of torchrun began the run."""
     run = Path(config.logging.directory) / run_name
     return ranks.restarts > 0 and read_json(run / _JOB).get("job") == ranks.job
 
 
 def _job(run_id: str) -> str:
-    """Name a call of torchrun: its own `--rdzv-id`, or the process that it is."""
+    """Identify a call of torchrun: by its `--rdzv-id`, else by its process."""
     if run_id != "none":
         return run_id
     parent = os.getppid()

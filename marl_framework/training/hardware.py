@@ -1,4 +1,4 @@
-"""What the machine does meanwhile: GPU and host figures from a thread of their own."""
+"""Figures of GPU and host during a training, sampled in a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,15 +16,7 @@ import torch
 
 _GIB = 2**30
 _STATM = Path("/proc/self/statm")
-_BUSY = 0.6  # below this share of the time with a kernel running, the GPU waits for the host
-_ENOUGH, _WINDOW = 10, 60  # samples that say something, and the latest ones looked at
-_ONE_CORE = 0.8  # cores; Python issues kernels from one thread
 _GPM = {"gpu_sm_activity": 2, "gpu_sm_occupancy": 3, "gpu_memory_bandwidth": 10}  # NVML's ids
-_SETTINGS = {
-    "validation": "evaluation.interval",
-    "checkpoint": "logging.checkpoint_interval",
-    "figure": "logging.figure_interval",
-}
 
 Reader = Callable[[], Mapping[str, float]]
 
@@ -54,8 +45,6 @@ class HardwareMonitor:
         self._guard = threading.Lock()
         self._recent: dict[str, list[float]] = {}
         self._total: dict[str, tuple[float, int, float]] = {}
-        self._busy: deque[float] = deque(maxlen=_WINDOW)
-        self._warned = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hardware monitor", daemon=True)
 
@@ -90,7 +79,6 @@ class HardwareMonitor:
         """Return the means since the last call, by name of `logger.METRICS`."""
         with self._guard:
             recent, self._recent = self._recent, {}
-        self._busy.extend(recent.get("gpu_utilization", ()))
         return {name: sum(values) / len(values) for name, values in recent.items()}
 
     def summary(self) -> dict[str, dict[str, float]]:
@@ -100,28 +88,6 @@ class HardwareMonitor:
                 name: {"mean": total / count, "max": most}
                 for name, (total, count, most) in self._total.items()
             }
-
-    def advice(self, means: Mapping[str, float], shares: Mapping[str, float]) -> str | None:
-        """Return a line where the GPU waited for the host; once, None otherwise.
-
-        Args:
-            means: from `means`.
-            shares: stage → share of the time in the same interval.
-        """
-        if self._warned or len(self._busy) < _ENOUGH:
-            return None
-        busy = sum(self._busy) / len(self._busy)
-        if busy >= _BUSY:
-            return None
-        self._warned = True
-        slow = max(_SETTINGS, key=lambda stage: shares.get(stage, 0.0))
-        if shares.get(slow, 0.0) > 1 - _BUSY:
-            cause = f"{shares[slow]:.0%} of the time is {slow}; raise {_SETTINGS[slow]}"
-        elif means.get("host_cpu", 0.0) >= _ONE_CORE:
-            cause = "its kernels are too small for the host to keep up; raise environment.num_envs"
-        else:
-            cause = "the host itself waits, for other processes or a slow disk; free its cores"
-        return f"warning: the GPU is busy {busy:.0%} of the time only: {cause}"
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ import torch
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.log import RunLog
+from marl_framework.runs.start import start_run
 from marl_framework.training.distributed import (
     LeaderError,
     Ranks,
@@ -31,7 +33,7 @@ from marl_framework.training.trainer import NumericalError, Trainer
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-_LOST = "another rank ended before its time, see torchrun's report for its reason"
+_LOST = "another rank ended early; torchrun's report gives the reason"
 
 
 def train(
@@ -43,7 +45,9 @@ def train(
     profile: int = 0,
     resume: bool = False,
     allow_changed: Sequence[str] = (),
+    archive_earlier: bool = False,
     ranks: Ranks | None = None,
+    log: RunLog | None = None,
 ) -> int:
     """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
 
@@ -53,15 +57,27 @@ def train(
         run_name: folder below `logging.directory`; None for one from title and time.
         check: only see whether the training could start.
         profile: training steps to record, 0 = none.
-        resume: go on where the run of this name stopped; start it where there is none.
+        resume: continue the run of this name; start it where there is none.
         allow_changed: keys that may differ from what a resumed run began with.
+        archive_earlier: move an earlier run of this name to the history; not with `resume`.
         ranks: the place of this process among those that train together.
+        log: is attached to the run folder.
 
     Raises:
         ConfigError: the training cannot start.
         LeaderError: rank 0 could not start it.
     """
     ranks = Ranks() if ranks is None else ranks
+
+    def find() -> Resumption | None:
+        if run_name is None or not (resume or started_by(config, run_name, ranks)):
+            return None
+        return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
+
+    def start() -> RunFolder:
+        archive = archive_earlier and not resume
+        return start_run(config, device, run_name, archive_earlier=archive)
+
     check_memory(config, device, ranks.count)
     try:
         with joined(config, device, ranks):
@@ -69,7 +85,7 @@ def train(
                 Trainer(config, device, ranks)
                 _say(ranks, "the configuration is valid")
                 return 0
-            return _start_or_resume(config, device, ranks, run_name, profile, resume, allow_changed)
+            return _start_or_resume(config, device, ranks, find, start, profile, log)
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
@@ -83,7 +99,7 @@ def train(
         advice = memory_advice(config, free + held, ranks.count if held else 1)
         _warn(
             f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
-            "intact, go on with --resume --allow-changed KEY"
+            "intact, continue with --resume --allow-changed KEY"
         )
         return EXIT_FAILED
 
@@ -92,16 +108,11 @@ def _start_or_resume(
     config: Config,
     device: torch.device,
     ranks: Ranks,
-    run_name: str | None,
+    find: Callable[[], Resumption | None],
+    start: Callable[[], RunFolder],
     profile: int,
-    resume: bool,
-    allow_changed: Sequence[str],
+    log: RunLog | None,
 ) -> int:
-    def find() -> Resumption | None:
-        if run_name is None or not (resume or started_by(config, run_name, ranks)):
-            return None
-        return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
-
     found = ranks.on_leader(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
     try:
         if found is not None and found.finished:
@@ -114,10 +125,12 @@ def _start_or_resume(
 
         def claim() -> RunFolder:
             if found is None:
-                run = RunFolder.create(config.logging.directory, run_name, config, device)
+                run = start()
             else:
                 run = found.run
                 go_on(found, config, device)
+            if log is not None:
+                log.attach(run.path)
             note_job(run.path, ranks)
             return run
 
@@ -127,7 +140,7 @@ def _start_or_resume(
                 return _follow(trainer)
         print(f"run folder: {run.path}", flush=True)
         try:
-            with interruptible(trainer, ranks):  # until all is written and said
+            with interruptible(trainer, ranks):  # until all is written
                 return _train(trainer, run, profile, fresh=found is None)
         finally:
             run.release()
@@ -137,7 +150,7 @@ def _start_or_resume(
 
 
 def _follow(trainer: Trainer) -> int:
-    """Train on a rank that does not lead; the leader says how it ended."""
+    """Train on a rank that does not lead; the leader reports how it ended."""
     try:
         trainer.train(None)
     except NumericalError:
@@ -147,7 +160,7 @@ def _follow(trainer: Trainer) -> int:
 
 
 def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
-    """Train; say how it ended, on the screen, in the run folder and as exit code.
+    """Train; report how it ended, on the screen, in the run folder and as exit code.
 
     Raises:
         LeaderError: another rank is gone.
@@ -187,7 +200,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
         print(f"{text}; nothing was learned yet", file=sys.stderr)
         return code
     run.write_status(state, **known)
-    print(f"{text}; what was reached is in {run.path}; go on with --resume", file=sys.stderr)
+    print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)
     return code
 
 
@@ -197,7 +210,7 @@ def _say(ranks: Ranks, text: str) -> None:
 
 
 def _say_lost() -> None:
-    _warn(f"error: {_LOST}; earlier checkpoints are intact, go on with --resume")
+    _warn(f"error: {_LOST}; earlier checkpoints are intact, continue with --resume")
 
 
 def _be_silent(text: str) -> None:

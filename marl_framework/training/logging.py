@@ -1,4 +1,4 @@
-"""Log of a training: metrics stay tensors until they are due."""
+"""Logs metrics of a training; they stay tensors until they are due."""
 
 from __future__ import annotations
 
@@ -188,15 +188,15 @@ class TrainingLogger:
         )
 
     def flush(self) -> dict[str, float]:
-        """Write what waits for its interval; return the scalars as `log` does."""
+        """Write all pending metrics; return the scalars as `log` does."""
         return self._write_due(True, bool(self.histogram_interval))
 
     def forget(self) -> None:
-        """Drop what waits for its interval: a resumed training writes the interval whole."""
+        """Drop pending metrics; a resumed training writes their interval whole."""
         self._numbers, self._vectors, self._counts = [], [], {}
 
     def close(self) -> None:
-        """Write what waits for its interval and close the file."""
+        """Write all pending metrics and close the writers."""
         try:
             self.flush()
         finally:
@@ -204,7 +204,7 @@ class TrainingLogger:
             threading.excepthook = self._hook
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what waits for its interval; loadable with `weights_only=True`."""
+        """Return the pending metrics; loadable with `weights_only=True`."""
         return {
             "numbers": [dict(row) for row in self._numbers],
             "vectors": [(list(names), vector) for names, vector in self._vectors],
@@ -213,14 +213,14 @@ class TrainingLogger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device | str) -> None:
-        """Go on with what `state_dict` returned; tensors move to the device."""
+        """Load what `state_dict` returned; tensors move to the device."""
         self._numbers = [dict(row) for row in state["numbers"]]
         self._vectors = [(tuple(names), vector.to(device)) for names, vector in state["vectors"]]
         self._counts = {name: count.to(device) for name, count in state["counts"].items()}
         self._step = int(state["step"])
 
     def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
-        """Leave a failing write of TensorBoard's thread to `_guarded`, which is told of it too."""
+        """Ignore a failed write in TensorBoard's thread; `_guarded` sees it too."""
         writer = type(failure.thread).__module__.startswith("tensorboard.")
         if not (writer and isinstance(failure.exc_value, OSError)):
             self._hook(failure)
@@ -232,7 +232,7 @@ class TrainingLogger:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Give a log up, with a warning, where it cannot be written: training is worth more."""
+        """Drop a writer, with a warning, if it fails; the training goes on."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How much memory a configuration takes, and what to lower where that is too much."""
+"""Estimates the memory of a configuration and advises what to lower."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc 
 
 
 def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
-    """Return bytes by what takes them on one of `ranks` devices.
+    """Return the bytes needed on one of `ranks` devices, by purpose.
 
-    `missions` flown at once, the camera's `tables`, the `transitions` between updates,
-    `activations` of one batch, `weights` with gradients and moments, missions of a `validation`.
-    Shapes alone decide; kernels' workspaces and the allocator's gaps come on top.
+    `missions` flown at once, `tables` of the camera, `transitions` between updates, `activations`
+    of one batch, `weights` with gradients and moments, `validation` missions. The estimate knows
+    shapes alone, not workspaces of kernels or gaps of the allocator.
     """
     sizes, learning = config.network_sizes, config.learning
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -53,7 +53,7 @@ def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
 
 
 def _weights(algorithm: Algorithm) -> int:
-    """Numbers that weights take: those that learn four times, with gradient and Adam's moments."""
+    """Numbers held for all weights: weight, gradient and Adam's two moments for those that learn."""
     return sum(
         p.numel() * (4 if p.requires_grad else 1)
         for module in algorithm.modules.values()
@@ -62,7 +62,7 @@ def _weights(algorithm: Algorithm) -> int:
 
 
 def _hidden(algorithm: Algorithm, sizes: NetworkSizes) -> int:
-    """Numbers that the layers of the widest network put out for one transition."""
+    """Outputs of all layers for one transition, of the network with the most."""
     return max(
         _outputs(module, sizes.actor_channels if name == "actor" else sizes.critic_channels, sizes)
         for name, module in algorithm.modules.items()
@@ -100,7 +100,7 @@ def device_memory(device: torch.device) -> tuple[int, int]:
 
 
 def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
-    """Refuse what can never fit.
+    """Refuse a configuration that cannot fit.
 
     Args:
         config: what is to be trained.
@@ -124,13 +124,13 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
 
 
 def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: bool = True) -> str:
-    """Return what to lower, most useful first, with values that should fit: `key=value or …`.
+    """Return which keys to lower, most useful first, with values that should fit.
 
     Args:
         config: what does not fit.
         free: bytes that are there for all of it.
         ranks: that share the missions, each with so many bytes.
-        activations: count them too; where all else is too much, fewer of them are no help.
+        activations: count them too; fewer of them do not help where the rest is too much.
     """
     parts = memory_estimate(config, ranks)
     if not activations:
@@ -166,7 +166,7 @@ def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: boo
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on whatever device."""
+    """Whether an exception means that memory ran out, on any device."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)

@@ -28,9 +28,9 @@ from marl_framework.training.writers import more_writers
 class Outputs:
     """All outputs of one training, as a context manager.
 
-    Ranks that do not lead go through the same motions and write nothing: their logger has no
-    writers, their progress is silent, and what they save goes nowhere. So every rank runs the
-    same loop and asks the others the same questions in the same order.
+    On ranks that do not lead, nothing is written: the logger has no writers, the progress is
+    silent and checkpoints are dropped. So all ranks run the same loop and make the same
+    collective calls in the same order.
 
     Args:
         config: of the training.
@@ -147,7 +147,7 @@ class Outputs:
             self._store.save_best(state)
 
     def last_is_best(self) -> None:
-        """Let the last checkpoint be the best one too, for a training that never validated."""
+        """Name the last checkpoint the best one too, for a training that never validated."""
         if self._run is not None:
             link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
 
@@ -163,7 +163,7 @@ class Outputs:
             self.say(f"warning: {path} could not be drawn: {error.strerror or error}")
 
     def end_step(self) -> None:
-        """Let the profiler know that a training step has ended."""
+        """Tell the profiler that a training step has ended."""
         if self._profiled is not None:
             self._profiled()
 

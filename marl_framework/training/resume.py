@@ -1,4 +1,4 @@
-"""Going on with a run: which state, and whether it is still the same training."""
+"""Resuming a run: finds its state and checks that it is still the same training."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ELSEWHERE = "logging.directory"  # where the run was found; it may have been mo
 
 @dataclass
 class Resumption:
-    """A run to go on with."""
+    """A run to resume."""
 
     run: RunFolder | None
-    """None on ranks other than 0, which alone holds it."""
+    """None on ranks other than 0."""
     payload: dict[str, Any] | None
-    """Its newest checkpoint; None where it was killed before the first one."""
+    """Its newest checkpoint; None if it was killed before the first one."""
     changed: dict[str, Any] = field(default_factory=dict)
     """Keys whose values differ from the checkpoint's, with the new values."""
     finished: bool = False
-    """There is nothing left to do."""
+    """Nothing is left to train."""
 
 
 def find_run(
@@ -42,12 +42,12 @@ def find_run(
     allowed: Sequence[str] = (),
     report: Callable[[str], None] = print,
 ) -> Resumption | None:
-    """Claim the run of a name and find its state; None where there is no such run.
+    """Claim the run of a name and find its state; None if there is no such run.
 
     Args:
         directory: `logging.directory`.
         name: of the run.
-        config: what the training is to go on with.
+        config: of the resumed training.
         allowed: keys that may differ from the checkpoint's configuration.
         report: shows a warning about damaged checkpoints.
 
@@ -76,7 +76,7 @@ def find_run(
 
 
 def go_on(found: Resumption, config: Config, device: torch.device) -> None:
-    """Make the folder ready for the training to go on, and note how it does."""
+    """Prepare the folder and record the resumption."""
     run = found.run
     assert run is not None  # rank 0 alone goes on with a folder
     run.prepare(config, device)

@@ -1,4 +1,4 @@
-"""What follows from the training steps made so far alone: learning rates, and what is due."""
+"""What depends on the number of training steps alone: learning rates and intervals."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from marl_framework.config.model import Config
 
 
 def learning_rate_factor(config: Config, step: int) -> float:
-    """Return what the configured learning rates of actor and critic are multiplied by.
+    """Return the factor of the configured learning rates.
 
-    Scale of the batch (`Config.learning_rate_scale`), times (step + 1) / warmup_steps until that
-    is 1, times a line from 1 at the first to `lr_decay` at the last training step. It depends on
-    nothing that a checkpoint would have to hold, and no tensor is read for it.
+    It is the scale of the batch (`Config.learning_rate_scale`), times (step + 1) / warmup_steps
+    until that is 1, times a line from 1 at the first to `lr_decay` at the last training step.
 
     Args:
         config: of the training.
-        step: training steps made before, from 0.
+        step: training steps made before.
     """
     learning = config.learning
     warm = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
@@ -23,8 +22,8 @@ def learning_rate_factor(config: Config, step: int) -> float:
 
 
 def passes(interval: int, before: int, step: int) -> bool:
-    """Whether a multiple of an interval lies behind `before` and up to `step`; never for 0.
+    """Whether a multiple of an interval lies in (before, step]; never for interval 0.
 
-    Training steps come one by one, or `learning.update_interval` of them at once.
+    Several steps may be made at once, `learning.update_interval` of them.
     """
     return interval > 0 and step // interval > before // interval

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM in a training: end after the current step, or at once."""
+"""SIGINT, SIGTERM and SIGHUP in a training: end after the current step, or at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from marl_framework.training.distributed import Ranks
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 20.0
 """Seconds that a rank may take to end its training step; torchrun kills after 30."""
 
@@ -30,18 +30,23 @@ class Interruptible(Protocol):
 
 @contextmanager
 def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the training after its current step; a second one at once.
+    """Let a signal end the training after its current step; a second one at once.
+
+    SIGHUP comes when a terminal closes; `nohup` has it ignored, and that stays so.
 
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if trainer.interrupted:
+        if not trainer.interrupted:
+            trainer.interrupt()
+        elif number != signal.SIGHUP:  # a closed terminal and its shell send one each
             raise KeyboardInterrupt
-        trainer.interrupt()
 
-    earlier = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    caught = _SIGNALS[:2] if ignored else _SIGNALS
+    earlier = {number: signal.signal(number, interrupt) for number in caught}
     try:
         with _ended_if_stuck() if ranks.count > 1 else _nothing():
             yield

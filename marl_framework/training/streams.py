@@ -1,4 +1,4 @@
-"""The random streams of all ranks, in checkpoints and back."""
+"""Saves and restores the random streams of all ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def restore_streams(
     device: torch.device,
     ranks: Ranks,
 ) -> None:
-    """Go on with the stream of this rank; one that was not there yet keeps its fresh one."""
+    """Restore the stream of this rank; a rank without a saved stream keeps its fresh one."""
     if ranks.rank >= len(streams):
         return
     stream = streams[ranks.rank]
@@ -39,14 +39,14 @@ def restore_streams(
 
 
 def renew_stream(generator: torch.Generator, seed: int, episodes: int, rank: int) -> None:
-    """Start a stream that no training of this seed has drawn from, as far as can be told."""
+    """Seed a fresh stream for a training that continues on another kind of device."""
     generator.manual_seed(seed + (episodes << 20) + rank * _GOLDEN)
 
 
 def tell_of_other_streams(
     state: Mapping[str, Any], device: torch.device, ranks: Ranks, report: Callable[[str], None]
 ) -> None:
-    """Say where a resumed training cannot fly the missions that it would have flown."""
+    """Report why a resumed training cannot fly the missions that it would have flown."""
     if state["device"] != device.type:
         report(
             f"warning: the run began on {state['device']} and goes on on {device.type}: "

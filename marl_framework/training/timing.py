@@ -1,4 +1,4 @@
-"""Where the time goes: stage times, throughput, and a profile of a few training steps."""
+"""Times the stages of a training, and profiles a few training steps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class StageTimer:
         return {name: number / wall if wall > 0 else 0.0 for name, number in counts.items()}
 
     def reset(self) -> None:
-        """Start a new interval; totals go on."""
+        """Start a new interval; totals stay."""
         self._settle()
         self._earlier_seconds = _added(self._earlier_seconds, self._seconds)
         self._earlier_counts = _added(self._earlier_counts, self._counts)
@@ -102,7 +102,7 @@ class StageTimer:
         self._start = self._clock()
 
     def _mark(self) -> Any:
-        """Note this moment: a time on the host, an event on a GPU's stream."""
+        """Return a mark of this moment: a time on the host, an event on a GPU's stream."""
         if self._device.type != "cuda":
             return self._clock()
         if self._spare_events:
@@ -171,7 +171,7 @@ def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
 
 
 def _table(profiler: profile) -> str:
-    """The most expensive operations: on the GPU where it worked, else on the CPU."""
+    """The most expensive operations, on the GPU if it was used, else on the CPU."""
     averages = profiler.key_averages()
     on_gpu = any(average.self_device_time_total > 0 for average in averages)
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"

@@ -24,7 +24,6 @@ from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.distributed import Ranks
-from marl_framework.training.outcome import describe_machine, flown_metrics, results, timing
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.resume import check_fit
 from marl_framework.training.schedule import learning_rate_factor, passes
@@ -34,6 +33,7 @@ from marl_framework.training.streams import (
     stream_state,
     tell_of_other_streams,
 )
+from marl_framework.training.summary import describe_machine, flown_metrics, results, timing
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.writers import check_writers
 
@@ -171,21 +171,21 @@ class Trainer:
         self._draw_mission(out)
 
     def _goes_on(self) -> bool:
-        """Whether there is another training step to make; the same on all ranks."""
+        """Whether another training step is to be made; the same on all ranks."""
         return not self.is_over() and not self.ranks.any(self.interrupted)
 
     def is_over(self) -> bool:
-        """Whether there is nothing left to train."""
+        """Whether nothing is left to train."""
         learning = self.config.learning
         patient = self._evaluations_without_better < (learning.patience or math.inf)
         return self.algorithm.training_steps >= learning.training_steps or not patient
 
     def interrupt(self) -> None:
-        """Ask `train` to end after the training step under way; usable in signal handlers."""
+        """Ask `train` to end after the current training step; usable in signal handlers."""
         self.interrupted = True
 
     def training_step(self, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Make the next `update_interval` training steps, fewer at the end.
+        """Make the next `learning.update_interval` training steps, fewer at the end.
 
         Returns:
             Scalars and histogram counts to log, on the device.
@@ -333,7 +333,7 @@ class Trainer:
     def _check_numbers(
         self, written: Mapping[str, float], out: Outputs, run: RunFolder | None
     ) -> None:
-        """Stop where too many updates were not finite; called when metrics were read anyway."""
+        """Stop if too many updates were not finite; called when metrics have been read anyway."""
         if not written.get("skipped_updates"):
             return
         allowed, skipped = self.config.learning.max_skipped_updates, int(self._skipped)

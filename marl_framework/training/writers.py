@@ -1,4 +1,4 @@
-"""Where a training's log goes: TensorBoard, and Weights & Biases for those who want it."""
+"""Writers of a training's log: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = "logging.writers"
 
 
 class Writer(Protocol):
-    """What the log is written with; TensorBoard's SummaryWriter is one.
+    """Writes metrics; TensorBoard's SummaryWriter is one.
 
     A write that fails raises OSError; the training then goes on without this writer.
     """
@@ -50,7 +50,7 @@ class Writer(Protocol):
         """Write a histogram; each bin ends at its limit, the first one starts at `min`."""
 
     def close(self) -> None:
-        """Write what waits and close the log."""
+        """Write what is pending and close the log."""
 
 
 def check_writers(names: Sequence[str]) -> None:

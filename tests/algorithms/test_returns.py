@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_framework.algorithms.returns import td_lambda_returns
+from marl_framework.algorithms.losses import td_lambda_returns
 
 
 def draws(steps, seed=0):

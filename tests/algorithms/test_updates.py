@@ -12,16 +12,18 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.errors import ConfigError
-from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork, NetworkSizes
-from tests.algorithms.test_wrapper import concatenate, make, networks, rollout_on, same
+from marl_framework.config.learning import NetworkConfig
+from marl_framework.networks.convolutional import ConvolutionalNetwork
+from tests.algorithms.test_wrapper import concatenate, make, rollout_on, same, settings
 from tests.algorithms.toy_game import ToyGame
 
 
 def flown_by(coma: COMAWrapper, seed: int = 0) -> Rollout:
     """A rollout whose probabilities are those of the policy as it is."""
     rollout = rollout_on(num_envs=4)
-    rollout.states += seed
-    logits = coma.policy(rollout.states[:, :, :, : ToyGame.sizes.actor_channels].flatten(0, 1))
+    rollout.observations += seed
+    rollout.critic_maps += seed
+    logits = coma.act(rollout.observations.flatten(0, 1))
     logits = logits.view(*rollout.actions.shape, -1)
     rollout.probabilities = policy_probabilities(logits, rollout.masks, 0.1)
     return rollout
@@ -50,8 +52,8 @@ def recorded(coma: COMAWrapper, monkeypatch: pytest.MonkeyPatch) -> list[torch.T
 @pytest.mark.parametrize("interval", [2, 4])
 def test_one_stretch_takes_as_many_updates_on_the_same_transitions(interval, monkeypatch) -> None:
     # The target critic stays as it is, so that a transition has the same target both ways.
-    settings = {"data_passes": 3, "batch_number": 2, "copy_rate": 100}
-    apart, together = make(**settings), make(**settings)
+    options = {"data_passes": 3, "batch_number": 2, "copy_rate": 100}
+    apart, together = make(**options), make(**options)
     rollouts = [flown_by(apart, seed) for seed in range(interval)]
     seen = [recorded(coma, monkeypatch) for coma in (apart, together)]
     for rollout in rollouts:
@@ -76,7 +78,7 @@ def test_a_stretch_that_passes_the_copy_rate_copies_the_critic() -> None:
 
 
 def test_a_soft_target_moves_as_far_in_one_stretch() -> None:
-    coma = make(critic={"target_update_mode": "soft", "tau": 0.25})
+    coma = make(target_update_mode="soft", tau=0.25)
     old = [p.clone() for p in coma.target_critic.parameters()]
     coma.update(rollout_on(), 0.1, steps=3)
     for before, target, critic in zip(
@@ -136,13 +138,13 @@ def test_kl_is_that_of_the_definition() -> None:
 def test_a_limit_with_a_gradient_scaler_is_refused(monkeypatch) -> None:
     scaler = torch.amp.GradScaler("cpu", enabled=True)
     monkeypatch.setattr("marl_framework.algorithms.coma.grad_scaler", lambda *_: scaler)
-    with pytest.raises(ConfigError, match=r"networks\.kl_limit: does not work with float16"):
+    with pytest.raises(ConfigError, match=r"learning\.kl_limit: does not work with float16"):
         make(kl_limit=0.1)
 
 
 def test_nothing_is_read_back_to_the_host() -> None:
-    settings = networks(kl_limit=0.01, gradient_checkpointing=True, normalize_advantages=True)
-    coma = COMAWrapper(settings, ToyGame.sizes, "meta")
+    config = settings({"gradient_checkpointing": True}, kl_limit=0.01, normalize_advantages=True)
+    coma = COMAWrapper(config, ToyGame.sizes, "meta")
     stats = coma.update(rollout_on("meta"), 0.1, steps=2)
     assert stats["kl_halted"].device.type == "meta"
 
@@ -151,17 +153,16 @@ def test_nothing_is_read_back_to_the_host() -> None:
 
 
 def test_gradient_checkpointing_changes_no_bit() -> None:
-    kept, recomputed = make(), make(gradient_checkpointing=True)
+    kept, recomputed = make(), make(compute={"gradient_checkpointing": True})
     for coma in (kept, recomputed):
         coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
     assert same(kept.actor, recomputed.actor)
     assert same(kept.critic, recomputed.critic)
 
 
-@pytest.mark.parametrize("kind", [ActorNetwork, CriticNetwork])
-def test_gradient_checkpointing_keeps_less_until_the_backward_pass(kind) -> None:
-    sizes = NetworkSizes(actor_channels=7, critic_channels=7, shape=(11, 11), num_actions=6)
-    network, maps = kind(sizes, 16, 16), torch.randn(32, 7, 11, 11)
+def test_gradient_checkpointing_keeps_less_until_the_backward_pass() -> None:
+    widths = NetworkConfig(conv_channels=16, hidden_dim=16)
+    network, maps = ConvolutionalNetwork(7, (11, 11), 6, widths), torch.randn(32, 7, 11, 11)
     kept = []
     for network.recompute in (False, True):
         saved: dict[int, int] = {}

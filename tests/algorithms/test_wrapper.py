@@ -4,32 +4,46 @@ import pytest
 import torch
 from torch.func import functional_call, grad
 
+from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.losses import actor_loss, counterfactual_advantage, critic_loss
+from marl_framework.algorithms.losses import (
+    actor_loss,
+    counterfactual_advantage,
+    critic_loss,
+    taken,
+)
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
-from marl_framework.config.learning import NetworksConfig
-from marl_framework.networks.convolutional import ActorNetwork, CriticNetwork, NetworkSizes, taken
+from marl_framework.config.learning import NetworkConfig
+from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.networks.convolutional import ConvolutionalNetwork
+from marl_framework.networks.registry import make_actor, make_critic
 from tests.algorithms.toy_game import ToyGame
 
 
-def networks(**options) -> NetworksConfig:
-    tree = {
-        "precision": "float32",
-        "device": "cpu",
+def settings(compute=None, **options) -> Config:
+    """Small networks that learn fast; options are keys of `learning`."""
+    learning = {
         "data_passes": 2,
         "batch_number": 2,
-        "actor": {"conv_channels": 16, "hidden_dim": 16, "learning_rate": 3e-3},
-        "critic": {"conv_channels": 16, "fc1_dim": 16, "learning_rate": 1e-2},
+        "actor": {"learning_rate": 3e-3},
+        "critic": {"learning_rate": 1e-2},
     }
     for key, value in options.items():
-        tree[key] = {**tree[key], **value} if isinstance(value, dict) else value
-    return NetworksConfig.model_validate(tree)
+        learning[key] = {**learning[key], **value} if isinstance(value, dict) else value
+    widths = {"conv_channels": 16, "hidden_dim": 16}
+    return Config.model_validate(
+        {
+            "networks": {"actor": widths, "critic": widths},
+            "learning": learning,
+            "compute": {"precision": "float32", "device": "cpu", **(compute or {})},
+        }
+    )
 
 
 def make(seed=0, **options) -> COMAWrapper:
     torch.manual_seed(seed)
-    return COMAWrapper(networks(**options), ToyGame.sizes, "cpu")
+    return COMAWrapper(settings(**options), ToyGame.sizes, "cpu")
 
 
 def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
@@ -37,8 +51,10 @@ def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
     lead, sizes = (2, num_envs, 2), ToyGame.sizes
     generator = torch.Generator().manual_seed(seed)
     masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
+    maps = torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator)
     rollout = Rollout(
-        states=torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator),
+        observations=maps[..., : sizes.actor_channels, :, :],
+        critic_maps=maps[..., sizes.actor_channels :, :, :],
         actions=torch.randint(2, lead, generator=generator),
         masks=masks,
         probabilities=masks / 2,
@@ -58,30 +74,31 @@ def concatenate(rollouts: list[Rollout]) -> Rollout:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("advantage", ["critic", "return"])
 def test_a_two_by_two_team_game_is_solved(seed, advantage):
-    coma = make(seed, advantage=advantage, critic={"target_update_mode": "soft", "tau": 0.2})
+    coma = make(seed, advantage=advantage, target_update_mode="soft", tau=0.2)
     game = ToyGame(32, seed)
     collector = RolloutCollector(game)
     for _ in range(120):
-        rollout = collector.collect(coma.policy, 0.1)
+        rollout = collector.collect(coma.act, 0.1)
         coma.update(rollout, 0.1, game.generator)
-    final = collector.collect(coma.policy, 0.0)
+    final = collector.collect(coma.act, 0.0)
     assert final.rewards.mean() > 0.95  # 1 is the best, 0.325 is what random play gets
 
 
 def test_the_collector_records_what_happened():
     coma, game = make(), ToyGame(4)
-    rollout = RolloutCollector(game).collect(coma.policy, 0.3)
+    rollout = RolloutCollector(game).collect(coma.act, 0.3)
     assert rollout.transitions == 2 * 4 * 2
     replay = ToyGame(4)
     for t in range(2):
         replay._t = t
         observation = replay.observe()
+        torch.testing.assert_close(rollout.observations[t], observation.contiguous())
         torch.testing.assert_close(
-            rollout.states[t], replay.critic_state(observation, rollout.actions[t])
+            rollout.critic_maps[t], replay.critic_maps(rollout.actions[t]).contiguous()
         )
         torch.testing.assert_close(
             rollout.probabilities[t],
-            policy_probabilities(coma.policy(observation), rollout.masks[t], 0.3),
+            policy_probabilities(coma.act(observation), rollout.masks[t], 0.3),
         )
         torch.testing.assert_close(rollout.rewards[t], replay.step(rollout.actions[t])[0])
 
@@ -116,7 +133,7 @@ def test_hard_target_copies_every_copy_rate_steps():
 
 
 def test_soft_target_moves_by_tau():
-    coma = make(critic={"target_update_mode": "soft", "tau": 0.25})
+    coma = make(target_update_mode="soft", tau=0.25)
     old = [p.clone() for p in coma.target_critic.parameters()]
     coma.update(rollout_on(), 0.1)
     for before, target, critic in zip(
@@ -196,7 +213,7 @@ def test_a_loaded_state_goes_on_bit_for_bit(tmp_path):
 
 
 def test_bfloat16_learns_much_the_same():
-    exact, mixed = make(), make(precision="bfloat16")
+    exact, mixed = make(), make(compute={"precision": "bfloat16"})
     stats = [coma.update(rollout_on(), 0.1) for coma in (exact, mixed)]
     assert mixed.actor(torch.zeros(1, 2, 3, 3)).dtype is torch.float32
     assert mixed.precision is torch.bfloat16
@@ -206,16 +223,17 @@ def test_bfloat16_learns_much_the_same():
 
 def test_the_whole_update_runs_on_the_meta_device():
     """Backward and Adam included; every read-back to the host raises there."""
-    coma = COMAWrapper(networks(device="auto"), ToyGame.sizes, "meta")
+    coma = COMAWrapper(settings({"device": "auto"}), ToyGame.sizes, "meta")
     stats = coma.update(rollout_on("meta"), 0.1)
     assert stats["kl"].device.type == "meta"
-    assert coma.policy(torch.empty(3, 2, 2, 3, 3, device="meta")).shape == (3, 2, 2)
+    assert coma.act(torch.empty(3, 2, 2, 3, 3, device="meta")).shape == (3, 2, 2)
 
 
 def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
     coma, rollout = make(), rollout_on()
-    states, actions = rollout.states.flatten(0, 2), rollout.actions.flatten()
-    masks, targets = rollout.masks.flatten(0, 2), coma.targets(rollout).flatten()
+    flat = Transitions.of(rollout, coma.targets(rollout))
+    observations, states, actions = flat.observations, flat.critic_inputs, flat.actions
+    masks, targets = flat.masks, flat.targets
 
     def value_loss(parameters):
         values = functional_call(coma.critic, parameters, (states,))
@@ -223,7 +241,7 @@ def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
 
     def policy_loss(parameters):
         values = coma.critic(states).detach()
-        logits = functional_call(coma.actor, parameters, (states[:, :2],))
+        logits = functional_call(coma.actor, parameters, (observations,))
         pi = policy_probabilities(logits, masks, 0.1)
         return actor_loss(pi, actions, counterfactual_advantage(values, pi, actions), 0.01)
 
@@ -240,13 +258,15 @@ def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
 @pytest.mark.parametrize("shape", [(11, 11), (6, 6), (2, 2), (5, 13), (21, 21)])
 def test_networks_take_any_lattice(shape):
     sizes = NetworkSizes(actor_channels=7, critic_channels=12, shape=shape, num_actions=6)
-    assert ActorNetwork(sizes, 4, 8)(torch.zeros(2, 7, *shape)).shape == (2, 6)
-    assert CriticNetwork(sizes, 4, 8)(torch.zeros(2, 12, *shape)).shape == (2, 6)
+    config = settings()
+    actor = make_actor(config.networks, config.compute, sizes)
+    critic = make_critic(config.networks, config.compute, sizes)
+    assert actor(torch.zeros(2, 7, *shape)).shape == (2, 6)
+    assert critic(torch.zeros(2, 12, *shape)).shape == (2, 6)
 
 
 def test_the_papers_networks_end_in_one_cell():
-    sizes = NetworkSizes(actor_channels=7, critic_channels=12, shape=(11, 11), num_actions=6)
-    actor = ActorNetwork(sizes, 256, 256)
+    actor = ConvolutionalNetwork(7, (11, 11), 6, NetworkConfig())
     counts = [p.numel() for p in actor.parameters() if p.dim() > 1]
     assert counts == [7 * 256 * 25, 256 * 256 * 16, 256 * 256 * 16, 256 * 256, 256 * 6]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from marl_framework.networks.convolutional import NetworkSizes
+from marl_framework.config.model import NetworkSizes
 
 PAYOFF = ((0.3, 0.0), (0.0, 1.0))
 """Reward of the joint action: both must choose 1; both choosing 0 is a worse equilibrium."""
@@ -40,9 +40,8 @@ class ToyGame:
         actions = torch.stack([choose(i, mask) for i in range(2)], dim=1)
         return actions, mask.unsqueeze(1).expand(-1, 2, -1)
 
-    def critic_state(self, observation: Tensor, actions: Tensor) -> Tensor:
-        other = actions.flip(1).float().view(-1, 2, 1, 1, 1).expand(-1, -1, 1, 3, 3)
-        return torch.cat((observation, other), dim=2)
+    def critic_maps(self, actions: Tensor) -> Tensor:
+        return actions.flip(1).float().view(-1, 2, 1, 1, 1).expand(-1, -1, 1, 3, 3)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         self._t += 1

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.former import RENAMED
 from marl_framework.config.loading import config_from_dict, config_to_dict, dump_config, load_config
 from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.config.model import Config
@@ -28,14 +29,14 @@ def test_dumping_and_loading_gives_an_equal_configuration(tmp_path: Path) -> Non
                 "title": "1e-5",  # a text that reads as a number
                 "uav": {"communication_range": math.inf, "sampled_ranges": [0, math.inf]},
             },
-            "networks": {"lambda": 0.3, "actor": {"learning_rate": 1e-7}},
+            "learning": {"lambda": 0.3, "actor": {"learning_rate": 1e-7}},
             "sensor": {"simulation": {"kinds": ["raster"], "raster": {"path": "= ü"}}},
         }
     )
     dump_config(config, tmp_path / "dump.yaml")
     assert load_config(tmp_path / "dump.yaml") == config
     assert config_from_dict(config_to_dict(config)) == config
-    assert "lambda" in config_to_dict(config)["networks"]
+    assert "lambda" in config_to_dict(config)["learning"]
 
 
 def test_dumping_where_nothing_can_be_written(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ ODD = st.one_of(
     st.sampled_from([0, -1, 10**30, 10**400, -(10**5000), 2**63, sys.float_info.max, 5e-324]),
     st.floats(),
     st.text(max_size=8),
-    st.sampled_from(["exponential", "raster", "lawnmower", "cuda:0", "p60", "1e-5"]),
+    st.sampled_from(["exponential", "raster", "coverage", "lawnmower", "cuda:0", "p60", "1e-5"]),
     st.recursive(
         st.integers() | st.text(max_size=3) | st.floats(),
         lambda inner: (
@@ -74,7 +75,7 @@ ODD = st.one_of(
         max_leaves=6,
     ),
 )
-NAMES = st.sampled_from([*KEYS, *sorted(SECTIONS - {""})])
+NAMES = st.sampled_from([*KEYS, *RENAMED, *sorted(SECTIONS - {""})])
 CHANGES = st.lists(
     st.tuples(NAMES, st.sampled_from(["set", "drop", "add"]), ODD, st.text(max_size=5)),
     min_size=1,
@@ -163,7 +164,7 @@ def test_noise_is_one_clear_line(noise: bytes | str) -> None:
 @given(st.text(max_size=12))
 @settings(max_examples=25)
 def test_any_override_is_sound_or_one_clear_line(text: str) -> None:
-    for override in (text, f"networks.{text}", f"learning.gamma={text}", f"{text}={text}"):
+    for override in (text, f"learning.{text}", f"learning.gamma={text}", f"{text}={text}"):
         result = config_or_line(partial(load_config, "params_test", [override]))
         if isinstance(result, str):
             assert result.isprintable()

@@ -1,4 +1,4 @@
-"""The files of params/: complete, commented, and what they promise."""
+"""The files of params/: one complete and commented, what the others change, what they promise."""
 
 from __future__ import annotations
 
@@ -39,19 +39,33 @@ def test_the_folder_holds_the_documented_files() -> None:
     assert {path.name for path in FILES} == DEFAULTS
 
 
+def value_of(tree: Any, path: str) -> Any:
+    for name in path.split("."):
+        tree = tree[name]
+    return tree
+
+
+def test_params_are_complete_and_in_order_and_every_value_has_a_comment() -> None:
+    text = (PARAMS / "params.yaml").read_text(encoding="utf-8")
+    assert keys_of(yaml.safe_load(text)) == list(KEYS)
+    values = [line for line in text.splitlines() if re.match(r"\s*\w+: *[^#\s]", line)]
+    assert len(values) == len(KEYS)
+    assert [line for line in values if not re.search(r" # \S", line)] == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=by_id)
-def test_a_file_is_complete_and_in_order_and_loads_without_a_warning(path: Path) -> None:
-    assert keys_of(yaml.safe_load(path.read_text(encoding="utf-8"))) == list(KEYS)
+def test_a_file_says_its_purpose_and_loads_without_a_warning(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith("# ")
     load_config(path)
 
 
-@pytest.mark.parametrize("path", FILES, ids=by_id)
-def test_every_value_has_a_comment_and_the_file_a_purpose(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    values = [line for line in lines if re.match(r"\s*\w+: *[^#\s]", line)]
-    assert len(values) == len(KEYS)
-    assert [line for line in values if not re.search(r" # \S", line)] == []
-    assert lines[0].startswith("# ")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_holds_in_order_what_differs_from_the_one_it_extends(name: str) -> None:
+    tree = yaml.safe_load((PARAMS / f"params_{name}.yaml").read_text(encoding="utf-8"))
+    base = config_to_dict(load_config(PARAMS / tree.pop("extends")))
+    keys = keys_of(tree)
+    assert keys == [key for key in KEYS if key in keys]
+    assert [key for key in keys if value_of(tree, key) == value_of(base, key)] == []
 
 
 def test_params_are_the_defaults() -> None:
@@ -62,7 +76,7 @@ def test_params_are_the_defaults() -> None:
 
 def test_params_are_those_of_the_paper() -> None:
     config = load_config("params.yaml")
-    networks = config.networks
+    networks, learning = config.networks, config.learning
     assert config.map_shape == (493, 493)
     assert config.lattice_shape == (11, 11, 3)
     assert config.altitudes == (5.0, 10.0, 15.0)

@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the drawing where a test is about something else."""
-    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: [])
+    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: None)
 
 
 def results(out: Path) -> dict[str, Any]:

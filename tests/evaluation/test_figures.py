@@ -94,5 +94,7 @@ def imread_all(path: Path) -> list[np.ndarray]:
 
 
 def test_a_mission_without_maps_cannot_be_drawn(tmp_path: Path) -> None:
-    with pytest.raises(IndexError, match="mission 1 is not among the 1"):
+    with pytest.raises(
+        IndexError, match="mission 1: the record keeps the maps of the first 1 only"
+    ):
         figures.mission_figure(fly(), 1, tmp_path / "none.png")

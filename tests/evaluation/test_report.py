@@ -46,7 +46,7 @@ def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
     t = stats.ttest_rel(ours.double().numpy(), theirs.double().numpy()).statistic
     assert found.standard_error is not None
     assert found.mean / found.standard_error == pytest.approx(t)
-    with pytest.raises(ValueError, match="30 and 2 missions"):
+    with pytest.raises(ValueError, match="cannot pair 30 and 2 missions"):
         report.paired_difference(ours, theirs[:2])
 
 

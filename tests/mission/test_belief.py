@@ -6,8 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_framework.mission.belief import bayes_update, entropy, interest_weight
-from marl_framework.mission.communication import hear
+from marl_framework.mission.belief import (
+    bayes_update,
+    entropy,
+    entropy_left,
+    interest_weight,
+    reading_odds,
+    reading_shift,
+)
 
 PROBABILITIES = st.floats(0.0, 1.0, width=32)
 
@@ -18,24 +24,45 @@ def logit(p: float) -> float:
 
 @given(
     p=PROBABILITIES,
-    noise=st.floats(0.0099, 0.49),
+    miss=st.floats(0.0099, 0.9),
+    share=st.floats(0.01, 0.98),
     prior=st.floats(0.05, 0.95),
     sign=st.sampled_from([-1, 1]),
 )
-def test_update_adds_log_odds(p, noise, prior, sign):
-    z = 1 - noise if sign > 0 else noise
+def test_update_is_the_rule_of_bayes(p, miss, share, prior, sign):
+    false_alarm = share * (1 - miss)
+    of_interest, of_none = (1 - miss, false_alarm) if sign > 0 else (miss, 1 - false_alarm)
     clamped = min(max(p, 1e-4), 1 - 1e-4)
-    expected = 1 / (1 + np.exp(-(logit(clamped) + logit(z) - logit(prior))))
-    updated = bayes_update(
-        torch.tensor([p]), torch.tensor([sign], dtype=torch.int8), torch.tensor([noise]), prior
-    )
-    assert updated.item() == pytest.approx(expected, abs=2e-5)
+    evidence = np.log(of_interest) - np.log(of_none)
+    expected = 1 / (1 + np.exp(-(logit(clamped) + evidence - logit(prior))))
+    odds = reading_odds(torch.tensor([[miss, false_alarm]]))
+    updated = bayes_update(torch.tensor([p]), torch.tensor([sign], dtype=torch.int8), odds, prior)
+    assert updated.item() == pytest.approx(expected, abs=5e-5)
+
+
+@given(miss=st.floats(0.001, 0.9), share=st.floats(0.01, 0.99))
+def test_expected_entropy_of_an_undecided_cell_by_its_definition(miss, share):
+    false_alarm = share * (1 - miss)
+    positive = (1 - miss + false_alarm) / 2
+    expected = 0.0
+    for probability, joint in ((positive, (1 - miss) / 2), (1 - positive, miss / 2)):
+        after = min(max(joint / probability, 1e-4), 1 - 1e-4)
+        expected -= probability * (after * np.log2(after) + (1 - after) * np.log2(1 - after))
+    found = entropy_left(torch.tensor([miss, false_alarm], dtype=torch.float64)).item()
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+@given(noise=st.floats(2**-20, 0.5 - 2**-10, width=32))
+def test_a_symmetric_sensor_leaves_the_entropy_of_its_noise_bit_for_bit(noise):
+    rates = torch.tensor([noise, noise])
+    assert torch.equal(entropy_left(rates), entropy(torch.tensor(noise)))
+    assert torch.equal(reading_shift(rates), 0.5 - rates)
 
 
 @given(p=PROBABILITIES, prior=st.floats(0.05, 0.95))
 def test_cells_without_a_reading_keep_every_bit(p, prior):
-    belief = torch.tensor([p])
-    updated = bayes_update(belief, torch.zeros(1, dtype=torch.int8), torch.tensor([0.1]), prior)
+    belief, odds = torch.tensor([p]), torch.tensor([[9, 0.1]])
+    updated = bayes_update(belief, torch.zeros(1, dtype=torch.int8), odds, prior)
     assert torch.equal(updated, belief)
 
 
@@ -53,21 +80,3 @@ def test_entropy_in_bits():
 def test_interest_weight_has_three_levels():
     p = torch.tensor([0.0, 0.4989, 0.4991, 0.5, 0.5009, 0.5011, 1.0])
     assert interest_weight(p).tolist() == [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]
-
-
-def test_hearing_by_distance_in_three_dimensions():
-    metres = torch.tensor([[[0.0, 0.0, 5.0], [15.0, 20.0, 5.0], [15.0, 20.0, 15.0]]])
-    nothing_fails = torch.zeros(1, 3, 3)
-    heard = hear(metres, torch.tensor([25.0]), nothing_fails, 0.0)
-    # 0 and 1 are exactly 25 m apart; 0 and 2 are sqrt(725) m apart; 1 and 2 are 10 m apart.
-    assert heard[0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
-    alone = hear(metres, torch.tensor([0.0]), nothing_fails, 0.0)
-    assert torch.equal(alone[0], torch.eye(3, dtype=torch.bool))
-    assert hear(metres, torch.tensor([torch.inf]), nothing_fails, 0.0).all()
-
-
-def test_messages_fail_below_the_rate_but_never_to_oneself():
-    metres = torch.zeros(1, 2, 3)
-    uniform = torch.tensor([[[0.0, 0.3], [0.29, 0.0]]])
-    heard = hear(metres, torch.tensor([1.0]), uniform, 0.3)
-    assert heard[0].tolist() == [[True, True], [False, True]]

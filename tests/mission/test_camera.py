@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from marl_framework.mission.camera import Camera, noise_at
+from marl_framework.mission.area import area_pool
+from marl_framework.mission.camera import Camera
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import small_config
 
 
@@ -24,17 +26,8 @@ def test_the_papers_geometry():
     assert camera.shape == (493, 493)
     assert camera.sides == [[56, 114, 170], [56, 114, 170]]
     assert camera.window == (170, 170)
-    assert camera.noise.tolist() == pytest.approx([0.01, 0.265, 0.375])
-
-
-def test_noise_models():
-    config = paper_config(max_altitude=25.0)
-    assert noise_at(config, 7.5) == pytest.approx((0.01 + 0.265) / 2)
-    assert noise_at(config, 25.0) == pytest.approx(0.46)
-    exponential = paper_config(
-        sensor={"model": {"type": "exponential", "coeff_a": 0.4, "coeff_b": 0.1}}
-    )
-    assert noise_at(exponential, 10.0) == pytest.approx(0.4 * (1 - math.exp(-1.0)))
+    assert camera.error_rates[:, 0].tolist() == pytest.approx([0.01, 0.265, 0.375])
+    assert torch.equal(camera.error_rates[:, 1], camera.error_rates[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -62,8 +55,9 @@ def test_footprints_equal_a_plain_loop_and_reach_the_edges(pixels, dims):
     assert footprint.col1.max() == camera.shape[1]
 
 
-def test_readings_are_the_truth_with_the_sensors_error_rate():
-    config = paper_config(agents=3)
+@pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
+def test_readings_are_the_truth_with_the_sensors_error_rates(sensor):
+    config = paper_config(agents=3, sensor=sensor)
     camera = Camera(config, "cpu")
     generator = torch.Generator().manual_seed(1)
     truth = torch.rand(8, *camera.shape, generator=generator) < 0.4
@@ -73,14 +67,16 @@ def test_readings_are_the_truth_with_the_sensors_error_rate():
     )
     readings = camera.measure(truth, positions, bits)
     footprint = camera.footprint(positions)
-    for n, (side, noise) in enumerate(zip((56, 114, 170), (0.01, 0.265, 0.375), strict=True)):
+    for n, side in enumerate((56, 114, 170)):
         signs = readings[:, n]
         assert (signs != 0).sum() == 8 * side * side
         index = camera.window_index(footprint)[:, n]
-        sign_of_truth = truth.flatten(1).gather(1, index).view_as(signs).int() * 2 - 1
-        wrong = ((signs != 0) & (signs != sign_of_truth)).sum() / (8 * side * side)
-        # Five standard deviations of a binomial share.
-        assert abs(wrong - noise) < 5 * math.sqrt(noise * (1 - noise) / (8 * side * side))
+        below = truth.flatten(1).gather(1, index).view_as(signs)
+        for sign, kind, rate in zip((-1, 1), (below, ~below), camera.error_rates[n], strict=True):
+            seen = (kind & (signs != 0)).sum()
+            wrong = (kind & (signs == sign)).sum() / seen
+            # Five standard deviations of a binomial share.
+            assert abs(wrong - rate) < 5 * math.sqrt(rate * (1 - rate) / seen)
 
 
 def test_likelihood_is_the_noise_or_its_complement():
@@ -88,3 +84,20 @@ def test_likelihood_is_the_noise_or_its_complement():
     readings = torch.tensor([[[[1, -1, 0]]]], dtype=torch.int8)
     likelihood = camera.likelihood(readings, torch.tensor([[[5, 5, 1]]]))
     assert likelihood.flatten().tolist() == pytest.approx([0.735, 0.265, 0.5])
+
+
+def test_likelihood_of_an_asymmetric_sensor_is_the_posterior_of_one_half():
+    camera = Camera(paper_config(agents=1, sensor=ASYMMETRIC), "cpu")
+    readings = torch.tensor([[[[1, -1, 0]]]], dtype=torch.int8)
+    likelihood = camera.likelihood(readings, torch.tensor([[[5, 5, 1]]]))  # 0.2 missed, 0.03 alarms
+    expected = [0.8 / (0.8 + 0.03), 0.2 / (0.2 + 0.97), 0.5]
+    assert likelihood.flatten().tolist() == pytest.approx(expected)
+
+
+def test_the_cover_of_the_footprints_parts_is_their_share_on_the_map():
+    config = small_config(pixels=(9, 14), dims=(30.0, 20.0), agents=1)
+    camera, positions = Camera(config, "cpu"), every_position(config)
+    rows, cols = camera.tile_weights(positions)
+    read = torch.ones(len(positions), 1, *camera.window)
+    torch.testing.assert_close(camera.tile_cover(positions), area_pool(read, rows, cols))
+    assert camera.tile_cover(positions).min() == 0

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from marl_framework.mission.belief import bayes_update, weighted_entropy
-from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.environment import MissionEnvironment, hear
 from marl_framework.observations.builder import ObservationBuilder
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import meta_draws, random_actions, small_config
 
 
@@ -38,26 +39,27 @@ def readings_on_the_map(env, state):
         {"agents": 6, "actions": 27, "dims": (20.0, 30.0), "pixels": (9, 14)},
         {"agents": 5, "prior": 0.3, "uav": {"failure_rate": 0.4, "communication_range": 15.0}},
         {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"fix_range": False}},
+        {"agents": 4, "prior": 0.4, "sensor": ASYMMETRIC},
     ],
 )
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_step_equals_full_map_updates_one_uav_at_a_time(options, compiled):
-    config = small_config(networks={"compile": compiled}, **options)
+    config = small_config(compute={"compile": compiled}, **options)
     env = MissionEnvironment(config, 3, "cpu")
     prior = config.mapping.prior
     own = torch.full((3, env.n_agents, *env.camera.shape), prior)
     shared = torch.full((3, *env.camera.shape), prior)
     for state, result in fly(env, 5):
-        noise = env.camera.noise[state.positions[..., 2]].unsqueeze(-1).unsqueeze(-1)
+        odds = env.camera.odds[state.positions[..., 2]].unsqueeze(-2).unsqueeze(-2)
         readings = readings_on_the_map(env, state)
         before = shared.clone()
         for j in range(env.n_agents):
-            shared = bayes_update(shared, readings[:, j], noise[:, j], prior)
+            shared = bayes_update(shared, readings[:, j], odds[:, j], prior)
         for i in range(env.n_agents):
-            own[:, i] = bayes_update(own[:, i], readings[:, i], noise[:, i], prior)
+            own[:, i] = bayes_update(own[:, i], readings[:, i], odds[:, i], prior)
             for j in range(env.n_agents):
                 signs = readings[:, j] * (state.heard[:, i, j] & (i != j)).view(-1, 1, 1)
-                own[:, i] = bayes_update(own[:, i], signs, noise[:, j], prior)
+                own[:, i] = bayes_update(own[:, i], signs, odds[:, j], prior)
         torch.testing.assert_close(state.global_belief, shared)
         torch.testing.assert_close(state.beliefs, own)
         if result is not None:
@@ -92,8 +94,9 @@ def test_pooled_maps_and_sums_stay_up_to_date():
         torch.testing.assert_close(kept.weighted_entropy, state.weighted_entropy, rtol=1e-6, atol=0)
 
 
-def test_many_missions_equal_one_mission_many_times():
-    config = small_config(agents=4, uav={"fix_range": False, "failure_rate": 0.2})
+@pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
+def test_many_missions_equal_one_mission_many_times(sensor):
+    config = small_config(agents=4, uav={"fix_range": False, "failure_rate": 0.2}, sensor=sensor)
     batch, single = (MissionEnvironment(config, e, "cpu") for e in (64, 1))
     first = batch.draw_reset()
     together = batch.reset(first)
@@ -160,6 +163,24 @@ def test_the_same_seed_flies_the_same_missions_and_another_seed_others():
     assert not torch.equal(flights[0], flights[3])
 
 
+def test_hearing_by_distance_in_three_dimensions():
+    metres = torch.tensor([[[0.0, 0.0, 5.0], [15.0, 20.0, 5.0], [15.0, 20.0, 15.0]]])
+    nothing_fails = torch.zeros(1, 3, 3)
+    heard = hear(metres, torch.tensor([25.0]), nothing_fails, 0.0)
+    # 0 and 1 are exactly 25 m apart; 0 and 2 are sqrt(725) m apart; 1 and 2 are 10 m apart.
+    assert heard[0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
+    alone = hear(metres, torch.tensor([0.0]), nothing_fails, 0.0)
+    assert torch.equal(alone[0], torch.eye(3, dtype=torch.bool))
+    assert hear(metres, torch.tensor([torch.inf]), nothing_fails, 0.0).all()
+
+
+def test_messages_fail_below_the_rate_but_never_to_oneself():
+    metres = torch.zeros(1, 2, 3)
+    uniform = torch.tensor([[[0.0, 0.3], [0.29, 0.0]]])
+    heard = hear(metres, torch.tensor([1.0]), uniform, 0.3)
+    assert heard[0].tolist() == [[True, True], [False, True]]
+
+
 def test_missions_end_after_budget_plus_one_moves():
     env = MissionEnvironment(small_config(budget=3), 2, "cpu")
     ends = [result.terminated.tolist() for _, result in fly(env, 4) if result is not None]
@@ -205,7 +226,7 @@ def step_and_observe(env, builder):
 
 @pytest.mark.parametrize("options", [{"agents": 4}, {"agents": 5, "actions": 27}])
 def test_the_compiler_accepts_the_step_with_its_observation_whole(options):
-    env = MissionEnvironment(small_config(networks={"compile": False}, **options), 3, "cpu")
+    env = MissionEnvironment(small_config(compute={"compile": False}, **options), 3, "cpu")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
     state = env.reset(env.draw_reset())
     actions = random_actions(env, state, torch.Generator().manual_seed(0))

@@ -29,9 +29,9 @@ def fly(missions: int = 5, **changes: object) -> tuple[CoveragePlanner, torch.Te
 @pytest.mark.parametrize("altitude", [5.0, 10.0, 15.0])
 @pytest.mark.parametrize("agents", [1, 2, 5, 8])
 def test_all_is_seen_when_the_budget_allows(altitude: float, agents: int) -> None:
-    lawnmower = {"baselines": {"lawnmower": {"altitude": altitude}}}
+    lanes = {"baselines": {"coverage": {"altitude": altitude}}}
     config = small_config(agents=agents, dims=(33.0, 26.0), budget=120)
-    experiment = {**config.experiment.model_dump(), **lawnmower}
+    experiment = {**config.experiment.model_dump(), **lanes}
     _, covered, shares = fly(agents=agents, dims=(33.0, 26.0), experiment=experiment)
     assert torch.equal(covered, torch.ones(5))
     if agents == 1:
@@ -108,7 +108,7 @@ def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
 
 
 def test_an_altitude_off_the_lattice_is_refused() -> None:
-    config = small_config(experiment={"baselines": {"lawnmower": {"altitude": 7.0}}})
+    config = small_config(experiment={"baselines": {"coverage": {"altitude": 7.0}}})
     env = MissionEnvironment(config, 1, "cpu", "test")
     with pytest.raises(ConfigError, match="altitude 7 m is not one of"):
         CoveragePlanner(config, env.lattice)

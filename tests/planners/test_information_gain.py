@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners import InformationGainPlanner
 from marl_framework.planners.information_gain import expected_gain
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
 
@@ -19,16 +21,14 @@ def h(p: float) -> float:
     return -p * math.log2(p) - (1 - p) * math.log2(1 - p)
 
 
-def cell_gain(p: float, noise: float, prior: float) -> float:
+def cell_gain(p: float, rates: list[float], prior: float) -> float:
     """The gain of one cell, by the definition."""
-    total = 0.0
-    for likelihood, probability in (
-        (1 - noise, p * (1 - noise) + (1 - p) * noise),
-        (noise, p * noise + (1 - p) * (1 - noise)),
-    ):
+    total, (miss, false_alarm) = 0.0, rates
+    for of_roi, of_rest in ((1 - miss, false_alarm), (miss, 1 - false_alarm)):
+        probability = p * of_roi + (1 - p) * of_rest
         q = min(max(p, 1e-4), 1 - 1e-4)
-        for_roi = q * likelihood * (1 - prior)
-        against = (1 - q) * (1 - likelihood) * prior
+        for_roi = q * of_roi * (1 - prior)
+        against = (1 - q) * of_rest * prior
         after = for_roi / (for_roi + against)
         weight = 1.0 if after > 0.501 else 0.5 if after >= 0.499 else 0.0
         total += probability * weight * (h(p) - h(after))
@@ -38,21 +38,25 @@ def cell_gain(p: float, noise: float, prior: float) -> float:
 @pytest.mark.parametrize("prior", [0.5, 0.3])
 def test_the_gain_of_a_cell_is_its_definition(prior: float) -> None:
     beliefs = torch.tensor([0.0, 1e-5, 0.01, 0.2, 0.375, 0.47, 0.5, 0.6, 0.735, 0.99, 1.0])
-    for noise in (0.01, 0.265, 0.375, 0.499):
-        found = expected_gain(beliefs.double(), torch.tensor(noise).double(), prior)
-        expected = [cell_gain(p, noise, prior) for p in beliefs.tolist()]
+    for rates in ([0.01, 0.01], [0.265, 0.265], [0.499, 0.499], [0.3, 0.02], [0.01, 0.9]):
+        found = expected_gain(beliefs.double(), torch.tensor([rates]).double(), prior)
+        expected = [cell_gain(p, rates, prior) for p in beliefs.tolist()]
         torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
 
 
 def test_an_undecided_cell_promises_half_of_what_a_reading_tells() -> None:
-    gain = expected_gain(torch.tensor([0.5]), torch.tensor([0.01]), 0.5).item()
+    gain = expected_gain(torch.tensor([0.5]), torch.tensor([[0.01, 0.01]]), 0.5).item()
     assert gain == pytest.approx((1 - h(0.01)) / 2, abs=1e-5)
 
 
-def some_missions() -> tuple[MissionEnvironment, MissionState]:
+def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironment, MissionState]:
     """Three UAVs over 24 × 17 cells, after some moves."""
     config = small_config(
-        pixels=(7, 7), dims=(20.0, 15.0), prior=0.4, uav={"communication_range": 12.0}
+        pixels=(7, 7),
+        dims=(20.0, 15.0),
+        prior=0.4,
+        uav={"communication_range": 12.0},
+        sensor=sensor or {},
     )
     env = MissionEnvironment(config, 3, "cpu", "test")
     state = env.reset(env.draw_reset())
@@ -61,27 +65,36 @@ def some_missions() -> tuple[MissionEnvironment, MissionState]:
     return env, state
 
 
+def left(rates: list[float]) -> float:
+    """The entropy that an undecided cell is expected to keep."""
+    (miss, false_alarm), total = rates, 0.0
+    for of_roi, of_rest in ((1 - miss, false_alarm), (miss, 1 - false_alarm)):
+        total += (of_roi + of_rest) / 2 * h(of_roi / (of_roi + of_rest))
+    return total
+
+
+@pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
 @pytest.mark.parametrize("communication", [True, False])
-def test_scores_equal_loops_over_cells(communication: bool) -> None:
-    env, state = some_missions()
+def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, Any]) -> None:
+    env, state = some_missions(sensor)
     assert state.heard.any(2).sum() > 0
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4, communication)
     goals = env.lattice.destinations(state.positions)
     goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
     chosen = [goals[:, 0, 3], goals[:, 1, 5]]
     found = planner.scores(state, 2, goals[:, 2], chosen)
-    noise = env.camera.noise.tolist()
+    rates = env.camera.error_rates.tolist()
     for e in range(3):
         others = [j for j in range(2) if communication and state.heard[e, 2, j]]
         for a in range(6):
             total = 0.0
             for row, col in cells_in_view(env, goals[e, 2, a]):
                 gain = cell_gain(
-                    state.beliefs[e, 2, row, col].item(), noise[goals[e, 2, a, 2]], 0.4
+                    state.beliefs[e, 2, row, col].item(), rates[goals[e, 2, a, 2]], 0.4
                 )
                 for j in others:
                     if (row, col) in cells_in_view(env, chosen[j][e]):
-                        gain *= h(noise[chosen[j][e, 2]])
+                        gain *= left(rates[chosen[j][e, 2]])
                 total += gain
             assert found[e, a].item() == pytest.approx(total, rel=1e-4, abs=1e-4)
 
@@ -94,7 +107,8 @@ def cells_in_view(env: MissionEnvironment, position: torch.Tensor) -> set[tuple[
 def test_the_best_allowed_action_is_taken() -> None:
     env, state = some_missions()
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
-    actions, masks = planner.act(state, env.generator)
+    actions, masks, _, reported = planner.act(state, env.generator)
+    assert reported is not None
     goals = env.lattice.destinations(state.positions)
     goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
     after = env.lattice.move(state.positions, actions)
@@ -102,6 +116,22 @@ def test_the_best_allowed_action_is_taken() -> None:
         scores = planner.scores(state, i, goals[:, i], [after[:, j] for j in range(i)])
         best = scores.masked_fill(~masks[:, i], -torch.inf).argmax(-1)
         assert torch.equal(actions[:, i], best)
+        torch.testing.assert_close(reported[:, i], scores * masks[:, i], rtol=0, atol=0.006)
+    flown = reported.masked_fill(~masks, -torch.inf).argmax(-1)
+    assert torch.equal(flown, actions)
+
+
+def test_actions_that_rounding_alone_tells_apart_are_reported_as_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env, state = some_missions()
+    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
+    rising = torch.linspace(1.0, 1.0001, env.lattice.num_actions)
+    monkeypatch.setattr(planner, "scores", lambda state, *_: rising.expand(len(state.t), -1))
+    actions, masks, _, reported = planner.act(state, env.generator)
+    assert reported is not None
+    assert torch.equal(actions, masks.int().argmax(-1))  # the first that is allowed
+    assert torch.equal(reported.masked_fill(~masks, -torch.inf).argmax(-1), actions)
 
 
 def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:

@@ -46,7 +46,7 @@ def test_the_oracle_flies_straight_to_what_only_it_can_know() -> None:
     state.truth[:, row0:row1, col0:col1] = True
     planner = OraclePlanner(config, env.lattice)
     for _ in range(12):
-        actions, _masks = planner.act(state, env.generator)
+        actions, *_ = planner.act(state, env.generator)
         env.step(state, actions, env.draw_step())
         if state.positions[0, 0].tolist() == [6, 6, 0]:
             break
@@ -68,6 +68,6 @@ def test_two_oracles_share_the_work() -> None:
         state.truth[:, row0 : row1 - missing, col0:col1] = True
     planner = OraclePlanner(config, env.lattice)
     for _ in range(4):
-        actions, _masks = planner.act(state, env.generator)
+        actions, *_ = planner.act(state, env.generator)
         env.step(state, actions, env.draw_step())
     assert state.positions[0].tolist() == [[2, 1, 0], [8, 1, 0]]

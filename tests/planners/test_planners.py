@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -36,7 +36,7 @@ def start(config: Config, missions: int) -> tuple[MissionEnvironment, MissionSta
 
 
 class Scores:
-    """A policy and an observer at once: the observation holds the wanted logits."""
+    """A team and an observer at once: the observation holds the wanted logits."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
@@ -44,7 +44,7 @@ class Scores:
     def actor(self, state: MissionState) -> Tensor:
         return self.logits
 
-    def policy(self, observation: Tensor) -> Tensor:
+    def act(self, observation: Tensor) -> Tensor:
         return observation
 
 
@@ -54,8 +54,8 @@ def planners(env: MissionEnvironment) -> list[Planner]:
     scores = Scores(3 * torch.randn(shape, generator=generator))
     return [
         RandomPlanner(env.lattice),
-        LearnedPlanner(scores, scores, env.lattice),
-        LearnedPlanner(scores, scores, env.lattice, greedy=False),
+        LearnedPlanner(scores.act, scores, env.lattice),
+        LearnedPlanner(scores.act, scores, env.lattice, greedy=False),
         *classical(env),
     ]
 
@@ -77,7 +77,7 @@ def test_only_allowed_actions_are_taken_and_the_state_stays(num_actions: int) ->
     for planner in planners(env):
         for _ in range(env.episode_length):
             before = state.clone()
-            actions, masks = planner.act(state, env.generator)
+            actions, masks, *_ = planner.act(state, env.generator)
             assert actions.shape == (64, 5)
             assert masks.gather(2, actions.unsqueeze(2)).all()
             assert not (masks & ~env.lattice.boundary_mask(state.positions)).any()
@@ -97,7 +97,7 @@ def test_random_flight_is_uniform_over_the_allowed_actions() -> None:
             for name, value in state.tensors()
         }
     )
-    actions, masks = RandomPlanner(env.lattice).act(many, torch.Generator().manual_seed(1))
+    actions, masks, *_ = RandomPlanner(env.lattice).act(many, torch.Generator().manual_seed(1))
     counts = actions[:, 0].bincount(minlength=6)
     allowed = masks[0, 0]
     assert (counts[~allowed] == 0).all()
@@ -122,7 +122,7 @@ def test_greedy_takes_the_best_allowed_action_and_no_randomness() -> None:
     generator = torch.Generator().manual_seed(5)
     scores = Scores(torch.randn(32, 4, 6, generator=generator))
     before = generator.get_state()
-    actions, masks = LearnedPlanner(scores, scores, env.lattice).act(state, generator)
+    actions, masks, *_ = LearnedPlanner(scores.act, scores, env.lattice).act(state, generator)
     assert torch.equal(generator.get_state(), before)
     for e in range(32):
         for n in range(4):
@@ -142,8 +142,8 @@ def test_sampling_follows_the_softmax_over_the_allowed_actions() -> None:
     )
     logits = torch.tensor([9.0, 0.5, -1.0, 0.0, 9.0, 1.0])
     scores = Scores(logits.expand(missions, 1, 6))
-    planner = LearnedPlanner(scores, scores, env.lattice, greedy=False)
-    actions, masks = planner.act(many, torch.Generator().manual_seed(3))
+    planner = LearnedPlanner(scores.act, scores, env.lattice, greedy=False)
+    actions, masks, *_ = planner.act(many, torch.Generator().manual_seed(3))
     allowed = masks[0, 0]
     assert allowed.tolist() == [False, True, True, True, False, True]
     counts = actions.flatten().bincount(minlength=6)
@@ -152,14 +152,35 @@ def test_sampling_follows_the_softmax_over_the_allowed_actions() -> None:
     assert chisquare(counts[allowed].numpy(), expected.numpy()).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(
+    greedy: bool,
+) -> None:
+    env, state = start(make_config(4), 32)
+    scores = Scores(torch.randn(32, 4, 6, generator=torch.Generator().manual_seed(2)))
+    planner = LearnedPlanner(scores.act, scores, env.lattice, greedy)
+    actions, masks, probabilities, compared = planner.act(state, env.generator)
+    assert compared is None
+    assert probabilities is not None
+    assert not masks.all()
+    assert (probabilities[~masks] == 0).all()
+    assert (probabilities[masks] > 0).all()
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(32, 4))
+    expected = scores.logits.masked_fill(~masks, -torch.inf).softmax(-1)
+    torch.testing.assert_close(probabilities, expected)
+    if greedy:
+        assert torch.equal(probabilities.argmax(-1), actions)
+
+
 def test_the_trained_team_flies_by_its_actor() -> None:
     config = make_config()
     env, state = start(config, 4)
     torch.manual_seed(0)
-    wrapper = COMAWrapper(config.networks, mission_sizes(config), torch.device("cpu"))
+    wrapper = COMAWrapper(config, config.network_sizes, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    actions, masks = LearnedPlanner(wrapper, builder, env.lattice).act(state, env.generator)
-    logits = wrapper.policy(builder.actor(state))
+    planner = LearnedPlanner(wrapper.act, builder, env.lattice)
+    actions, masks, *_ = planner.act(state, env.generator)
+    logits = wrapper.act(builder.actor(state))
     assert torch.equal(actions, logits.masked_fill(~masks, -torch.inf).argmax(-1))
     assert not actions.requires_grad
 
@@ -177,9 +198,9 @@ def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
         flown = state.clone()
         parts = [part.clone() for part in states]
         for _ in range(config.episode_length):
-            actions, masks = planner.act(flown, together.generator)
+            actions, masks, *_ = planner.act(flown, together.generator)
             for e, part in enumerate(parts):
-                own, mask = planners[e + 1][number].act(part, together.generator)
+                own, mask, *_ = planners[e + 1][number].act(part, together.generator)
                 assert torch.equal(own, actions[e : e + 1]), planner.name
                 assert torch.equal(mask, masks[e : e + 1])
             draws = together.draw_step()
@@ -191,12 +212,13 @@ def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
 def test_large_batches_are_planned_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     env, state = start(make_config(), 7)
     whole = [planner.act(state, env.generator) for planner in classical(env)]
-    for planner, (actions, masks) in zip(classical(env), whole, strict=True):
+    for planner, decision in zip(classical(env), whole, strict=True):
         if hasattr(planner, "_chunk"):
             monkeypatch.setattr(planner, "_chunk", 3)
         found = planner.act(state, env.generator)
-        assert torch.equal(found[0], actions)
-        assert torch.equal(found[1], masks)
+        for got, wanted in zip(found, decision, strict=True):
+            assert (got is None) == (wanted is None)
+            assert got is None or torch.equal(got, wanted)
 
 
 def test_planners_fly_on_every_device(device: torch.device) -> None:
@@ -205,7 +227,7 @@ def test_planners_fly_on_every_device(device: torch.device) -> None:
     for planner in classical(env):
         state = env.reset(env.draw_reset())
         for _ in range(env.episode_length):
-            actions, masks = planner.act(state, env.generator)
+            actions, masks, *_ = planner.act(state, env.generator)
             assert actions.device.type == device.type
             assert masks.gather(2, actions.unsqueeze(2)).all()
             env.step(state, actions, env.draw_step())

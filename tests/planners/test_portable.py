@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
@@ -28,14 +28,14 @@ def test_a_portable_team_flies_like_the_learned_planner(
 ) -> None:
     config = small_config(**world)
     env = MissionEnvironment(config, 6, device)
-    coma = COMAWrapper(config.networks, mission_sizes(config), device)
+    coma = COMAWrapper(config, config.network_sizes, device)
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    planner = LearnedPlanner(coma, builder, env.lattice)
+    planner = LearnedPlanner(coma.act, builder, env.lattice)
     team = PortableTeam(coma.actor, config, device)
     one = PortableActor(coma.actor)
     state = env.reset(env.draw_reset())
     for _ in range(env.episode_length):
-        expected, masks = planner.act(state, env.generator)
+        expected, masks, *_ = planner.act(state, env.generator)
         actions, policy = team(*(getattr(state, name) for name in team.inputs))
         assert torch.equal(actions, expected)
         alone = one(builder.actor(state).flatten(0, 1), masks.flatten(0, 1))

@@ -15,7 +15,7 @@ SCRIPT = ROOT / "tests/training/dying_rank.py"
 def test_a_killed_rank_ends_the_training_with_its_reason(tmp_path: Path) -> None:
     done = torchrun(SCRIPT, 6, *arguments(tmp_path, "t"))
     assert done.returncode == 1
-    assert "error: another rank ended before its time" in done.stderr
+    assert "error: another rank ended early" in done.stderr
     assert "Signal 9 (SIGKILL)" in done.stderr  # torchrun says what became of the other
     run = tmp_path / "t"
     assert load_checkpoint(run / "checkpoints" / "last.pt")["training_step"] == 3

@@ -137,7 +137,7 @@ def test_ranks_fly_missions_of_their_own(folder: Path) -> None:
 
 def test_a_signal_to_one_rank_stops_both_after_the_step(folder: Path, said) -> None:
     assert [rank["stopped"]["code"] for rank in said] == [130, 130]
-    assert said[0]["stopped"]["error"].startswith("interrupted; what was reached is in")
+    assert said[0]["stopped"]["error"].startswith("interrupted; its state is in")
     assert said[1]["stopped"]["error"] == ""
     assert read(folder, "shrunk", "environment.json")["resumed"][0]["training_step"] == STOP
 

@@ -1,1 +1,1 @@
-"""Compiled loops of a step, each with its twin: PyTorch in `mission`, numpy for random words."""
+"""Compiled loops of a step; where numba is missing, PyTorch and numpy do the same."""

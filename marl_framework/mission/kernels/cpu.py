@@ -15,7 +15,10 @@ try:
     from numba import get_num_threads, set_num_threads
 
     from marl_framework.mission.kernels import philox, window_loops
-except (ImportError, RuntimeError):  # no numba, or no place for its cache: the twins do the work
+except (
+    ImportError,
+    RuntimeError,
+):  # no numba, or no place for its cache: PyTorch and numpy instead
     _AVAILABLE = False
 else:
     _AVAILABLE = True
@@ -54,7 +57,7 @@ class WindowLoops:
 
     @staticmethod
     def available() -> bool:
-        """Return whether numba is here."""
+        """Return whether numba can compile the loops."""
         return _AVAILABLE
 
     def measure(
@@ -77,9 +80,10 @@ class WindowLoops:
         Args:
             truth: [E, R, C] bool.
             bits: [E, N, K_x, K_y] int16.
-            flip_below: bits below this read wrongly, [E, N] int16.
+            flip_below: below these, bits misread cells that are not of interest, and cells
+                that are, [E, N, 2] int16.
             boxes: [E, N, 8] int64: row0, row1, col0, col1, window_row, window_col, top, left.
-            active: missions to touch, [E] bool.
+            active: missions to update, [E] bool.
             odds: what a positive and a negative reading multiply odds with, [E, N, 2].
             levels: altitude indices, [E, N] int64.
             readings: [E, N, K_x, K_y] int8, written.

@@ -1,7 +1,7 @@
 """Philox4x64-10, random words from a key and a counter (Salmon et al. 2011, SC '11), compiled.
 
-Words depend on nothing but key and place, so that threads share the work and agree on the result:
-that of `numpy.random.Philox(key=key).random_raw(...)`.
+A word depends on key and place alone: any number of threads gives the same result, that of
+`numpy.random.Philox(key=key).random_raw(...)`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ window_row, window_col, top, left.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -146,7 +144,7 @@ def read(
     A program serves one row of these parts. Cells that two rows share are read twice and
     written once.
 
-    Args:
+    Tensors:
         truth: [E, R, C].
         bits: [E, N, K_x, K_y] int16.
         flip_below: bits below this read wrongly, for cells not of interest and of interest,
@@ -292,7 +290,7 @@ def fuse(
     M maps a mission: one of the whole TEAM, which takes every reading, or one a UAV, which takes
     its OWN reading and then those HEARD, in order of ids.
 
-    Args:
+    Tensors:
         readings: [E, N, K_x, K_y] int8.
         heard: [E, N, N]; not read for the TEAM.
         boxes: [E, N, 8] int64.

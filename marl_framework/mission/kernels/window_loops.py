@@ -1,9 +1,9 @@
 """The loops over footprint windows, compiled for the CPU by numba.
 
-A step touches the cells under the footprints and nothing else. Plain PyTorch moves these
-windows through memory once an operation; here every cell is read, updated, pooled and written
-once. Arrays are views of the tensors' memory. Missions (or UAVs) run in parallel and write
-disjoint memory, so results do not depend on the number of threads.
+A step changes the cells under the footprints alone. Plain PyTorch moves these windows through
+memory for each operation; the loops read, update, pool and write each cell once. Arrays are views
+of the tensors' memory. Missions (or UAVs) run in parallel and write to memory of their own:
+results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _log2_polynomial(degree: int) -> list[np.float32]:
 
 _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
 
-# Without these the loops do not run in vector registers: sums may be reordered (NaN and infinity
-# keep their meaning), and a division by zero gives infinity instead of an exception.
+# Vector registers need these: sums may be reordered (NaN and infinity keep their meaning), and a
+# division by zero gives infinity instead of an exception.
 _FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
 
 
@@ -84,7 +84,7 @@ def _weight(p: Array) -> Array:
 
 @njit(**_FAST)
 def _padded(cells: int) -> int:
-    """Round up to whole vectors: what is left of a loop runs one cell at a time, far slower."""
+    """Round up to whole vectors: the rest of a loop runs cell by cell, far slower."""
     return (cells + _LANES - 1) // _LANES * _LANES
 
 
@@ -200,12 +200,14 @@ def _read(
         return
     size = _padded(last - first)
     read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    false_alarm, miss = flip_below[0], flip_below[1]
     for r in range(box[0], box[1]):
         below = truth[r, first:last]
         drawn = bits[r - box[4], first - box[5] : last - box[5]]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
         for c in range(seen.size):
-            seen[c] = np.int8(1) if below[c] != (drawn[c] < flip_below) else np.int8(-1)
+            limit = miss if below[c] else false_alarm
+            seen[c] = np.int8(1) if below[c] != (drawn[c] < limit) else np.int8(-1)
         if pools:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
@@ -375,7 +377,7 @@ def fuse_global(
     reweighted: Array,
     tracks: bool,
 ) -> None:
-    """Update the global beliefs with all readings, and add up what they tell.
+    """Update the global beliefs with all readings, and sum the information gained.
 
     `gain` gets the sum of w(after)·(H(before) - H(after)), `reweighted` that of
     (w(after) - w(before))·H(before), each changed cell once.

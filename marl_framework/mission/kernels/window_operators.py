@@ -1,8 +1,8 @@
 """The Triton loops over footprint windows as PyTorch operators; see `triton_windows`.
 
 Operators of `torch.library`: the `meta` device, fake tensors and `torch.compile` see what they
-write without running them. Tensors are contiguous and lie on one GPU; under Triton's interpreter
-(`TRITON_INTERPRET=1`) they lie on the CPU. Booleans are bool; M maps a mission are one or one a UAV.
+write without running them. Tensors are contiguous and lie on one GPU, or on the CPU under Triton's
+interpreter (`TRITON_INTERPRET=1`).
 """
 
 from __future__ import annotations
@@ -131,9 +131,8 @@ def fuse_global(
         (w(after) - w(before))·H(before), [2, E] float64.
     """
     _check(readings, boxes, odds, active, belief, pooled, unsure)
-    none_heard = _bytes(active)  # of the whole team nobody is left out
     return _fuse(
-        (readings, none_heard, boxes, odds, _bytes(active)),
+        (readings, _bytes(active), boxes, odds, _bytes(active)),  # who is heard is not read
         (belief, pooled, unsure),
         {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks},
     )

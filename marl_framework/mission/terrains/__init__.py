@@ -1,1 +1,1 @@
-"""Ground truths: one file a family of terrains."""
+"""Ground truths: a file for each family of terrains."""

@@ -1,6 +1,6 @@
 """Mission windows of a measured map, cropped on the device.
 
-Pixels are the map's, cells those of the mission.
+Pixels are those of the measured map, cells those of the mission's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import grid_coordinates
 from marl_framework.mission.terrains.raster_file import find_windows
 
+WINDOW, SYMMETRY = 0, 1
+"""Columns of the draws."""
+
 
 class RasterTerrain:
-    """Binary mission windows of one split of a measured map.
+    """Mission windows of one split of a measured map, cut at a threshold.
 
     Args:
         config: `sensor.simulation.raster` names the file; a window is x_dim × y_dim metres.
-        device: where the split's part of the map and the list of windows live.
+        device: where the split's part of the map and the list of windows are.
         split: training, validation, test or deployment.
+
+    Attributes:
+        shape: cells of a map (R, C).
+        threshold: a value of the map, or a percentile of the window such as p60.
+        num_windows: windows to choose from.
+        num_symmetries: symmetries that keep the shape of a window, quarter turns only if it is
+            square.
+        bytes_per_mission: memory that `build` needs for each window.
 
     Raises:
         ConfigError: the file cannot be read, or is too small or too coarse for its windows.
@@ -33,36 +44,37 @@ class RasterTerrain:
         self.shape = config.map_shape
         self.threshold = config.sensor.simulation.raster.threshold
         self.num_windows = len(found.corners)
-        """Windows to choose from."""
         self.num_symmetries = 8 if config.environment.x_dim == config.environment.y_dim else 4
-        """Symmetries that keep the window's shape: quarter turns only if it is square."""
-        self.num_pixels = found.pixels[0] * found.pixels[1]
-        """Pixels that a window touches."""
+        self._device = device
         self._side, self._pixels = found.side, found.pixels
-        self._pixel = config.environment.x_dim / found.side[0]
+        self.bytes_per_mission = 30 * max(math.prod(self.shape), math.prod(found.pixels))
+        self._metres = config.environment.x_dim / found.side[0]
         self._values = torch.from_numpy(found.values).to(device)
         self._corners = torch.from_numpy(found.corners).to(device)
 
-    def origins(self, window: Tensor) -> Tensor:
-        """Lower left corners of windows [E] on the split's part of the map [m], [E, 2]."""
-        return self._corners[window].double() * self._pixel
+    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
+        """Draw which window and which of its symmetries (see `orient`), [num, 2] int64."""
+        columns = (
+            torch.randint(high, (num,), generator=generator, device=self._device)
+            for high in (self.num_windows, self.num_symmetries)
+        )
+        return torch.stack(tuple(columns), 1)
 
-    def windows(self, window: Tensor, symmetry: Tensor) -> Tensor:
-        """Values of the windows on the mission's map, [E, R, C] float32.
+    def origins(self, draws: Tensor) -> Tensor:
+        """Return the lower left corners of windows on the split's part [m], [E, 2] float64."""
+        return self._corners[draws[:, WINDOW]].double() * self._metres
 
-        Args:
-            window: [E] int64 in [0, num_windows).
-            symmetry: [E] int64 in [0, num_symmetries), see `orient`.
-        """
-        corner = self._corners[window]
+    def windows(self, draws: Tensor) -> Tensor:
+        """Return the values of windows in the mission's cells, [E, R, C] float32."""
+        corner = self._corners[draws[:, WINDOW]]
         rows = corner[:, 0, None] + torch.arange(self._pixels[0], device=corner.device)
         cols = corner[:, 1, None] + torch.arange(self._pixels[1], device=corner.device)
-        pixels = orient(self._values[rows[:, :, None], cols[:, None, :]], symmetry)
+        pixels = orient(self._values[rows[:, :, None], cols[:, None, :]], draws[:, SYMMETRY])
         return upsample(pixels, self._side, self.shape)
 
-    def build(self, window: Tensor, symmetry: Tensor) -> Tensor:
-        """Cells above the threshold, [E, R, C] bool; arguments as of `windows`."""
-        values = self.windows(window, symmetry)
+    def build(self, draws: Tensor) -> Tensor:
+        """Return the cells above the threshold, [E, R, C] bool."""
+        values = self.windows(draws)
         if isinstance(self.threshold, str):
             return values > percentile(values, float(self.threshold[1:]))
         return values > self.threshold
@@ -84,16 +96,16 @@ def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:
 
 
 def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) -> Tensor:
-    """Windows resampled bilinearly to the cells of the map, [E, R, C] float32.
+    """Resample windows bilinearly to the cells of the map, [E, R, C] float32.
 
-    Convention: values sit at the centres of pixels and cells, so cell r of R reads the window at
-    (r + 0.5) · side / R − 0.5 pixels (OpenCV's INTER_LINEAR; `align_corners=False` elsewhere).
-    Beyond the outermost centres the border value holds: no pixel outside the window is read.
-    Window of R × C whole pixels: the result is the pixels themselves.
+    Values belong to the centres of pixels and cells: cell r of R reads the window at
+    (r + 0.5) · side / R - 0.5 pixels (OpenCV's INTER_LINEAR; `align_corners=False` elsewhere).
+    Beyond the outermost centres the border value holds; no pixel outside the window is read.
+    A window of R × C whole pixels stays as it is.
 
     Args:
         pixels: [E, P, Q].
-        side: extent of the window [pixels], not necessarily whole; it begins at pixel edge 0.
+        side: extent of the window [pixels], not necessarily whole, from the edge of pixel 0.
         shape: (R, C).
     """
 
@@ -103,7 +115,7 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
         size = pixels.shape[axis - 2]
         return grid_coordinates(centre.clamp(0, size - 1), size)
 
-    # In single precision normalised coordinates are off by 1e-5 of a pixel: enough to move a cell
+    # In single precision normalised coordinates are off by 1e-5 of a pixel: enough to flip a cell
     # that equals the threshold.
     values = remap(
         pixels.double()[:, None],
@@ -118,11 +130,11 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
 
 
 def percentile(values: Tensor, percent: float) -> Tensor:
-    """Largest value not above each environment's percentile, [E, 1, 1].
+    """Return the largest value not above each map's percentile, [E, 1, 1].
 
     `values > percentile(values, p)` marks the same cells as numpy's linearly interpolated
-    percentile does: between two order statistics no value lies. `torch.quantile` sorts all cells
-    and refuses large inputs; `torch.kthvalue` has no deterministic version on CUDA.
+    percentile: no value lies between two order statistics. `torch.quantile` sorts all cells and
+    refuses large inputs; `torch.kthvalue` has no deterministic version on CUDA.
 
     Args:
         values: [E, R, C].

@@ -1,9 +1,8 @@
 """Measured maps on the host: reading the file and finding the windows to fly over.
 
-The map [x, y] is cut across one axis into a strip for each split, and a window lies entirely
-within its split's strip, so that missions of training, validation and test never share a pixel.
-All this depends on the file and the configuration alone and happens once; `cropping` does the
-rest on the device.
+The map [x, y] is cut across one axis into a strip for each split. A window lies in the strip of
+its split as a whole, so training, validation and test never share a pixel. All this depends on
+the file and the configuration alone and is done once; `raster` does the rest on the device.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from marl_framework.config.model import Config
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 
 SHARES = (0.6, 0.2, 0.2)
-"""Aimed-at shares of the admissible windows: training, validation, test."""
+"""Shares of the admissible windows to aim at: training, validation, test."""
 MAX_WINDOWS = 2**22
-"""A larger map's windows are thinned out evenly to this many, to bound the list's memory."""
+"""A larger map keeps this many of its windows, evenly spread, to bound memory."""
 
 _SAMPLE = "matplotlib:"
 _NUMPY = (".npy", ".npz")
@@ -113,8 +112,8 @@ def _read_image(path: Path, name: str, key: str | None) -> Array:
 
 
 def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | None]:
-    """The array and, where an NPZ has it, `resolution_m`."""
-    # numpy leaves files of its own opening open where they are damaged.
+    """Return the array and, where an NPZ has it, `resolution_m`."""
+    # numpy does not close a damaged file that it opened itself.
     with path.open("rb") as stream:
         file = np.load(stream, allow_pickle=False)
         if isinstance(file, np.ndarray):
@@ -158,7 +157,7 @@ def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
 
 
 def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
-    """A checked map: two-dimensional, real, measured somewhere, with more than one value."""
+    """Return a map in float32; refuse one of other than two axes, real numbers, several values."""
     if array.ndim != 2 or not array.size:
         raise _error("path", f"{name} has shape {array.shape}; a 2-D array is needed")
     if array.dtype.kind not in "biuf":
@@ -174,7 +173,7 @@ def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
 
 
 def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
-    """Where a window may lie: [X - P + 1, Y - Q + 1], True if no pixel of it is unmeasured.
+    """Return where a window may start: [X - P + 1, Y - Q + 1], True if all of it is measured.
 
     Args:
         measured: [X, Y].
@@ -225,10 +224,10 @@ def cut_strips(
 def split_windows(
     measured: Mask, window: tuple[int, int]
 ) -> dict[str, tuple[tuple[slice, slice], Mask]] | None:
-    """Each split's strip of the map and where in it a window may start; None if one has none.
+    """Return each split's strip of the map and where in it a window may start.
 
-    The map is cut across the axis that leaves more windows, the longer one as a rule. The cut
-    depends on the file and on the size of the window, on nothing random.
+    None if a split has no window. The map is cut across the axis that leaves more windows,
+    mostly the longer one. The cut depends on the file and the size of the window alone.
     """
     admissible = admissible_corners(measured, window)
     if not admissible.any():
@@ -313,12 +312,11 @@ def _metres(extent: tuple[float, float]) -> str:
 
 
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
-    """The error of a map in which three strips do not all find a window."""
+    """Return the error of a map in which some split has no window."""
     measured = ~np.isnan(raster.values)
-
     pixels = math.ceil(extent[0] / raster.resolution)
     ratio = extent[1] / extent[0]
-    low, high = 0, pixels  # along x; what fits is monotone, as a window holds all smaller ones
+    low, high = 0, pixels  # along x; all smaller windows fit where a larger one does
     while high - low > 1:
         middle = (low + high) // 2
         window = (max(2, middle), max(2, math.ceil(middle * ratio - 1e-9)))

@@ -22,6 +22,7 @@ from marl_framework.mission.fusion import TritonFusion, WindowFusion
 from marl_framework.mission.kernels import window_operators
 from marl_framework.mission.reward import Utility
 from marl_framework.mission.state import MissionState
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -37,7 +38,7 @@ FINE = {"dims": (5.0, 10.0), "pixels": (40, 40)}  # 33 × 66 cells: several tile
 UNSURE = {"observation": {"centred_uncertainty": True}}
 WORLDS: list[dict[str, Any]] = [
     SQUARE | {"agents": 2},
-    COARSE | UNSURE | {"agents": 3, "prior": 0.3},
+    COARSE | UNSURE | {"agents": 3, "prior": 0.3, "sensor": ASYMMETRIC},
 ]
 
 
@@ -168,7 +169,7 @@ def test_a_step_compiles_whole() -> None:
 
 def launches() -> list[tuple[str, tuple[Any, ...]]]:
     """Return what a round calls the operators with."""
-    env, kernels = world(1)
+    env, _ = world(1)
     state = random_state(env, torch.Generator().manual_seed(3))
     calls: list[tuple[str, tuple[Any, ...]]] = []
 

@@ -19,6 +19,7 @@ from marl_framework.mission.fusion import CompiledFusion, WindowFusion
 from marl_framework.mission.kernels import window_loops
 from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.mission.kernels.division import divide, divide_each
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
 
@@ -75,11 +76,12 @@ def test_logarithm_and_entropy_are_exact_enough():
         {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"failure_rate": 0.3}},
         {"agents": 4, "prior": 0.3, "observation": {"centred_uncertainty": True}},
         {"agents": 5, "dims": (5.0, 40.0), "pixels": (4, 2)},  # a map hardly finer than the lattice
+        {"agents": 4, "prior": 0.4, "sensor": ASYMMETRIC},
     ],
 )
 def test_compiled_and_plain_missions_are_equal(options):
     envs = [
-        MissionEnvironment(small_config(networks={"compile": flag}, **options), 5, "cpu")
+        MissionEnvironment(small_config(compute={"compile": flag}, **options), 5, "cpu")
         for flag in (True, False)
     ]
     assert type(envs[0]._fusion) is CompiledFusion

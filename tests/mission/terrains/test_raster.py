@@ -12,9 +12,9 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.raster import RasterTerrain, orient, percentile, upsample
 from marl_framework.mission.terrains.raster_file import find_windows
-from marl_framework.mission.terrains.terrain import Terrain
 
 
 def configuration(
@@ -42,6 +42,11 @@ def saved(folder: Path, values: np.ndarray) -> Path:
     return folder / "map.npy"
 
 
+def unturned(window: torch.Tensor) -> torch.Tensor:
+    """Draws of windows as they lie on the map."""
+    return torch.stack((window, torch.zeros_like(window)), 1)
+
+
 def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
     """A smooth map with NaN nowhere."""
     noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
@@ -55,7 +60,7 @@ def test_a_crop_of_whole_cells_is_the_slice_itself(tmp_path, device) -> None:
     found = find_windows(config, "training")
     terrain = RasterTerrain(config, device, "training")
     window = torch.arange(0, terrain.num_windows, 97, device=device)
-    crops = terrain.windows(window, torch.zeros_like(window)).cpu().numpy()
+    crops = terrain.windows(unturned(window)).cpu().numpy()
     for crop, (r, c) in zip(crops, found.corners[window.cpu().numpy()], strict=True):
         np.testing.assert_array_equal(crop, found.values[r : r + 40, c : c + 40])
 
@@ -108,7 +113,7 @@ def test_oblong_missions_are_flipped_but_not_turned(tmp_path) -> None:
     terrain = RasterTerrain(config, torch.device("cpu"), "training")
     assert terrain.num_symmetries == 4
     window = torch.zeros(4, dtype=torch.int64)
-    values = terrain.windows(window, torch.arange(4))
+    values = terrain.windows(torch.stack((window, torch.arange(4)), 1))
     assert values.shape == (4, *config.map_shape)
     for k, axes in enumerate([[], [0], [1], [0, 1]]):
         assert torch.allclose(values[k], values[0].flip(axes), atol=1e-6)
@@ -130,13 +135,13 @@ def test_a_percentile_is_taken_of_each_window_and_a_value_of_all(tmp_path, devic
     values = bumps(90, 30) + np.linspace(0, 20, 90, dtype=np.float32)[:, None]
     path = saved(tmp_path, values)
     window = torch.arange(0, 60, 7, device=device)
-    symmetry = torch.zeros_like(window)
+    draws = unturned(window)
     relative = RasterTerrain(configuration(path, resolution=5.0), device, "training")
-    share = relative.build(window, symmetry).double().mean((1, 2))
+    share = relative.build(draws).double().mean((1, 2))
     assert torch.allclose(share, torch.full_like(share, 0.4), atol=2 / 1600)
     absolute = RasterTerrain(configuration(path, resolution=5.0, threshold=4.0), device, "training")
-    expected = absolute.windows(window, symmetry) > 4.0
-    assert torch.equal(absolute.build(window, symmetry), expected)
+    expected = absolute.windows(draws) > 4.0
+    assert torch.equal(absolute.build(draws), expected)
 
 
 def test_real_elevation_gives_two_fifths_of_high_ground(device) -> None:

@@ -17,8 +17,9 @@ from hypothesis.extra.numpy import arrays
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
-from marl_framework.mission import raster as raster_module
 from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.terrains import raster_file as raster_module
+from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.raster import RasterTerrain
 from marl_framework.mission.terrains.raster_file import (
     admissible_corners,
@@ -27,7 +28,6 @@ from marl_framework.mission.terrains.raster_file import (
     read_raster,
     split_windows,
 )
-from marl_framework.mission.terrains.terrain import Terrain
 
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)  # x first: 4 along x, 3 along y
 
@@ -262,7 +262,7 @@ def test_windows_with_unmeasured_pixels_are_never_flown(tmp_path_factory, gaps, 
     path = saved(tmp_path_factory.mktemp("gaps"), values)
     terrain = RasterTerrain(configuration(path, resolution=12.5), torch.device("cpu"), split)
     every = torch.arange(terrain.num_windows)
-    assert not bool(terrain.windows(every, every % 8).isnan().any())
+    assert not bool(terrain.windows(torch.stack((every, every % 8), 1)).isnan().any())
 
 
 @pytest.mark.parametrize("extent", [(50, 50), (30, 60)])
@@ -288,10 +288,8 @@ def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, e
 def test_every_window_is_drawn_and_none_more_often_than_others(tmp_path) -> None:
     terrain = Terrain(configuration(saved(tmp_path, bumps(24, 6)), resolution=10.0), "cpu", "test")
     draws = terrain.draw(4000, torch.Generator().manual_seed(0))
-    assert draws.window is not None
-    assert draws.symmetry is not None
     count = len(find_windows(configuration(tmp_path / "map.npy", resolution=10.0), "test").corners)
-    windows, symmetries = draws.window.bincount(minlength=count), draws.symmetry.bincount()
+    windows, symmetries = (column.bincount() for column in draws.numbers[0].unbind(1))
     assert len(windows) == count
     assert windows.min() > 0.7 * 4000 / count
     assert symmetries.tolist() == pytest.approx([500] * 8, abs=75)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.symmetry import Symmetries
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.symmetry import Symmetries
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import random_actions, small_config
@@ -76,10 +77,12 @@ def _turned_mission(
 
 def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) -> Transitions:
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
-    states = builder.critic(state, actions, builder.actor(state)).flatten(0, 1)
+    observations = builder.actor(state).flatten(0, 1)
+    critic_maps = builder.critic_only(state, actions).flatten(0, 1)
     masks = env.lattice.boundary_mask(state.positions).flatten(0, 1)
     policy = masks / masks.sum(-1, keepdim=True)
-    return Transitions(states, actions.flatten(), masks, policy, torch.arange(len(states)).float())
+    targets = torch.arange(len(masks)).float()
+    return Transitions(observations, critic_maps, actions.flatten(), masks, policy, targets)
 
 
 @pytest.mark.parametrize(("world", "count"), WORLDS)
@@ -118,14 +121,15 @@ def _agree(
     got = symmetries.apply(batch, torch.full((len(batch),), k))
     # Footprints end at whole cells, so those of turned missions may lie one cell beside.
     names = config.observation.critic_channels
+    shown, wanted = got.critic_inputs, expected.critic_inputs
     exact = torch.tensor(["footprint" not in name and name != "local_entropy" for name in names])
     return (
         torch.equal(got.actions, expected.actions)
         and torch.equal(got.masks, expected.masks)
         and torch.allclose(got.old_probabilities, expected.old_probabilities)
         and torch.equal(got.targets, expected.targets)
-        and torch.allclose(got.states[:, exact], expected.states[:, exact], atol=1e-5)
-        and bool((got.states - expected.states).abs().mean() < 0.02)
+        and torch.allclose(shown[:, exact], wanted[:, exact], atol=1e-5)
+        and bool((shown - wanted).abs().mean() < 0.02)
     )
 
 
@@ -146,21 +150,23 @@ def test_each_transition_is_turned_by_itself() -> None:
 def test_each_pass_of_a_training_turns_transitions_anew(
     symmetries: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    networks = {"symmetries": symmetries, "data_passes": 2, "batch_size": 60, "batch_number": 1}
-    trainer = Trainer(small_config(observation=ALL, networks=networks), torch.device("cpu"))
-    batches, learn = [], trainer.coma._learn
+    learning = {"symmetries": symmetries, "data_passes": 2, "batch_size": 60, "batch_number": 1}
+    trainer = Trainer(small_config(observation=ALL, learning=learning), torch.device("cpu"))
+    assert isinstance(trainer.algorithm, COMAWrapper)
+    batches, learn = [], trainer.algorithm._learn
 
     def record(batch: Transitions, *others: Any, **named: Any) -> dict[str, Tensor]:
         batches.append(batch)
         return learn(batch, *others, **named)
 
-    monkeypatch.setattr(trainer.coma, "_learn", record)
-    trainer._training_step(StageTimer(trainer.device))
-    shown = trainer.config.observation.critic_channels.index
+    monkeypatch.setattr(trainer.algorithm, "_learn", record)
+    trainer.training_step(StageTimer(trainer.device))
+    shown = trainer.config.observation.actor_channels.index
     number, probability = shown("agent_id"), shown("probability")
     first, second = (  # UAVs of a mission may share a target, but not a number
-        batch.states[(batch.targets + 100 * batch.states[:, number, 0, 0]).argsort(), probability]
+        maps[(batch.targets + 100 * maps[:, number, 0, 0]).argsort(), probability]
         for batch in batches
+        for maps in (batch.observations,)
     )
     first, second = first.flatten(1), second.flatten(1)
     torch.testing.assert_close(first.sum(1), second.sum(1))
@@ -169,6 +175,6 @@ def test_each_pass_of_a_training_turns_transitions_anew(
 
 @pytest.mark.parametrize("dims", [(25.0, 30.0), (32.0, 32.0)])
 def test_a_lattice_without_a_middle_has_no_symmetries(dims: tuple[float, float]) -> None:
-    config = small_config(dims=dims, networks={"symmetries": True})
-    with pytest.raises(ConfigError, match=r"networks\.symmetries: needs a lattice with a middle"):
+    config = small_config(dims=dims, learning={"symmetries": True})
+    with pytest.raises(ConfigError, match=r"learning\.symmetries: needs a lattice with a middle"):
         Trainer(config, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What a training step flew and what a training came to, as numbers."""
+"""Metrics of a rollout, and the summary of a training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_en
 
 
 class Trained(Protocol):
-    """What of a trainer is reported."""
+    """The part of a trainer that a summary reads."""
 
     config: Config
     device: torch.device
@@ -61,7 +61,7 @@ def flown_metrics(
 
 
 def weights_checksum(algorithm: Algorithm) -> str:
-    """Return a fingerprint of all weights: equal runs have equal ones."""
+    """Return the SHA-256 of all weights; equal runs have equal ones."""
     digest = hashlib.sha256()
     for module in algorithm.modules.values():
         for tensor in module.state_dict().values():
@@ -72,13 +72,13 @@ def weights_checksum(algorithm: Algorithm) -> str:
 def results(
     trainer: Trained, last: Mapping[str, float], best: Mapping[str, float], *, finished: bool
 ) -> dict[str, Any]:
-    """Return what a training came to: what configuration and seed decide.
+    """Return the results of a training, which depend on configuration and seed alone.
 
     Args:
         trainer: with its networks.
         last: metrics last written.
         best: of the best validation.
-        finished: there is nothing left to train.
+        finished: whether nothing is left to train.
     """
     return {
         "training_steps": trainer.algorithm.training_steps,
@@ -92,7 +92,7 @@ def results(
 
 
 def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[str, Any]:
-    """Return what the clock says of a training; waits for the device.
+    """Return times and speed of a training; waits for the device.
 
     Args:
         trainer: that trained.
@@ -110,7 +110,7 @@ def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[s
 
 
 def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a training ran on, with the figures of a `HardwareMonitor`."""
+    """Return device, precision and software of a training, and what the monitor measured."""
     return {
         "device": describe_device(trainer.device),
         "ranks": trainer.ranks.count,

@@ -1,0 +1,100 @@
+"""How often the camera reads a cell wrongly, by altitude."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from numbers import Real
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.dotted import load_part
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.config.parts import SENSORS
+
+_KEY = "sensor.model.type"
+# What float32 still tells from 0 and 1; beliefs are clamped long before.
+_LOWEST, _HIGHEST = 1e-30, 1 - 2**-24
+
+
+class Sensor(Protocol):
+    """The error rates of a camera; made as `MySensor(config)`.
+
+    Both lie between 0 and 1, and their sum below 1: a cell that is read as of interest is then
+    more likely to be.
+    """
+
+    def miss(self, altitude: float) -> float:
+        """Return the probability that a cell of interest is read as not, at `altitude` [m]."""
+        ...
+
+    def false_alarm(self, altitude: float) -> float:
+        """Return the probability that another cell is read as of interest, at `altitude` [m]."""
+        ...
+
+
+class TableSensor:
+    """Both rates from `sensor.model.table`, linear between its altitudes."""
+
+    def __init__(self, config: Config) -> None:
+        self._table = config.sensor.model.table
+
+    def miss(self, altitude: float) -> float:
+        """See `Sensor.miss`; beyond the table its nearest altitude holds."""
+        known = sorted(self._table)
+        for low, high in pairwise(known):
+            if low <= altitude <= high:
+                share = (altitude - low) / (high - low)
+                return (1 - share) * self._table[low] + share * self._table[high]
+        return self._table[min(known, key=lambda h: abs(h - altitude))]
+
+    def false_alarm(self, altitude: float) -> float:
+        """Return the same as `miss`."""
+        return self.miss(altitude)
+
+
+class ExponentialSensor:
+    """Both rates a·(1 - e^(-b·h)) at altitude h, a and b of `sensor.model`."""
+
+    def __init__(self, config: Config) -> None:
+        self._model = config.sensor.model
+
+    def miss(self, altitude: float) -> float:
+        """See `Sensor.miss`."""
+        return self._model.coeff_a * (1 - math.exp(-self._model.coeff_b * altitude))
+
+    def false_alarm(self, altitude: float) -> float:
+        """Return the same as `miss`."""
+        return self.miss(altitude)
+
+
+def error_rates(config: Config) -> Tensor:
+    """Return how often cells are missed and falsely alarmed at each altitude, [Z, 2] float64.
+
+    Raises:
+        ConfigError: there is no such sensor, or its rates are out of range.
+    """
+    name = config.sensor.model.type
+    sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
+    if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
+        raise ConfigError(f"{_KEY}: {name}: a sensor has miss(altitude) and false_alarm(altitude)")
+    rates = [_checked_rates(name, sensor, altitude) for altitude in config.altitudes]
+    return torch.tensor(rates, dtype=torch.float64).clamp(_LOWEST, _HIGHEST)
+
+
+def _checked_rates(name: str, sensor: Sensor, altitude: float) -> tuple[float, float]:
+    at = f"({altitude:g})"
+    rates = sensor.miss(altitude), sensor.false_alarm(altitude)
+    for method, rate in zip(("miss", "false_alarm"), rates, strict=True):
+        if not isinstance(rate, Real) or not 0 < rate < 1:
+            raise ConfigError(
+                f"{_KEY}: {name}.{method}{at} must be a number between 0 and 1, got {rate!r:.60}"
+            )
+    if sum(rates) >= 1:
+        raise ConfigError(
+            f"{_KEY}: {name}: miss{at} + false_alarm{at} must be below 1, got {sum(rates):g}"
+        )
+    return float(rates[0]), float(rates[1])

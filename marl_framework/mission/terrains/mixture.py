@@ -1,0 +1,142 @@
+"""Ground truths of E missions: each is of one of the configured kinds.
+
+`Terrain.draw` draws all random numbers, `Terrain.build` makes maps of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.config.parts import TERRAINS
+from marl_framework.mission.seeding import check_split
+from marl_framework.mission.terrains.protocol import checked_build, checked_draw, load_kind
+from marl_framework.mission.terrains.raster import RasterTerrain
+
+_MEMORY = 2**29  # bytes that the parts of a large batch are built in
+_BYTES_PER_CELL = 30  # of a kind that does not say what it needs
+
+
+@dataclass
+class TerrainDraws:
+    """Random numbers behind the ground truths of E missions."""
+
+    kind: Tensor
+    """Index into `Terrain.kinds`, [E] int64."""
+    numbers: tuple[Tensor, ...]
+    """What the kinds drew, [E, …] each; see `Terrain.numbers`."""
+
+    def __getitem__(self, missions: slice) -> TerrainDraws:
+        """Select missions by a slice."""
+        return TerrainDraws(self.kind[missions], tuple(part[missions] for part in self.numbers))
+
+
+class Terrain:
+    """Draws and builds the ground truths of one split.
+
+    Args:
+        config: `sensor.simulation` names the kinds; each mission draws one with equal odds.
+        device: where draws and ground truths are.
+        split: training, validation or test, each with its own part of a raster; deployment has
+            the whole raster. Other kinds differ between splits by the generator's seed alone.
+
+    Attributes:
+        kinds: names of the kinds.
+        shape: cells of a map (R, C).
+
+    Raises:
+        ConfigError: a kind cannot be loaded; the raster cannot be read or is too small.
+    """
+
+    def __init__(self, config: Config, device: torch.device | str, split: str) -> None:
+        check_split(split)
+        self.kinds = config.sensor.simulation.drawn_kinds
+        self.device = torch.device(device)
+        self.shape = config.map_shape
+        self._parts = {name: load_kind(name, config, self.device, split) for name in self.kinds}
+        self._slots = self._assign_slots()
+        cells = self.shape[0] * self.shape[1]
+        needed = (
+            getattr(part, "bytes_per_mission", _BYTES_PER_CELL * cells)
+            for part in self._parts.values()
+        )
+        self._chunk = max(1, _MEMORY // max(needed))
+
+    def _assign_slots(self) -> dict[str, int]:
+        """Return each kind's place in `TerrainDraws.numbers`, in the order of drawing.
+
+        Built-in kinds come first, in the order of `config.parts`; those with the same `draw`
+        share its numbers. Seeds keep their missions as long as this order stays.
+        """
+        known = list(TERRAINS)
+        order = sorted(self.kinds, key=lambda name: known.index(name) if name in known else 99)
+        places: dict[Hashable, int] = {}
+        return {
+            name: places.setdefault(
+                type(self._parts[name]).draw if name in TERRAINS else name, len(places)
+            )
+            for name in order
+        }
+
+    def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
+        """Draw the random numbers behind the ground truths of `num` missions."""
+        kind = torch.randint(len(self.kinds), (num,), generator=generator, device=self.device)
+        first = {slot: name for name, slot in reversed(self._slots.items())}
+        numbers = [
+            checked_draw(first[slot], self._parts[first[slot]], num, generator)
+            for slot in range(len(first))
+        ]
+        return TerrainDraws(kind, tuple(numbers))
+
+    def numbers(self, draws: TerrainDraws, kind: str) -> Tensor:
+        """Return what a kind drew."""
+        return draws.numbers[self._slots[kind]]
+
+    def window_origins(self, draws: TerrainDraws) -> Tensor:
+        """Return the lower left corners of raster windows on the split's part [m], [E, 2].
+
+        Raises:
+            ValueError: there is no raster among the kinds.
+        """
+        raster = self._parts.get("raster")
+        if not isinstance(raster, RasterTerrain):
+            raise ValueError("only windows of a raster have an origin")
+        return raster.origins(self.numbers(draws, "raster"))
+
+    def build(self, draws: TerrainDraws) -> Tensor:
+        """Return the ground truths [E, R, C] bool, True = region of interest.
+
+        The same draws give the same maps.
+        """
+        num = draws.kind.shape[0]
+        if num <= self._chunk:
+            return self._build_part(draws)
+        truth = torch.empty(num, *self.shape, dtype=torch.bool, device=draws.kind.device)
+        for start in range(0, num, self._chunk):
+            part = slice(start, start + self._chunk)
+            truth[part] = self._build_part(draws[part])
+        return truth
+
+    def _build_part(self, draws: TerrainDraws) -> Tensor:
+        """Build ground truths that fit into memory together."""
+        if len(self.kinds) == 1:
+            return self._build_kind(self.kinds[0], self.numbers(draws, self.kinds[0]))
+        truth = torch.empty(
+            len(draws.kind), *self.shape, dtype=torch.bool, device=draws.kind.device
+        )
+        on_host = draws.kind.device.type == "cpu" and not torch.compiler.is_compiling()
+        for index, name in enumerate(self.kinds):
+            chosen, numbers = draws.kind == index, self.numbers(draws, name)
+            if not on_host:  # which missions chose it would have to be read back
+                built = self._build_kind(name, numbers)
+                truth = torch.where(chosen[:, None, None], built, truth)
+            elif chosen.any():
+                truth[chosen] = self._build_kind(name, numbers[chosen])
+        return truth
+
+    def _build_kind(self, name: str, numbers: Tensor) -> Tensor:
+        return checked_build(name, self._parts[name], numbers, self.shape)

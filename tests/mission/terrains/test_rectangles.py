@@ -1,0 +1,123 @@
+"""Rectangular terrains: against a plain loop, their areas, their places."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marl_framework.mission.terrains.mixture import Terrain
+from marl_framework.mission.terrains.rectangles import rasterise
+from tests.mission.terrains.small_terrains import RECTANGULAR, configuration, drawn
+
+# Lowest and highest share of the map that a kind covers; complements cover the rest.
+AREAS = {
+    "split": (0.30, 0.60),
+    "corner": (0.55**2, 0.74**2),
+    "band": (0.65 - 0.34, 0.79 - 0.20),
+    "two_corners": (2 * 0.40**2 - 0.08**2, 2 * 0.54**2),
+    "four_corners": (4 * 0.28**2, 4 * 0.37**2),
+}
+
+
+def by_hand(kind: str, u: np.ndarray, rows: int, cols: int) -> np.ndarray:
+    """One ground truth, as the rule of its kind reads, from its ten uniform numbers."""
+    truth = np.zeros((rows, cols), bool)
+
+    def cells(index: int, low: float, high: float, size: int) -> int:
+        return math.floor((low + (high - low) * u[2 + index]) * size)
+
+    def block(index: int, low: float, high: float, far_x: bool, far_y: bool) -> None:
+        n, m = cells(index, low, high, rows), cells(index + 1, low, high, cols)
+        for r in range(rows - n, rows) if far_x else range(n):
+            for c in range(cols - m, cols) if far_y else range(m):
+                truth[r, c] = True
+
+    if kind == "split":
+        side = int(4 * u[0])
+        n, m = cells(0, 0.30, 0.60, rows), cells(0, 0.30, 0.60, cols)
+        part = [np.s_[:n], np.s_[rows - n :], np.s_[:, :m], np.s_[:, cols - m :]][side]
+        truth[part] = True
+    elif kind == "corner":
+        block(0, 0.55, 0.74, *divmod(int(4 * u[0]), 2))
+    elif kind == "band":
+        if u[0] < 0.5:
+            truth[cells(0, 0.20, 0.34, rows) : cells(1, 0.65, 0.79, rows)] = True
+        else:
+            truth[:, cells(0, 0.20, 0.34, cols) : cells(1, 0.65, 0.79, cols)] = True
+    elif kind == "two_corners":
+        block(0, 0.40, 0.54, False, u[0] >= 0.5)
+        block(2, 0.40, 0.54, True, u[0] < 0.5)
+    else:
+        for k in range(4):
+            block(2 * k, 0.28, 0.37, *divmod(k, 2))
+    return ~truth if kind in ("band", "four_corners") and u[1] >= 0.5 else truth
+
+
+@pytest.mark.parametrize("kind", RECTANGULAR)
+def test_rectangular_kinds_equal_a_loop_over_environments(kind, device) -> None:
+    terrain = Terrain(configuration(kind), device, "training")
+    draws = drawn(terrain, 40)
+    truth = terrain.build(draws).cpu().numpy()
+    expected = [by_hand(kind, u, *terrain.shape) for u in draws.numbers[0].cpu().numpy()]
+    assert truth.shape == (40, 62, 77)
+    np.testing.assert_array_equal(truth, np.stack(expected))
+
+
+@pytest.mark.parametrize("kind", RECTANGULAR)
+def test_areas_lie_in_the_range_of_the_kind_and_reach_its_ends(kind) -> None:
+    terrain = Terrain(configuration(kind), "cpu", "training")
+    draws = drawn(terrain, 2000)
+    share = terrain.build(draws).double().mean((1, 2))
+    if kind in ("band", "four_corners"):
+        complement = draws.numbers[0][:, 1] >= 0.5
+        assert 900 < int(complement.sum()) < 1100
+        share = torch.where(complement, 1 - share, share)
+    low, high = AREAS[kind]
+    cell = 2.5 / 62  # floors take up to a cell from each side of a block
+    assert low - cell < share.min() < share.max() <= high + cell
+    assert share.max() - share.min() > 0.5 * (high - low)
+
+
+@pytest.mark.parametrize(("kind", "places"), [("split", 4), ("corner", 4), ("two_corners", 2)])
+def test_every_side_and_corner_comes_equally_often(kind, places) -> None:
+    terrain = Terrain(configuration(kind), "cpu", "training")
+    truth = terrain.build(drawn(terrain, 1000))
+    ends = truth[:, ::61, ::76].flatten(1).long() @ torch.tensor([1, 2, 4, 8])  # the map's corners
+    found, times = ends.unique(return_counts=True)
+    assert len(found) == places
+    assert times.min() > 0.8 * 1000 / places
+
+
+def test_bands_run_along_both_axes() -> None:
+    terrain = Terrain(configuration("band"), "cpu", "training")
+    truth = terrain.build(drawn(terrain, 200))
+    along_x = (truth == truth[:, :, :1]).all((1, 2))
+    along_y = (truth == truth[:, :1]).all((1, 2))
+    assert bool((along_x ^ along_y).all())
+    assert 70 < int(along_x.sum()) < 130
+
+
+@pytest.mark.parametrize("kind", ["band", "four_corners"])
+def test_complement_inverts_every_cell(kind) -> None:
+    terrain = Terrain(configuration(kind), "cpu", "training")
+    draws = drawn(terrain, 20)
+    truth = terrain.build(draws)
+    draws.numbers[0][:, 1] = 1 - draws.numbers[0][:, 1]
+    assert torch.equal(terrain.build(draws), ~truth)
+
+
+@given(st.lists(st.lists(st.integers(-2, 9), min_size=16, max_size=16), min_size=1, max_size=3))
+def test_rasterised_unions_equal_a_loop_over_cells(numbers) -> None:
+    edges = torch.tensor(numbers).view(-1, 4, 4)
+    complement = edges[:, 0, 0] % 2 == 0
+    truth = rasterise(edges, (7, 5), complement)
+    for e, rectangles in enumerate(edges.tolist()):
+        for r in range(7):
+            for c in range(5):
+                inside = any(r0 <= r < r1 and c0 <= c < c1 for r0, r1, c0, c1 in rectangles)
+                assert bool(truth[e, r, c]) == (inside != bool(complement[e]))

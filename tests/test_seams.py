@@ -1,0 +1,187 @@
+"""Parts from outside the package, by dotted path: they train, resume, fly and are exported."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework import evaluate, export
+from marl_framework.config.loading import load_config
+from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
+from marl_framework.main import main
+from marl_framework.planners.team import find_checkpoint
+
+MODULE = '''
+import torch
+from torch import nn
+
+from marl_framework.algorithms.coma import COMAWrapper
+
+
+class Chessboard:
+    """Region of interest in every other square of a board with a random offset."""
+
+    def __init__(self, config, device, split):
+        self.rows, self.cols = (torch.arange(n, device=device) for n in config.map_shape)
+
+    def draw(self, num, generator):
+        return torch.randint(20, (num, 2), generator=generator, device=self.rows.device)
+
+    def build(self, draws):
+        x = (self.rows + draws[:, :1]) // 10 % 2
+        y = (self.cols + draws[:, 1:]) // 10 % 2
+        return (x[:, :, None] == y[:, None, :])
+
+
+class Cautious:
+    """Misses more than it invents."""
+
+    def __init__(self, config):
+        pass
+
+    def miss(self, altitude):
+        return 0.02 * altitude
+
+    def false_alarm(self, altitude):
+        return 0.01 * altitude
+
+
+class Pooled(nn.Module):
+    """Mean of each map, then two linear layers."""
+
+    def __init__(self, channels, shape, outputs, settings):
+        super().__init__()
+        self.hidden = nn.Linear(channels, settings.hidden_dim)
+        self.out = nn.Linear(settings.hidden_dim, outputs)
+
+    def forward(self, maps):
+        return self.out(self.hidden(maps.mean((-2, -1))).relu()).float()
+
+
+class Reinforce:
+    """Policy gradient with the discounted return and no critic."""
+
+    def __init__(self, config, sizes, device, symmetries, graphs):
+        self.device, self.precision = torch.device(device), torch.float32
+        self.net = Pooled(sizes.actor_channels, sizes.shape, sizes.num_actions, config.networks.actor)
+        self.modules = {"actor": self.net.to(self.device)}
+        self.optimizer = torch.optim.SGD(self.net.parameters(), config.learning.actor.learning_rate)
+        self.gamma, self.training_steps = config.learning.gamma, 0
+
+    @torch.no_grad()
+    def act(self, observation):
+        return self.net(observation.flatten(0, 1)).unflatten(0, observation.shape[:2])
+
+    def update(self, rollout, epsilon, generator=None, steps=1, rate=1.0):
+        returns = torch.zeros_like(rollout.rewards)
+        after = torch.zeros_like(returns[0])
+        for t in reversed(range(len(returns))):
+            after = rollout.rewards[t] + self.gamma * after
+            returns[t] = after
+        weight = (returns - returns.mean()).unsqueeze(-1)
+        logits = self.net(rollout.observations.flatten(0, 2)).view_as(rollout.probabilities)
+        log = logits.masked_fill(~rollout.masks, -torch.inf).log_softmax(-1)
+        chosen = log.gather(-1, rollout.actions.unsqueeze(-1)).squeeze(-1)
+        loss = -(weight * chosen).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.training_steps += steps
+        return {"actor_loss": loss.detach(), "skipped_updates": torch.zeros((), device=self.device)}
+
+    def state_dict(self):
+        return {
+            "actor": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "training_step": self.training_steps,
+        }
+
+    def load_state_dict(self, state):
+        self.net.load_state_dict(state["actor"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.training_steps = int(state["training_step"])
+
+
+class Speechless:
+    def __init__(self, config, sizes, device, symmetries, graphs):
+        self.modules = {}
+'''
+PARTS = {
+    "algorithm": ["experiment.algorithm=outside.Reinforce"],
+    "network": ["networks.actor.type=outside.Pooled", "networks.critic.type=outside.Pooled"],
+    "sensor": ["sensor.model.type=outside.Cautious"],
+    "terrain": ["sensor.simulation.kinds=[outside.Chessboard]"],
+}
+PARTS["all"] = [setting for settings in PARTS.values() for setting in settings]
+
+
+@pytest.fixture(autouse=True)
+def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outside.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "outside", raising=False)
+
+
+def train(name: str, *settings: str) -> int:
+    options = [part for setting in settings for part in ("--set", setting)]
+    return main(["--config", "params_test", "--device", "cpu", "--run-name", name, *options])
+
+
+def checksum(name: str) -> str:
+    text = json.loads(Path(f"runs/{name}/summary.json").read_text(encoding="utf-8"))
+    found: str = text["results"]["weights_sha256"]
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_from_outside_trains_resumes_flies_and_is_exported(part: str) -> None:
+    settings = [*PARTS[part], "learning.actor.learning_rate=0.01"]
+    assert train("whole", *settings) == 0
+    assert train("halves", *settings, "learning.training_steps=2") == 0
+    assert (
+        main(
+            [
+                *("--config", "params_test", "--device", "cpu", "--run-name", "halves", "--resume"),
+                *("--allow-changed", "learning.training_steps"),
+                *(part for setting in settings for part in ("--set", setting)),
+            ]
+        )
+        == 0
+    )
+    assert checksum("halves") == checksum("whole")
+    weights = find_checkpoint("runs/whole").payload["actor"]
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    options = ["--policies", "learned,random", "--missions", "2", "--no-figures", "--out", "flown"]
+    assert evaluate.main(["--checkpoint", "runs/whole", *options]) == 0
+    assert export.main(["--checkpoint", "runs/whole", "--format", "torch", "--out", "a.pt2"]) == 0
+
+
+def test_what_an_algorithm_lacks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("bad", "experiment.algorithm=outside.Speechless") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "experiment.algorithm: outside.Speechless lacks act, update" in error
+
+
+def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("bad", "networks.actor.type=outside.Chessboard") == 2
+    assert "networks.actor.type: outside.Chessboard" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", [ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS])
+def test_every_built_in_part_is_where_its_name_says(table: dict[str, str]) -> None:
+    for path in table.values():
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_the_defaults_are_built_in_parts() -> None:
+    config = load_config("params.yaml")
+    assert config.experiment.algorithm in ALGORITHMS
+    assert {config.networks.actor.type, config.networks.critic.type} <= set(NETWORKS)
+    assert config.sensor.model.type in SENSORS
