@@ -237,7 +237,7 @@ class TritonFusion(WindowFusion):
 
     @staticmethod
     def available(device: torch.device) -> bool:
-        """Return whether kernels can be compiled for a device: needs Triton and a C compiler."""
+        """Return whether Triton compiles for a device: NVIDIA, 8.0 or newer; a C compiler."""
         return (
             device.type == "cuda"
             and torch.version.hip is None

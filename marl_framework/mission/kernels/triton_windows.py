@@ -415,7 +415,6 @@ def _add(
 
 @triton.jit
 def add_parts(
-    active,
     parts,
     unsure_parts,
     sums,
@@ -424,7 +423,6 @@ def add_parts(
     totals,
     X: tl.constexpr,
     Y: tl.constexpr,
-    MAPS: tl.constexpr,
     TEAM: tl.constexpr,
     TRACKS: tl.constexpr,
     BLOCK_X: tl.constexpr,
@@ -432,10 +430,9 @@ def add_parts(
 ):
     """Add to one map's pooled maps [E, M, X, Y] what `fuse` left, and up its sums: [2, E]."""
     index = tl.program_id(0).to(tl.int64)
-    if tl.load(active + index // MAPS) != 0:
-        _add(parts, pooled, index, X, Y, BLOCK_X, BLOCK_Y)
-        if TRACKS:
-            _add(unsure_parts, unsure, index, X, Y, BLOCK_X, BLOCK_Y)
+    _add(parts, pooled, index, X, Y, BLOCK_X, BLOCK_Y)
+    if TRACKS:
+        _add(unsure_parts, unsure, index, X, Y, BLOCK_X, BLOCK_Y)
     if TEAM:
         x = tl.arange(0, BLOCK_X)
         row = sums + (index * X + x) * 2

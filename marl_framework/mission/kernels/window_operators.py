@@ -179,7 +179,6 @@ def _fuse(
             **OPTIONS,
         )
         triton_windows.add_parts[(e * per_mission,)](
-            active,
             parts,
             unsure_parts,
             sums,
@@ -188,7 +187,6 @@ def _fuse(
             totals,
             X=x,
             Y=y,
-            MAPS=per_mission,
             TEAM=team,
             TRACKS=tracks,
             BLOCK_X=triton.next_power_of_2(x),

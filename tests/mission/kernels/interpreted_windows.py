@@ -34,7 +34,7 @@ EXACT |= {"heard"}
 # Lattices of 3 × 3, 3 × 4 and 2 × 3 positions.
 SQUARE = {"dims": (10.0, 10.0)}  # 20 × 20 cells: lattice rows share cell rows
 COARSE = {"dims": (10.0, 15.0), "pixels": (3, 3)}  # footprints of 2 cells, of one in a corner
-FINE = {"dims": (5.0, 10.0), "pixels": (40, 40)}  # 33 × 66 cells: several tiles a program
+FINE = {"dims": (5.0, 10.0), "pixels": (36, 40)}  # 31 × 69 cells: tiles end where shares do
 UNSURE = {"observation": {"centred_uncertainty": True}}
 WORLDS: list[dict[str, Any]] = [
     SQUARE | {"agents": 2},
