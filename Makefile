@@ -1,13 +1,17 @@
-# Front door. Every target makes .venv from nothing where it is missing and reuses it after that.
+# Every target makes .venv where it is missing and reuses it later. "make demo" installs only the
+# package; the other targets add what tests, checks and pages need.
 # PYTHON=python3.12 make … chooses the interpreter of a new .venv ("make clean" removes an old one).
 
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
+BASE := $(VENV)/.base
+FULL := $(VENV)/.full
+EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,docs
 SCRIPTS := train_with_backup.sh .ci/run
-BENCHMARKS := $(filter transformations rollout training wrappers,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
+  speed.utilisation
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint type bench docs clean
@@ -15,9 +19,9 @@ BENCHMARKS := $(filter transformations rollout training wrappers,$(basename $(no
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
 
-venv: $(STAMP) ## make .venv with the tested versions
+venv: $(FULL) ## make .venv with all tested versions
 
-demo: $(STAMP) ## train on a measured elevation map, then compare with random flight
+demo: $(BASE) ## train on a measured elevation map, then compare with random flight
 	@name=demo-$$(date -u +%Y%m%dT%H%M%SZ) && \
 	$(RUN) -m marl_framework.main --config params_demo.yaml --run-name $$name && \
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
@@ -26,31 +30,36 @@ demo: $(STAMP) ## train on a measured elevation map, then compare with random fl
 test: lint type ## lint, type and the test suite
 	$(RUN) -m pytest -n $(WORKERS)
 
-lint: $(STAMP) ## ruff (rules and format) and shellcheck
+lint: $(FULL) ## ruff (rules and format) and shellcheck
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(VENV)/bin/shellcheck $(SCRIPTS)
 
-type: $(STAMP) ## mypy
+type: $(FULL) ## mypy
 	$(RUN) -m mypy
 
-bench: $(STAMP) ## every benchmark; each prints a table and writes JSON
+bench: $(FULL) ## the benchmarks that take minutes on a CPU (BENCHMARKS); each prints a table, writes JSON
 	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
 
-docs: $(STAMP) ## pages and API reference in site/; a warning is an error
+docs: $(FULL) ## pages and API reference in site/; a warning is an error
 	$(RUN) -m mkdocs build --strict
 
 clean: ## remove .venv and caches; runs and their history stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build site *.egg-info
 	find marl_framework benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamp is written last: an interrupted installation is taken up again by the next make.
-$(STAMP): pyproject.toml constraints.txt
+# Each stamp is written last: after an interruption the next make installs again.
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: $(PYTHON) is not Python 3.11 or newer; choose one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	@rm -f $@
+	@rm -f $(BASE) $(FULL)
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -c constraints.txt -e '.[dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,docs]'
+	$(RUN) -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(FULL): $(BASE)
+	@rm -f $@
+	$(RUN) -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

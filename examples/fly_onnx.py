@@ -1,6 +1,6 @@
-"""Fly a mission from a team exported with `--observations`: NumPy and ONNX Runtime suffice.
+"""Fly a mission with an exported team, using only NumPy and ONNX Runtime.
 
-python examples/fly_onnx.py team.onnx
+Export the team with `--observations`, then run `python examples/fly_onnx.py team.onnx`.
 """
 
 import json
@@ -10,35 +10,45 @@ import numpy as np
 import onnxruntime
 
 
-def fly(team, world, truth, positions, rng):
-    """Return each UAV's belief [N, R, C] and its last position [N, 3]."""
-    beliefs = np.full((len(positions), *truth.shape), world["prior"], np.float32)
-    for t in range(world["moves"] + 1):
-        apart = np.linalg.norm((positions[:, None] - positions) * world["spacing"], axis=-1)
-        heard = apart <= world["communication_range"]
-        readings = np.zeros((len(positions), *world["window"]), np.int8)
+def fly(team, mission, truth, positions, rng):
+    """Fly one mission; return each UAV's belief [N, R, C] and final position [N, 3].
+
+    Args:
+        team: ONNX Runtime session of the exported team.
+        mission: data of the mission from the metadata of the ONNX file.
+        truth: ground truth, True = region of interest, [R, C] bool.
+        positions: start positions as lattice indices (x, y, z), [N, 3].
+        rng: NumPy generator of the sensor noise.
+    """
+    beliefs = np.full((len(positions), *truth.shape), mission["prior"], np.float32)
+    for t in range(mission["moves"] + 1):
+        distances = np.linalg.norm((positions[:, None] - positions) * mission["spacing"], axis=-1)
+        heard = distances <= mission["communication_range"]
+        readings = np.zeros((len(positions), *mission["window"]), np.int8)
         for i, (x, y, z) in enumerate(positions):
-            (x0, x1, row), (y0, y1, col) = world["rows"][x][z], world["cols"][y][z]
-            miss, alarm, prior = world["miss"][z], world["false_alarm"][z], world["prior"]
+            (x0, x1, row), (y0, y1, col) = mission["rows"][x][z], mission["cols"][y][z]
+            miss, alarm, prior = mission["miss"][z], mission["false_alarm"][z], mission["prior"]
             below, luck = truth[x0:x1, y0:y1], rng.random((x1 - x0, y1 - y0))
             signs = np.where(np.where(below, luck >= miss, luck < alarm), 1, -1)
             readings[i, x0 - row : x1 - row, y0 - col : y1 - col] = signs
-            p = beliefs[heard[:, i], x0:x1, y0:y1].clip(1e-4, 1 - 1e-4)  # all who hear UAV i
+            p = beliefs[heard[:, i], x0:x1, y0:y1].clip(1e-4, 1 - 1e-4)  # UAVs that hear UAV i
             odds = np.where(signs > 0, (1 - miss) / alarm, miss / (1 - alarm)) * (1 - prior) / prior
             beliefs[heard[:, i], x0:x1, y0:y1] = p * odds / (p * odds + 1 - p)
-        if t < world["moves"]:
-            seen = (positions, np.array(t), heard, beliefs, readings)
-            inputs = {known.name: seen[k][None] for k, known in enumerate(team.get_inputs())}
-            positions = positions + np.array(world["offsets"])[team.run(None, inputs)[0][0]]
+        if t < mission["moves"]:
+            values = (positions, np.array(t), heard, beliefs, readings)
+            names = [value.name for value in team.get_inputs()]
+            inputs = {name: value[None] for name, value in zip(names, values, strict=True)}
+            actions = team.run(None, inputs)[0][0]
+            positions = positions + np.array(mission["offsets"])[actions]
     return beliefs, positions
 
 
 if __name__ == "__main__":
     team = onnxruntime.InferenceSession(sys.argv[1])
-    world = json.loads(team.get_modelmeta().custom_metadata_map["mission"])
-    (x, y, z), rng = world["lattice"], np.random.default_rng(3)
-    truth = np.indices(world["map"]).sum(0) < sum(world["map"]) / 2  # one side of a diagonal
-    cells = rng.choice(x * y, world["agents"], replace=False)
+    mission = json.loads(team.get_modelmeta().custom_metadata_map["mission"])
+    (x, y, z), rng = mission["lattice"], np.random.default_rng(3)
+    truth = np.indices(mission["map"]).sum(0) < sum(mission["map"]) / 2  # one side of a diagonal
+    cells = rng.choice(x * y, mission["agents"], replace=False)
     start = np.array([(cell // y, cell % y, z - 1) for cell in cells])
-    belief, _ = fly(team, world, truth, start, rng)
+    belief, _ = fly(team, mission, truth, start, rng)
     print(f"mean error of the beliefs: 0.5 at first, {abs(belief - truth).mean():.3f} at the end")

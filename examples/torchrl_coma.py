@@ -1,4 +1,4 @@
-"""Trains our COMA loss on a scenario of VMAS by TorchRL: `python examples/torchrl_coma.py`.
+"""Trains COMALoss on a VMAS scenario with TorchRL: `python examples/torchrl_coma.py`.
 
 Needs the extra `torchrl`, and VMAS: `pip install vmas`.
 """
@@ -22,7 +22,7 @@ GROUP = "agents"
 
 
 def make_loss(env: VmasEnv, device: str) -> tuple[ProbabilisticActor, COMALoss]:
-    """Return the policy and COMA's loss."""
+    """Return the policy and the COMA loss."""
     n, features = env.full_observation_spec_unbatched[GROUP, "observation"].shape
     actions = env.full_action_spec_unbatched[GROUP, "action"].space.n
     actor = MultiAgentMLP(
@@ -60,9 +60,9 @@ def make_loss(env: VmasEnv, device: str) -> tuple[ProbabilisticActor, COMALoss]:
 
 
 def train(arguments: argparse.Namespace) -> list[float]:
-    """Return the mean return of the episodes of each iteration."""
+    """Train; return the mean episode return of each iteration."""
     torch.manual_seed(arguments.seed)
-    core = VmasEnv(
+    base = VmasEnv(
         scenario=arguments.scenario,
         num_envs=arguments.num_envs,
         continuous_actions=False,
@@ -71,8 +71,8 @@ def train(arguments: argparse.Namespace) -> list[float]:
         seed=arguments.seed,
     )
     rewards = RewardSum(in_keys=[(GROUP, "reward")], reset_keys=["_reset"])
-    env = TransformedEnv(core, rewards)
-    policy, loss = make_loss(core, arguments.device)
+    env = TransformedEnv(base, rewards)
+    policy, loss = make_loss(base, arguments.device)
     optimizer = torch.optim.Adam(loss.parameters(), lr=arguments.lr)
     target = SoftUpdate(loss, tau=0.02)
     frames = arguments.num_envs * arguments.steps
@@ -90,8 +90,8 @@ def train(arguments: argparse.Namespace) -> list[float]:
             nn.utils.clip_grad_norm_(loss.parameters(), 10.0)
             optimizer.step()
             target.step()
-        over = data["next", "done"].squeeze(-1)
-        returns.append(data["next", GROUP, "episode_reward"][over].mean().item())
+        done = data["next", "done"].squeeze(-1)
+        returns.append(data["next", GROUP, "episode_reward"][done].mean().item())
         print(
             f"{iteration:5d}  frames {iteration * frames:8d}  return {returns[-1]:7.3f}  "
             f"entropy {losses['entropy'].item():.3f}  TD error {losses['td_error'].item():.4f}"
@@ -101,17 +101,19 @@ def train(arguments: argparse.Namespace) -> list[float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    line = argparse.ArgumentParser(description=__doc__)
-    line.add_argument("--scenario", default="navigation", help="of VMAS, one group of agents")
-    line.add_argument("--num-envs", type=int, default=64, help="environments at once")
-    line.add_argument("--steps", type=int, default=50, help="length of an episode")
-    line.add_argument("--iterations", type=int, default=100)
-    line.add_argument("--minibatch", type=int, default=400, help="joint steps")
-    line.add_argument("--lr", type=float, default=1e-3)
-    line.add_argument("--device", default="cpu")
-    line.add_argument("--seed", type=int, default=1)
-    return line
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(description=__doc__)
+    result.add_argument(
+        "--scenario", default="navigation", help="VMAS scenario with one group of agents"
+    )
+    result.add_argument("--num-envs", type=int, default=64, help="parallel environments")
+    result.add_argument("--steps", type=int, default=50, help="steps per episode")
+    result.add_argument("--iterations", type=int, default=100)
+    result.add_argument("--minibatch", type=int, default=400, help="team steps per batch")
+    result.add_argument("--lr", type=float, default=1e-3)
+    result.add_argument("--device", default="cpu")
+    result.add_argument("--seed", type=int, default=1)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Trains TorchRL's MAPPO on our missions: `python examples/torchrl_mappo.py`.
+"""Trains TorchRL's MAPPO on this library's missions: `python examples/torchrl_mappo.py`.
 
-Needs the extra `torchrl`. The actor sees what its UAV knows, the central critic what all know.
+Needs the extra `torchrl`. The actor gets the observation of its UAV, the critic those of all UAVs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP = "uavs"
 
 
 def network(env: MissionEnv, outputs: int, central: bool) -> nn.Module:
-    """Map [..., N, C, X, Y] to [..., N, outputs] with shared weights."""
+    """Return a network with shared weights from [..., N, C, X, Y] to [..., N, outputs]."""
     n, (channels, *shape) = len(env.agent_names), env.missions.observation_shape
     body = MultiAgentConvNet(
         n_agents=n,
@@ -55,7 +55,7 @@ def network(env: MissionEnv, outputs: int, central: bool) -> nn.Module:
 
 
 def make_loss(env: MissionEnv, device: str) -> tuple[ProbabilisticActor, ClipPPOLoss]:
-    """Return the policy and MAPPO's loss."""
+    """Return the policy and the MAPPO loss."""
     actor = network(env, env.missions.num_actions, central=False).to(device)
     policy = ProbabilisticActor(
         TensorDictModule(actor, [(GROUP, "observation")], [(GROUP, "logits")]),
@@ -80,20 +80,20 @@ def make_loss(env: MissionEnv, device: str) -> tuple[ProbabilisticActor, ClipPPO
 
 
 def spread_ends(data: TensorDictBase) -> None:
-    """Give the team's ends [E, T, 1] to every UAV, as the estimator of its values needs them."""
+    """Copy the team's `done` and `terminated` [E, T, 1] to every UAV for the value estimator."""
     reward = data["next", GROUP, "reward"]
     for name in ("done", "terminated"):
         data["next", GROUP, name] = data["next", name].unsqueeze(-2).expand_as(reward)
 
 
 def train(arguments: argparse.Namespace) -> list[float]:
-    """Return the mean return of the episodes of each iteration."""
+    """Train; return the mean episode return of each iteration."""
     torch.manual_seed(arguments.seed)
-    core = MissionEnv(arguments.config, arguments.num_envs, arguments.device, seed=arguments.seed)
-    env = TransformedEnv(core, RewardSum(reset_keys=["_reset"]))
-    policy, loss = make_loss(core, arguments.device)
+    base = MissionEnv(arguments.config, arguments.num_envs, arguments.device, seed=arguments.seed)
+    env = TransformedEnv(base, RewardSum(reset_keys=["_reset"]))
+    policy, loss = make_loss(base, arguments.device)
     optimizer = torch.optim.Adam(loss.parameters(), lr=arguments.lr)
-    frames = arguments.num_envs * core.missions.environment.episode_length  # whole missions
+    frames = arguments.num_envs * base.missions.environment.episode_length  # whole missions
     collector = Collector(
         env, policy, frames_per_batch=frames, total_frames=frames * arguments.iterations
     )
@@ -115,25 +115,25 @@ def train(arguments: argparse.Namespace) -> list[float]:
                 total.backward()
                 nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
                 optimizer.step()
-        over = data["next", "done"].squeeze(-1)
-        returns.append(data["next", GROUP, "episode_reward"][over].mean().item())
+        done = data["next", "done"].squeeze(-1)
+        returns.append(data["next", GROUP, "episode_reward"][done].mean().item())
         print(f"{iteration:5d}  frames {iteration * frames:8d}  return {returns[-1]:7.3f}")
     collector.shutdown()
     return returns
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    line = argparse.ArgumentParser(description=__doc__)
-    line.add_argument("--config", default="params_fast.yaml", help="params file")
-    line.add_argument("--num-envs", type=int, default=32, help="missions at once")
-    line.add_argument("--iterations", type=int, default=60)
-    line.add_argument("--epochs", type=int, default=4, help="passes over the data")
-    line.add_argument("--minibatch", type=int, default=128, help="joint steps")
-    line.add_argument("--lr", type=float, default=5e-4)
-    line.add_argument("--device", default="cpu")
-    line.add_argument("--seed", type=int, default=1)
-    return line
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(description=__doc__)
+    result.add_argument("--config", default="params_fast.yaml", help="params file")
+    result.add_argument("--num-envs", type=int, default=32, help="parallel missions")
+    result.add_argument("--iterations", type=int, default=60)
+    result.add_argument("--epochs", type=int, default=4, help="passes over the data")
+    result.add_argument("--minibatch", type=int, default=128, help="team steps per batch")
+    result.add_argument("--lr", type=float, default=5e-4)
+    result.add_argument("--device", default="cpu")
+    result.add_argument("--seed", type=int, default=1)
+    return result
 
 
 if __name__ == "__main__":

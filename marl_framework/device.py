@@ -1,4 +1,4 @@
-"""Device, precision and backend switches; nothing else asks "is there a GPU?"."""
+"""Device, precision and backend settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRECISIONS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-# Instruction sets that multiply bfloat16: x86, x86, ARM. PyTorch and Linux name them alike.
+# Instruction sets for bfloat16 on x86 and ARM; PyTorch and Linux use the same names.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
@@ -32,7 +32,7 @@ def resolve_device(name: str) -> torch.device:
         name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
 
     Raises:
-        ConfigError: there is no such device; says what there is.
+        ConfigError: the device does not exist on this machine.
     """
     if name == "cpu":
         return torch.device("cpu")
@@ -41,18 +41,18 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda", 0) if count else torch.device("cpu")
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"compute.device: {name!r} is no device; use auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"compute.device: {name!r} is invalid; use auto, cpu, cuda or cuda:N")
     index = int(match[1] or 0)
     if index >= count:
         raise ConfigError(
-            f"compute.device: {name} was asked for, but {_gpus_present(count)}; "
+            f"compute.device: {name} does not exist: {_gpus_present(count)}; "
             "use compute.device: auto or cpu"
         )
     return torch.device("cuda", index)
 
 
 def describe_device(device: torch.device) -> str:
-    """Return one line for the start: the GPU with its memory, or the CPU with its cores."""
+    """Return one line about the device: the GPU and its memory, or the CPU and its cores."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return f"Using GPU: {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
@@ -65,16 +65,18 @@ def describe_device(device: torch.device) -> str:
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of the networks' forward passes on a device.
 
+    `auto` is bfloat16 on GPUs from compute capability 8.0 on and on CPUs with bfloat16
+    instructions, float16 on older GPUs, and float32 on other CPUs.
+
     Args:
-        name: `float32`, `bfloat16`, `float16`, or `auto`: the fastest the hardware has.
-        device: a GPU takes bfloat16 from compute capability 8.0 on, else float16; a CPU takes
-            bfloat16 if it has instructions for it, else float32; other devices float32.
+        name: `float32`, `bfloat16`, `float16` or `auto`.
+        device: CPU or GPU; other devices always use float32.
 
     Raises:
         ConfigError: float16 on a CPU, where it is slow and lacks operations.
     """
     if device.type not in ("cpu", "cuda"):
-        return torch.float32  # shapes only: autocast knows no such device
+        return torch.float32  # such as meta, which autocast does not support
     if name == "auto":
         return _fastest_precision(device)
     if name == "float16" and device.type == "cpu":
@@ -85,27 +87,26 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
-    """Return a context of automatic mixed precision; without effect for float32."""
+    """Return a context for automatic mixed precision; it does nothing for float32."""
     if dtype == torch.float32:
         return nullcontext()
     return torch.amp.autocast(device.type, dtype=dtype)
 
 
 def grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
-    """Return a gradient scaler; only float16 needs one, for others it passes losses through."""
+    """Return a gradient scaler, which is disabled unless the dtype is float16."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 
 
 def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
-    """Set TF32, cuDNN's search for fast kernels and determinism for the whole process.
+    """Set TF32, cuDNN benchmarking and determinism for the whole process.
 
-    `tf32` concerns float32 convolutions on GPUs; matrix products and the CPU stay exact.
-    `deterministic` overrides `cudnn_benchmark`, and an operation without a deterministic kernel
-    raises.
+    `tf32` affects float32 convolutions on GPUs only; matrix products stay exact. `deterministic`
+    overrides `cudnn_benchmark`; operations without a deterministic kernel then raise an error.
     """
     _allow_tf32(compute.tf32 and device.type == "cuda")
     if compute.deterministic:
-        # cuBLAS reads it once, when its first handle is made.
+        # cuBLAS reads it once, when it creates its first handle.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(compute.deterministic)
     torch.backends.cudnn.deterministic = compute.deterministic
@@ -113,17 +114,17 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all work given to it; at once where it never lags."""
+    """Wait until a GPU has finished all its work; return at once on other devices."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _allow_tf32(allowed: bool) -> None:
-    """Set TF32 for convolutions; matrix products stay exact, maps are averaged with them.
+    """Set TF32 for convolutions; matrix products stay exact, because they average maps.
 
-    The `fp32_precision` switches alone leave the older ones at odds with them, and then
-    `torch.compile` and `torch.backends.cudnn.flags` raise as soon as they read those. So each
-    pair is set, the older first; early releases warn about it.
+    PyTorch has an older and a newer setting (`fp32_precision`) for each. `torch.compile` and
+    `torch.backends.cudnn.flags` raise an error if they disagree, so set both, the older one
+    first; early releases warn about it.
     """
     precision = "tf32" if allowed else "ieee"
     cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
@@ -140,7 +141,7 @@ def _gpus_present(count: int) -> str:
     if count == 0:
         built = torch.version.cuda is not None or torch.version.hip is not None
         reason = "" if built else " (this PyTorch is built for CPUs)"
-        return f"PyTorch finds no GPU here{reason}"
+        return f"PyTorch finds no GPU{reason}"
     if count == 1:
         return "this machine has one GPU, cuda:0"
     return f"this machine has {count} GPUs, cuda:0 to cuda:{count - 1}"
@@ -154,7 +155,7 @@ def _fastest_precision(device: torch.device) -> torch.dtype:
 
 
 def _cpu_flags() -> set[str]:
-    """Names of the CPU's instruction sets, as PyTorch sees them, else the kernel."""
+    """Return the CPU's instruction sets as reported by PyTorch, else by Linux."""
     get_capabilities = getattr(torch.cpu, "get_capabilities", None)
     if get_capabilities is not None:
         return {name for name, present in get_capabilities().items() if present}
@@ -167,7 +168,7 @@ def _cpu_name() -> str:
 
 
 def _cpuinfo(key: str) -> str:
-    """First value of a key in Linux's description of the CPU; empty where there is none."""
+    """Return the first value of a key in /proc/cpuinfo, or an empty string."""
     try:
         text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -177,7 +178,7 @@ def _cpuinfo(key: str) -> str:
 
 
 def _usable_cores() -> int:
-    """Cores this process may use, which a container can restrict."""
+    """Return the number of cores this process may use; containers can restrict it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -12,40 +12,42 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_framework.command_line import Parser, add_overrides, plain_warnings, to_pipe
 
-if TYPE_CHECKING:  # at run time they are what is examined
+if TYPE_CHECKING:  # the checks import them at run time, so that a failed import is a finding
     import torch
 
     from marl_framework.config.model import Config
 
 _GIB = 2**30
 _INSTALL = "run make venv, which installs the tested versions"
-_LEAST = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
+_MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
-_MOST_DIFFERENCE = 0.1  # of mixed precision from float32, as a share of the largest output
+_TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
 
 
 @dataclass
 class Check:
-    """One finding."""
+    """Result of one check."""
 
     name: str
     ok: bool
     found: str
+    """What the check found, in one line."""
     fix: str = ""
-    """What to do where it is not ok."""
+    """What to do if the check fails."""
 
 
 def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
-    """Return all findings for a params file; nothing is left behind.
+    """Run all checks for a params file; leave no files behind.
 
     Args:
-        config_name: see `config.loading.resolve_config_path`.
+        config_name: params file, see `config.loading.resolve_config_path`.
         overrides: `section.key=value` each.
     """
     checks = [_guarded("versions", _versions, _INSTALL)]
@@ -62,7 +64,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
         config = load_config(resolve_config_path(config_name), overrides)
         device = resolve_device(config.compute.device)
     except ConfigError as error:
-        return [*checks, Check("configuration", False, str(error), "correct the key it names")]
+        return [*checks, Check("configuration", False, str(error), "correct this key")]
     checks.append(Check("configuration", True, f"{config_name}, on {device}"))
     smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
     for name, check, fix in (
@@ -76,7 +78,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
 
 
 def _guarded(name: str, check: Callable[[], Check], fix: str) -> Check:
-    """Run a check; whatever it raises is its finding."""
+    """Run a check; an exception fails it."""
     try:
         return check()
     except Exception as error:
@@ -87,14 +89,14 @@ def _guarded(name: str, check: Callable[[], Check], fix: str) -> Check:
 def _versions() -> Check:
     found = {"python": platform.python_version()}
     bad = [] if sys.version_info >= (3, 11) else ["python 3.11"]
-    for package, least in _LEAST.items():
+    for package, minimum in _MINIMUM.items():
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "missing"
         numbers = [int(part) for part in found[package].split(".")[:2] if part.isdigit()]
-        if tuple(numbers) < least:
-            bad.append(f"{package} {'.'.join(map(str, least))}")
+        if tuple(numbers) < minimum:
+            bad.append(f"{package} {'.'.join(map(str, minimum))}")
     text = ", ".join(f"{name} {number}" for name, number in found.items())
     fix = f"needs at least {', '.join(bad)}; {_INSTALL}" if bad else ""
     return Check("versions", not bad, text, fix)
@@ -107,7 +109,7 @@ def _cpu() -> Check:
 
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     present = [name for name in _FEATURES if capabilities.get(name)]
-    features = ", ".join(present) or "no vector instructions that PyTorch knows of"
+    features = ", ".join(present) or "no vector instructions known to PyTorch"
     name = describe_device(torch.device("cpu")).removeprefix("Using CPU: ")
     return Check("CPU", True, f"{name}; {features}; {torch.get_num_threads()} threads")
 
@@ -124,18 +126,17 @@ def _gpus() -> Check:
             f"compute capability {properties.major}.{properties.minor}"
         )
     built = torch.version.cuda or torch.version.hip
-    none = "none; the CPU computes" if built else "none; this PyTorch is built for CPUs"
+    none = "none" if built else "none; this PyTorch is built for CPUs"
     return Check("GPUs", True, "; ".join(lines) or none)
 
 
 def _tensorboard() -> Check:
-    import torch.utils.tensorboard
+    import_module("torch.utils.tensorboard")
+    return Check("TensorBoard", True, version("tensorboard"))
 
-    return Check("TensorBoard", True, f"{version('tensorboard')}, {torch.__version__} writes it")
 
-
-def _small(config: Config) -> Config:
-    """Return the same networks and lattice for one mission and one batch."""
+def _smallest(config: Config) -> Config:
+    """Return the configuration with one mission and one batch per training step."""
     from marl_framework.config.loading import config_from_dict, config_to_dict
 
     tree = config_to_dict(config)
@@ -152,15 +153,15 @@ def _networks(config: Config, device: torch.device) -> Check:
     from marl_framework.training.trainer import Trainer
 
     with torch.random.fork_rng(devices=[]):
-        trainer = Trainer(_small(config), device)
-    begin = time.perf_counter()
-    stats, _ = trainer.training_step(StageTimer(device))
-    numbers = {name: float(value) for name, value in stats.items()}
-    seconds = time.perf_counter() - begin
-    ok = all(map(math.isfinite, numbers.values())) and not numbers["skipped_updates"]
+        trainer = Trainer(_smallest(config), device)
+    start = time.perf_counter()
+    tensors, _ = trainer.training_step(StageTimer(device))
+    stats = {name: float(value) for name, value in tensors.items()}
+    seconds = time.perf_counter() - start
+    ok = all(map(math.isfinite, stats.values())) and not stats["skipped_updates"]
     modules = trainer.algorithm.modules.values()
     weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
-    found = f"one mission flown and learned from, {weights:,} weights, {seconds:.2f} s"
+    found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
     return Check("networks", ok, found, "use compute.precision=float32")
 
 
@@ -178,7 +179,7 @@ def _mixed_precision(config: Config, device: torch.device) -> Check:
     exact = actor(maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
     largest = max(float(exact.abs().max()), 1e-12)
     difference = float((mixed - exact).abs().max()) / largest
-    ok = math.isfinite(difference) and difference < _MOST_DIFFERENCE
+    ok = math.isfinite(difference) and difference < _TOLERANCE
     found = f"{algorithm.precision} differs from float32 by {difference:.1e} of the largest output"
     return Check("mixed precision", ok, found, "use compute.precision=float32")
 
@@ -189,7 +190,9 @@ def _memory(config: Config, device: torch.device) -> Check:
     parts = memory_estimate(config)
     needed, (free, _) = sum(parts.values()), device_memory(device)
     listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    found = f"about {needed / _GIB:.2f} GiB ({listed}), {free / _GIB:.2f} GiB free on {device}"
+    found = (
+        f"needs about {needed / _GIB:.2f} GiB ({listed}), {free / _GIB:.2f} GiB free on {device}"
+    )
     return Check("memory", needed < free, found, f"use --set {memory_advice(config, free)}")
 
 
@@ -197,21 +200,23 @@ def _disk(config: Config, device: torch.device) -> Check:
     from marl_framework.training.memory import memory_estimate
 
     runs = Path(config.logging.directory).absolute()
-    there = next(folder for folder in (runs, *runs.parents) if folder.exists())
-    # Newest few, the best, and the one being written; weights are counted with their gradients.
+    folder = next(path for path in (runs, *runs.parents) if path.exists())
+    # The newest checkpoints, the best and the one being written; the estimate includes gradients.
     needed = (config.logging.checkpoints_kept + 2) * memory_estimate(config)["weights"]
-    free = shutil.disk_usage(there).free
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    found = f"{free / _GIB:.1f} GiB free in {there}, checkpoints take {needed / _GIB:.2f} GiB"
+    free = shutil.disk_usage(folder).free
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    found = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
     if not writable:
-        found = f"{there} cannot be written"
+        found = f"{folder} cannot be written"
     return Check("disk", writable and free > needed, found, "choose another logging.directory")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 where a training can start, else 1."""
+    """Run the command line; return 0 if a training can start, else 1."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
-    parser.add_argument("--config", metavar="FILE", help="params file (default: as for training)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="params file (default: $CONFIG_FILE_PATH or params.yaml)"
+    )
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)

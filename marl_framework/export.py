@@ -1,4 +1,7 @@
-"""Writes a trained team as one file that flies without us: `python -m marl_framework.export`."""
+"""Exports a trained team to one file for ONNX Runtime or PyTorch.
+
+Run it with `python -m marl_framework.export`.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,17 @@ from marl_framework.planners.team import find_checkpoint, mission_config, traine
 from marl_framework.runs.files import atomic_file
 
 FACTS = "mission"
-"""Key of the mission's facts in the metadata of an ONNX file."""
+"""Metadata key of the mission's data in an ONNX file, see `mission_facts`."""
 FACTS_FILE = "mission.json"
-"""Name of the same in a file of `torch.export`."""
+"""Name of the mission's data in a `torch.export` file."""
 TOLERANCE = 1e-5
+"""Largest accepted difference of an output from PyTorch's."""
 
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-_NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
+_PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
 _EXIT_FAILED = 1
-_MISSIONS = 5  # compared with PyTorch, each after every move
-_LATENCY_SECONDS = 0.5
+_MISSIONS = 5  # flown to compare the exported team with PyTorch
+_LATENCY_SECONDS = 0.5  # duration of a latency measurement
 
 Module = PortableActor | PortableTeam
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -75,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 done, 1 not equal to PyTorch, 2 bad input."""
+    """Run the command line; return 0 if done, 1 if outputs differ from PyTorch, 2 on bad input."""
     options = _parser().parse_args(arguments)
     try:
         with plain_warnings():
@@ -99,8 +103,8 @@ def _run(options: argparse.Namespace) -> int:
     difference = largest_difference(portable.run, module, samples)
     if not difference <= TOLERANCE:
         print(
-            f"error: the exported team differs from PyTorch by {difference:.1e}, more than "
-            f"{TOLERANCE:g}; nothing was written",
+            f"error: the exported team differs from PyTorch by {difference:.1e}, more than the "
+            f"allowed {TOLERANCE:g}; nothing was written",
             file=sys.stderr,
         )
         return _EXIT_FAILED
@@ -114,38 +118,41 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(form: str, out: Path) -> None:
-    """Refuse what cannot work before anything is loaded.
+    """Check format and file name.
 
     Raises:
-        ConfigError: the name of the file does not fit, or an extra is not installed.
+        ConfigError: the suffix does not fit the format, the folder does not exist, or a package
+            is not installed.
     """
     if out.suffix != _SUFFIXES[form]:
         raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-    missing = [name for name in _NEEDED[form] if find_spec(name) is None]
+    missing = [name for name in _PACKAGES[form] if find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"--format {form}: {', '.join(missing)} not installed; "
-            "pip install 'marl_framework[onnx]'"
+            "run pip install 'marl_framework[onnx]'"
         )
 
 
 @dataclass(frozen=True)
 class Portable:
-    """An exported team: the bytes of its file, and how to run them."""
+    """An exported team."""
 
     content: bytes
+    """Content of the file."""
     run: Run
+    """Runs the exported team on named arrays."""
 
 
 def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
-    """Return inputs as missions have them: random flights over synthetic terrain.
+    """Return the module's inputs at each move of random flights over synthetic terrain.
 
-    One entry a move; of `PortableActor` the first axis holds all UAVs of all missions.
+    The first axis holds the missions, or for `PortableActor` all UAVs of all missions.
     """
     tree = config_to_dict(config)
-    tree["sensor"]["simulation"]["kinds"] = ["split"]  # a map of its own may not be here
+    tree["sensor"]["simulation"]["kinds"] = ["split"]  # the map used in training may be missing
     env = MissionEnvironment(config_from_dict(tree), _MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
@@ -164,19 +171,19 @@ def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
 def export(
     module: Module, samples: Sequence[tuple[Tensor, ...]], form: str, facts: dict[str, Any]
 ) -> Portable:
-    """Turn a module into a file.
+    """Export a module.
 
     Args:
-        module: what to export.
-        samples: inputs; the first axis of each may have any length later.
+        module: module to export.
+        samples: example inputs; the exported module accepts any length of their first axis.
         form: `onnx` or `torch`.
-        facts: plain data that goes with it.
+        facts: data of the mission in plain types, stored in the file.
     """
-    some = torch.export.Dim("count")
+    count = torch.export.Dim("count")
     text = json.dumps(facts)
     with _quiet(), torch.no_grad():
         program = torch.export.export(
-            module, samples[0], dynamic_shapes=tuple({0: some} for _ in samples[0])
+            module, samples[0], dynamic_shapes=tuple({0: count} for _ in samples[0])
         )
         if form == "torch":
             buffer = io.BytesIO()
@@ -201,8 +208,8 @@ def _run_torch(buffer: io.BytesIO, module: Module) -> Run:
     loaded = torch.export.load(buffer).module()
 
     def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        found = loaded(*(torch.from_numpy(arrays[name]) for name in module.inputs))
-        return [part.numpy() for part in (found if isinstance(found, tuple) else (found,))]
+        outputs = _as_tuple(loaded(*(torch.from_numpy(arrays[name]) for name in module.inputs)))
+        return [output.numpy() for output in outputs]
 
     return run
 
@@ -220,14 +227,13 @@ def _run_onnx(content: bytes) -> Run:
 
 @torch.no_grad()
 def largest_difference(run: Run, module: Module, samples: Sequence[tuple[Tensor, ...]]) -> float:
-    """Return the largest difference of any output to PyTorch's; also with one entry alone."""
-    worst = 0.0
-    for sample in (*samples, tuple(part[:1] for part in samples[-1])):
-        expected = module(*sample)
-        parts = expected if isinstance(expected, tuple) else (expected,)
-        for ours, theirs in zip(parts, run(_arrays(module, sample)), strict=True):
-            worst = max(worst, float(np.abs(ours.numpy() - theirs).max()))
-    return worst
+    """Return the largest difference of any output from PyTorch's, also for a batch of one."""
+    largest = 0.0
+    for sample in (*samples, _first_entry(samples[-1])):
+        expected = _as_tuple(module(*sample))
+        for ours, theirs in zip(expected, run(_arrays(module, sample)), strict=True):
+            largest = max(largest, float(np.abs(ours.numpy() - theirs).max()))
+    return largest
 
 
 @torch.no_grad()
@@ -238,10 +244,10 @@ def report(
     samples: Sequence[tuple[Tensor, ...]],
     difference: float,
 ) -> str:
-    """Return what was written, how exact it is, and how long one call takes."""
-    sample = tuple(part[:1] for part in samples[-1])
+    """Return a summary of the exported file: inputs, outputs, accuracy and latency."""
+    sample = _first_entry(samples[-1])
     arrays = _arrays(module, sample)
-    what = "one UAV" if isinstance(module, PortableActor) else "one whole team"
+    what = "one UAV" if isinstance(module, PortableActor) else "one team"
     inputs = ", ".join(f"{name} {list(arrays[name].shape)}" for name in module.inputs)
     return "\n".join(
         (
@@ -256,22 +262,31 @@ def report(
 
 
 def _arrays(module: Module, sample: Sequence[Tensor]) -> Arrays:
-    return {name: part.numpy() for name, part in zip(module.inputs, sample, strict=True)}
+    return {name: value.numpy() for name, value in zip(module.inputs, sample, strict=True)}
 
 
-def _median_ms(work: Callable[[], object]) -> float:
-    work()
+def _first_entry(sample: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(value[:1] for value in sample)
+
+
+def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _median_ms(call: Callable[[], object]) -> float:
+    """Return the median duration of a call [ms], after one call to warm up."""
+    call()
     times: list[float] = []
     while sum(times) < _LATENCY_SECONDS:
         start = time.perf_counter()
-        work()
+        call()
         times.append(time.perf_counter() - start)
     return 1000 * statistics.median(times)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what PyTorch's exporters say about themselves."""
+    """Suppress the logs and warnings of PyTorch's exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

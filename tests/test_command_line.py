@@ -5,24 +5,43 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import kill_and_resume, mutate_params
 from marl_framework import doctor, evaluate, export, history, main
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.command_line import plain_warnings
+from marl_framework.config.loading import ConfigWarning, config_to_dict, load_config
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.runs.checkpoint import save_checkpoint
+from tests.soak import kill_and_resume, mutate_params
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_reader_that_stops_early_gets_no_traceback() -> None:
+@pytest.mark.parametrize(
+    ("module", "option", "code"), [("doctor", "--json", 1), ("main", "--print-config", 0)]
+)
+def test_a_reader_that_stops_early_gets_no_traceback(module: str, option: str, code: int) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "marl_framework.doctor", "--config", "params_test.yaml"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", f"marl_framework.{module}", "--config", "params_test.yaml"]
+    buffered = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [*command, option],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=buffered,  # some text is still to be written when Python ends
+    )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +65,81 @@ def test_an_unknown_option_is_one_line(module, capsys: pytest.CaptureFixture[str
     assert said.out == ""
     assert said.err.startswith("error: ")
     assert said.err.count("\n") == 1
+
+
+Main = Callable[[Sequence[str]], int]
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> Path:
+    """A run folder whose configuration is of an earlier version."""
+    config = load_config("params_test.yaml")
+    tree: dict[str, Any] = config_to_dict(config)
+    tree["networks"]["gamma"] = tree["learning"].pop("gamma")
+    team = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
+    run = tmp_path / "runs" / "old"
+    (run / "checkpoints").mkdir(parents=True)
+    save_checkpoint(run / "checkpoints" / "best.pt", {**team.state_dict(), "config": tree})
+    (run / "config.yaml").write_text(format_yaml(tree))
+    return run
+
+
+FORMER = ("--set", "networks.gamma=0.9")
+FLY = ("--policies", "learned,random", "--missions", "1", "--no-figures", "--out", "{base}/out")
+FLY_MAP = ("--set", "experiment.missions.mission_mode=deployment", "--check")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (main.main, ("--check", "--config", "params_test.yaml", *FORMER)),
+        (main.main, ("--print-config", "--checkpoint", "{run}", *FLY_MAP, *FORMER)),
+        (doctor.main, ("--config", "params_test.yaml", *FORMER)),
+        (evaluate.main, ("--checkpoint", "{run}", "--agents", "1,2", *FLY)),
+        (evaluate.main, ("--checkpoint", "{run}", "--config", "{run}/config.yaml", *FLY)),
+        (export.main, ("--checkpoint", "{run}", "--format", "torch", "--out", "{base}/a.pt2")),
+        (history.main, ("--runs", "{base}/runs", "compare", "old", "old")),
+    ],
+)
+def test_former_keys_are_plain_lines_and_each_is_named_once(
+    command: Main,
+    arguments: tuple[str, ...],
+    old_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command([text.format(run=old_run, base=tmp_path) for text in arguments]) == 0
+    said = capsys.readouterr().err
+    assert said
+    for line in said.splitlines():
+        assert line.startswith("warning: ")
+        assert "networks.gamma is now learning.gamma" in line
+    for source in ("override ", "configuration in ", "config.yaml: "):
+        assert said.count(source) <= 1
+
+
+def test_other_warnings_stay_warnings_and_other_ranks_are_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with plain_warnings(shown=False):
+            warnings.warn("not for this rank", ConfigWarning, stacklevel=1)
+            warnings.warn("of Python", RuntimeWarning, stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["of Python"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "params_test.yaml", "params_gpu.yaml"])
+def test_the_printed_configuration_is_the_one_that_runs(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["learning.gamma=0.5", "experiment.title='yes: #1'", "compute.device=cpu"]
+    given = [part for text in settings for part in ("--set", text)]
+    assert main.main(["--config", name, *given, "--print-config"]) == 0
+    out, err = capsys.readouterr()
+    (tmp_path / "printed.yaml").write_text(out)
+    assert load_config(tmp_path / "printed.yaml") == load_config(name, settings)
+    assert err == ""
+    assert main.main(["--config", name, "--set", "learning.gamma=5", "--print-config"]) == 2
+    assert capsys.readouterr().out == ""

@@ -67,8 +67,8 @@ def test_a_name_resolves_to_a_device_that_exists(
 @pytest.mark.parametrize(
     ("name", "gpus", "present"),
     [
-        ("cuda", 0, "PyTorch finds no GPU here"),
-        ("cuda:0", 0, "PyTorch finds no GPU here"),
+        ("cuda", 0, "PyTorch finds no GPU"),
+        ("cuda:0", 0, "PyTorch finds no GPU"),
         ("cuda:1", 1, "this machine has one GPU, cuda:0"),
         ("cuda:4", 4, "this machine has 4 GPUs, cuda:0 to cuda:3"),
     ],
@@ -80,7 +80,7 @@ def test_a_missing_gpu_is_one_line_that_says_what_there_is(
     with pytest.raises(ConfigError) as caught:
         resolve_device(name)
     message = str(caught.value)
-    assert message.startswith(f"compute.device: {name} was asked for, but {present}")
+    assert message.startswith(f"compute.device: {name} does not exist: {present}")
     assert message.endswith("use compute.device: auto or cpu")
     assert "\n" not in message
 

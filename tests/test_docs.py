@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import marl_framework
+from tests.test_architecture import FLOORS
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -41,3 +42,18 @@ def test_the_reference_has_every_public_name_once() -> None:
     for stem, name in shown:
         (row,) = [line for line in index.splitlines() if f"]({stem}.md)" in line]
         assert f"`{name}`" in row
+
+
+def test_the_architecture_page_names_the_folders_and_files_of_the_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "marl_framework"
+    folders = re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE)
+    assert sorted(folders) == sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    assert [name for name in FLOORS if name in folders] == folders
+    named = set(re.findall(r"`([\w/.]+(?:/|\.py))`", page)) - {"marl_framework/"}
+    assert "algorithms/protocol.py" in named
+    assert {name for name in named if not (package / name).exists()} == set()
+    drawing = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'font-weight="bold">(\w+)</text>', drawing)
+    assert set(folders) - set(drawn) == {"integrations"}
+    assert set(drawn) <= set(folders)

@@ -93,7 +93,7 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
 
 
 def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "_LEAST", {"torch": (99, 1), "no-such-package": (1,)})
+    monkeypatch.setattr(doctor, "_MINIMUM", {"torch": (99, 1), "no-such-package": (1,)})
     code, found = examine()
     assert code == 1
     assert list(found) == ["versions"]

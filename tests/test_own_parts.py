@@ -102,6 +102,15 @@ class Drawless(Discs):
     def draw(self, num, generator):
         return [0.5]
 
+class Blind:
+    def __init__(self, config):
+        pass
+
+    def miss(self, altitude):
+        return 0.5
+
+    false_alarm = miss
+
 class Nothing:
     def __init__(self, *arguments):
         pass
@@ -255,6 +264,7 @@ def test_an_own_planner_that_returns_nonsense_is_one_clear_line(
 KIND = "sensor.simulation.kinds=[{}]"
 REWARD = "experiment.reward.function={}"
 TYPE = "experiment.policy={}"
+SENSOR = "sensor.model.type={}"
 BAD = [
     (KIND, "hills", "must be one of 'split'"),
     (KIND, "nowhere.Discs", "there is no module nowhere"),
@@ -273,7 +283,11 @@ BAD = [
     (REWARD, "mine.scalar", "one reward a mission, [4], got []"),
     (TYPE, "dqn", "must be one of 'learned'"),
     (TYPE, "mine.Eastward", "module mine has no Eastward"),
-    (TYPE, "mine.Nothing", "a planner has name and act(state, generator)"),
+    (TYPE, "mine.Nothing", "it must have name and act(state, generator)"),
+    (SENSOR, "radar", "must be one of 'table', 'exponential'"),
+    (SENSOR, "mine.Radar", "module mine has no Radar"),
+    (SENSOR, "mine.Nothing", "a sensor has miss(altitude) and false_alarm(altitude)"),
+    (SENSOR, "mine.Blind", "mine.Blind: miss(5) + false_alarm(5) must be below 1, got 1"),
 ]
 
 

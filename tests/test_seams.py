@@ -67,7 +67,8 @@ class Reinforce:
 
     def __init__(self, config, sizes, device, symmetries, graphs):
         self.device, self.precision = torch.device(device), torch.float32
-        self.net = Pooled(sizes.actor_channels, sizes.shape, sizes.num_actions, config.networks.actor)
+        settings = config.networks.actor
+        self.net = Pooled(sizes.actor_channels, sizes.shape, sizes.num_actions, settings)
         self.modules = {"actor": self.net.to(self.device)}
         self.optimizer = torch.optim.SGD(self.net.parameters(), config.learning.actor.learning_rate)
         self.gamma, self.training_steps = config.learning.gamma, 0

@@ -233,7 +233,7 @@ class COMAWrapper:
     def _learn_critic(
         self, parts: list[Transitions]
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Update the critic; return values before the update, loss, gradient norm, skipped (0 or 1)."""
+        """Update the critic; return values before, loss, gradient norm and skipped (0 or 1)."""
         values, losses = [], []
         self.critic_optimizer.zero_grad(set_to_none=True)
         for part in parts:
@@ -256,7 +256,7 @@ class COMAWrapper:
     def _learn_actor(
         self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
-        """Update the actor; return (π, advantage) before the update, loss, norm, skipped (0 or 1)."""
+        """Update the actor; return (π, advantage) before, loss, norm and skipped (0 or 1)."""
         learning, losses, learned = self._learning, [], []
         weights: Sequence[Tensor] | None = None
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
@@ -314,7 +314,7 @@ class COMAWrapper:
         return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
 
     def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
-        """Add the gradient of a part's loss, weighted by its share of the batch; return that loss."""
+        """Add the gradient of a part's loss times its share of the batch; return that loss."""
         if len(parts) > 1:
             loss = loss * (len(part) / sum(len(p) for p in parts))
         self.scaler.scale(loss).backward()
@@ -351,6 +351,7 @@ class COMAWrapper:
             optimizer = getattr(self, name)
             own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
             optimizer.load_state_dict({**state[name], "param_groups": own})
+        self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16

@@ -41,9 +41,10 @@ def means_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
 def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module:
     """Return a network whose backward pass leaves the mean gradient of all ranks.
 
-    The network itself stays as it is, names of its parameters included: that one is saved.
+    The network itself stays as it is, names of its parameters included: that one is saved. A
+    network on the meta device holds no numbers to share.
     """
-    if number_of_ranks() == 1:
+    if number_of_ranks() == 1 or device.type == "meta":
         return network
     return DistributedDataParallel(
         network,

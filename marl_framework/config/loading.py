@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "config_from_dict",
     "config_to_dict",
     "dump_config",
+    "former_keys_allowed",
     "load_config",
     "resolve_config_path",
 ]
@@ -94,6 +96,14 @@ def config_from_dict(
         ConfigError: as of `load_config`.
     """
     return _build([(source, d)], source, overrides)
+
+
+@contextmanager
+def former_keys_allowed() -> Iterator[None]:
+    """Load the configuration of a run or checkpoint without a warning about former keys."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        yield
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:

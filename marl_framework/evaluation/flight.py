@@ -161,8 +161,8 @@ def fly(
     rewards, absolutes = [], []
     for _ in range(env.episode_length):
         with watch.running():
-            decision = planner.act(state, generator)
-        result = env.step(state, decision.actions, draws.draw_step())
+            actions, *_ = planner.act(state, generator)
+        result = env.step(state, actions, draws.draw_step())
         rewards.append(result.reward)
         absolutes.append(_absolute_reward(env.config, result.absolute))
         log.add_reading(state)
@@ -250,8 +250,8 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     total = torch.zeros(env.num_envs, device=env.device)
     absolute = torch.zeros_like(total)
     for _ in range(env.episode_length):
-        decision = planner.act(state, generator)
-        result = env.step(state, decision.actions, draws.draw_step())
+        actions, *_ = planner.act(state, generator)
+        result = env.step(state, actions, draws.draw_step())
         total += result.reward
         absolute += _absolute_reward(env.config, result.absolute)
     return {

@@ -1,1 +1,1 @@
-"""The missions as environments of other libraries, one file and one extra for each."""
+"""Missions as environments of other libraries; each library has its own module and extra."""

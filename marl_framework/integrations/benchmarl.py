@@ -1,7 +1,7 @@
-"""BenchMARL: the missions as a task, `marl_framework/mapping`.
+"""BenchMARL: missions as the task `marl_framework/mapping`.
 
-Needs the extra `benchmarl`. Importing this adds the task to BenchMARL's list and registry. Its
-own command line knows it then, too:
+Needs the extra `benchmarl`. Importing this module registers the task with BenchMARL. To run
+BenchMARL's command line with it:
 
     python -m marl_framework.integrations.benchmarl algorithm=mappo \
         task=marl_framework/mapping model=layers/cnn critic_model=layers/cnn
@@ -35,23 +35,23 @@ _CONF = Path(__file__).with_name("conf")
 
 
 class MissionClass(TaskClass):
-    """The missions of a params file: :class:`~marl_framework.integrations.torchrl.MissionEnv`.
+    """Missions of a params file as :class:`~marl_framework.integrations.torchrl.MissionEnv`.
 
     Maps have their channels last, as BenchMARL's CNN expects: observations [E, N, X, Y, C] and
-    the state [E, X, Y, C_s]. Masks, group and resets are those of the TorchRL environment. All
-    environments of an experiment fly the missions of its seed, evaluation and training alike.
+    state [E, X, Y, C_s]. Training and evaluation environments of an experiment fly the missions
+    of the experiment's seed.
 
-    The task's configuration has `params`, `overrides` and `split`; see
-    `conf/task/marl_framework/mapping.yaml`.
+    `conf/task/marl_framework/mapping.yaml` describes the keys of the task: `params`, `overrides`
+    and `split`.
     """
 
     def get_env_fun(
         self, num_envs: int, continuous_actions: bool, seed: int | None, device: Any
     ) -> Callable[[], EnvBase]:
-        """Return what makes the environment.
+        """Return a function that creates the environment.
 
         Raises:
-            ConfigError: the params file or an override is wrong.
+            ConfigError: the params file or an override is invalid.
         """
         config = load_config(self.config["params"], self.config["overrides"])
         split = self.config["split"]
@@ -59,11 +59,11 @@ class MissionClass(TaskClass):
         return lambda: MissionEnv(config, num_envs, device, split, seed, with_state=True)
 
     def get_env_transforms(self, env: EnvBase) -> list[Transform]:
-        """Return what puts the channels of all maps last."""
+        """Return the transform that moves the channels of all maps last."""
         return [PermuteTransform((-2, -1, -3), in_keys=[(GROUP, "observation"), "state"])]
 
     def supports_continuous_actions(self) -> bool:
-        """Return False: UAVs choose among steps on a lattice."""
+        """Return False: actions are moves on a lattice."""
         return False
 
     def supports_discrete_actions(self) -> bool:
@@ -71,15 +71,15 @@ class MissionClass(TaskClass):
         return True
 
     def has_render(self, env: EnvBase) -> bool:
-        """Return False: videos come from the other wrappers."""
+        """Return False: use another wrapper to render missions."""
         return False
 
     def max_steps(self, env: EnvBase) -> int:
-        """Return the moves of a mission, T."""
+        """Return the number of moves of a mission, T."""
         return load_config(self.config["params"], self.config["overrides"]).episode_length
 
     def group_map(self, env: EnvBase) -> dict[str, list[str]]:
-        """Return the one group, `uavs`."""
+        """Return the only group, `uavs`."""
         return dict(env.group_map)
 
     def observation_spec(self, env: EnvBase) -> Composite:
@@ -103,12 +103,12 @@ class MissionClass(TaskClass):
 
     @staticmethod
     def env_name() -> str:
-        """Return the name before the slash."""
+        """Return the first part of the task's name."""
         return "marl_framework"
 
 
 class MissionTask(Task):
-    """The tasks of this library."""
+    """Tasks of this library."""
 
     MAPPING = None
 
@@ -118,18 +118,18 @@ class MissionTask(Task):
         return MissionClass
 
     def get_task(self, config: dict[str, Any] | None = None) -> TaskClass:
-        """Return the task; keys that `config` lacks are those of the task's file."""
+        """Return the task; keys missing from `config` come from the task's file."""
         return super().get_task({**_defaults(), **(config or {})})
 
 
 def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
-    """Return the spec of one entry that is observed."""
+    """Return the spec of one observed entry."""
     spec = env.full_observation_spec_unbatched.clone()
     for key in list(spec.keys(True, True)):
         if key != wanted:
             del spec[key]
     if wanted == "state":
-        del spec[GROUP]  # empty now
+        del spec[GROUP]  # it is empty
     return spec
 
 
@@ -145,8 +145,8 @@ if MissionTask not in tasks:
 
 
 def main() -> None:
-    """Run BenchMARL's command line, which finds the task's file here."""
-    from benchmarl.run import hydra_experiment  # BenchMARL's own program, of no use to importers
+    """Run BenchMARL's command line with the task's file on its search path."""
+    from benchmarl.run import hydra_experiment  # needed only here
 
     sys.argv.append(f"hydra.searchpath=[file://{_CONF}]")
     hydra_experiment()

@@ -1,4 +1,4 @@
-"""COMA as a TorchRL loss, and a critic for it; import both from `integrations.torchrl`.
+"""COMA as a TorchRL loss, and a critic for it. Import both from `integrations.torchrl`.
 
 Needs the extra `torchrl`.
 """
@@ -32,34 +32,35 @@ except ModuleNotFoundError as error:
 
 
 class COMALoss(LossModule):
-    """COMA's losses (Foerster et al. 2018, equations 3-5) for TorchRL's collectors.
+    """COMA's losses (Foerster et al. 2018, equations 3-5) for data of TorchRL's collectors.
 
     Reads batches [..., N] of a team and returns `loss_objective`, `loss_entropy` and
-    `loss_critic`, and for the log `entropy`, `advantage_std` and `td_error`. The targets need
-    whole rows in time: call `targets(data)` on what a collector returned, [E, T], before it is
-    cut into minibatches, as one calls the value estimator of PPO. Without targets the loss
-    makes them itself.
+    `loss_critic`, and for logging `entropy`, `advantage_std` and `td_error`. TD(λ) targets need
+    whole trajectories: call `targets(data)` on collected data [E, T] before you split it into
+    minibatches. If the targets are missing, the loss computes them from the batch it gets.
 
-    The target critic is `target_critic_network_params`; move it with TorchRL's `SoftUpdate` or
+    Update the target critic, `target_critic_network_params`, with TorchRL's `SoftUpdate` or
     `HardUpdate`. Keys default to TorchRL's; `set_keys(reward=env.reward_key, …)` renames them.
 
     Args:
-        actor_network: writes integer actions [..., N] drawn from a distribution with `probs`
+        actor_network: writes integer actions [..., N], sampled from a distribution with `probs`
             [..., N, A], such as Categorical or MaskedCategorical.
-        critic_network: writes `action_value` [..., N, A], the value of each own action with the
-            others' actions as they are; it may read `action`, but no agent its own.
+        critic_network: writes `action_value` [..., N, A]: for each agent the values of its own
+            actions, given the other agents' actions. It may read `action`, but an agent's values
+            must not depend on the agent's own action.
         entropy_coeff: weight of the entropy bonus.
-        critic_coeff: weight of the critic's loss.
-        gamma: discount.
-        lmbda: trace decay of the TD(λ) targets.
-        advantage: what an action is credited with before the counterfactual baseline is taken
-            off: "critic", Q(s, a), or "return", its target.
-        normalize_advantage: give advantages mean 0 and standard deviation 1 in each batch.
+        critic_coeff: weight of the critic loss.
+        gamma: discount factor.
+        lmbda: λ of the TD(λ) targets.
+        advantage: value from which the counterfactual baseline is subtracted: "critic" for
+            Q(s, a), "return" for the TD(λ) target.
+        normalize_advantage: normalise the advantages of each batch to mean 0 and standard
+            deviation 1.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Names of the entries read and written."""
+        """Keys of the entries read and written."""
 
         action: NestedKey = "action"
         action_value: NestedKey = "action_value"
@@ -102,31 +103,31 @@ class COMALoss(LossModule):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entries that `forward` reads; targets it must make itself need the networks' `next`."""
+        """Keys that `forward` reads; without targets it also reads entries of `next`."""
         keys = self.tensor_keys
         read = [keys.action, *self.actor_network.in_keys, *self.critic_network.in_keys]
         return list(dict.fromkeys([*read, keys.value_target]))
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: float) -> None:
-        """Set `gamma` and `lmbda` of the targets, which are always TD(λ).
+        """Set `gamma` and `lmbda` of the TD(λ) targets.
 
         Raises:
-            ValueError: another estimator or hyperparameter was asked for.
+            ValueError: another estimator or hyperparameter is given.
         """
         unknown = set(hyperparams) - {"gamma", "lmbda"}
         if value_type not in (None, ValueEstimators.TDLambda) or unknown:
-            raise ValueError("COMALoss has TD(λ) targets with gamma and lmbda, nothing else")
+            raise ValueError("COMALoss supports only TDLambda targets with gamma and lmbda")
         for name, value in hyperparams.items():
             setattr(self, name, value)
 
     @torch.no_grad()
     def targets(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write TD(λ) targets [..., T, N, 1] of the target critic into data [..., T].
+        """Add TD(λ) targets [..., T, N, 1] of the target critic to data [..., T].
 
         G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] with Q̄ of the actions taken, as in
-        :func:`~marl_framework.algorithms.losses.td_lambda_returns`. Where an episode goes on and
-        the data does not (the last column, a truncation), G_{t+1} is Σ_a π(a)·Q̄(a) in the state
-        that follows, the others' actions drawn from the policy.
+        :func:`~marl_framework.algorithms.losses.td_lambda_returns`. Where the data ends before
+        the episode (last step, truncation), G_{t+1} is Σ_a π(a)·Q̄(a) in the next state, with the
+        other agents' actions sampled from the policy.
         """
         keys = self.tensor_keys
         after = tensordict.get("next")
@@ -136,14 +137,14 @@ class COMALoss(LossModule):
         q_taken = taken(self._values(tensordict, target=True), tensordict.get(keys.action))
         following = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
         done[..., -1, :, :] = True
-        beyond = torch.where(done, self._beyond(after), following)
+        next_values = torch.where(done, self._bootstrap_values(after), following)
         target = td_lambda_return_estimate(
-            self.gamma, self.lmbda, beyond, reward, done, terminated, time_dim=-3
+            self.gamma, self.lmbda, next_values, reward, done, terminated, time_dim=-3
         )
         return tensordict.set(keys.value_target, target)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the losses, means over the batch."""
+        """Return the losses as means over the batch."""
         keys = self.tensor_keys
         target = tensordict.get(keys.value_target, None)
         if target is None:
@@ -173,40 +174,40 @@ class COMALoss(LossModule):
         )
 
     def _probabilities(self, tensordict: TensorDictBase) -> Tensor:
-        """Return π of the actor, [..., N, A]."""
-        seen = tensordict.select(*self.actor_network.in_keys)
+        """Return the policy, [..., N, A]."""
+        inputs = tensordict.select(*self.actor_network.in_keys)
         with self.actor_network_params.to_module(self.actor_network):
-            return self.actor_network.get_dist(seen).probs
+            return self.actor_network.get_dist(inputs).probs
 
     def _values(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Return Q of each own action, [..., N, A]."""
-        seen = tensordict.select(*self.critic_network.in_keys)
+        """Return the critic's action values, [..., N, A]."""
+        inputs = tensordict.select(*self.critic_network.in_keys)
         params = self.target_critic_network_params if target else self.critic_network_params
         with params.to_module(self.critic_network):
-            return self.critic_network(seen).get(self.tensor_keys.action_value)
+            return self.critic_network(inputs).get(self.tensor_keys.action_value)
 
-    def _beyond(self, after: TensorDictBase) -> Tensor:
-        """Return Σ_a π(a)·Q̄(a) of the states that follow, [..., N, 1]."""
+    def _bootstrap_values(self, after: TensorDictBase) -> Tensor:
+        """Return Σ_a π(a)·Q̄(a) in the next states, [..., N, 1]."""
         probabilities = self._probabilities(after)
         drawn = torch.distributions.Categorical(probs=probabilities).sample()
         after = after.copy().set(self.tensor_keys.action, drawn)
         return (probabilities * self._values(after, target=True)).sum(-1, keepdim=True)
 
     def _forward_value_estimator_keys(self, **_: Any) -> None:
-        """The targets read `tensor_keys` themselves."""
+        """Do nothing: `targets` reads `tensor_keys` directly."""
 
 
 class CounterfactualCritic(nn.Module):
-    """Q(s, ·) of each agent's own actions from all observations and the others' actions.
+    """COMA's critic: Q-values of each agent's actions, given the other agents' actions.
 
-    The input of agent i is every agent's observation and every other agent's action one-hot; its
-    own is zero, which tells the shared network whose values are asked for (Foerster et al. 2018,
-    section 4).
+    The input for agent i holds all observations and all actions one-hot, with zeros for agent
+    i's own action; the zeros tell the shared network which agent it evaluates (Foerster et al.
+    2018, section 4).
 
     Args:
-        num_features: F, length of an observation.
-        n_agents: N.
-        num_actions: A.
+        num_features: length of an observation F.
+        n_agents: number of agents N.
+        num_actions: number of actions A.
         hidden: width of the two hidden layers.
     """
 
@@ -227,15 +228,13 @@ class CounterfactualCritic(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """Map observations [..., N, F] and actions [..., N] to values [..., N, A]."""
-        n = action.shape[-1]
-        lead = action.shape[:-1]
-        seen = observation.flatten(-2).unsqueeze(-2).expand(*lead, n, -1)
-        one_hot = nn.functional.one_hot(action, self.num_actions).to(seen.dtype)
-        acts = (one_hot.unsqueeze(-3) * self._others.unsqueeze(-1)).flatten(-2)
-        values: Tensor = self.net(torch.cat((seen, acts), dim=-1))
+        observations = observation.flatten(-2).unsqueeze(-2).expand(*action.shape, -1)
+        one_hot = nn.functional.one_hot(action, self.num_actions).to(observations.dtype)
+        others = (one_hot.unsqueeze(-3) * self._others.unsqueeze(-1)).flatten(-2)
+        values: Tensor = self.net(torch.cat((observations, others), dim=-1))
         return values
 
 
 def _like(flag: Tensor, reward: Tensor) -> Tensor:
-    """Give a team's flag [..., 1] the agents' axis of rewards [..., N, 1]."""
+    """Expand a team's flag [..., 1] to the shape of the rewards [..., N, 1]."""
     return (flag if flag.dim() == reward.dim() else flag.unsqueeze(-2)).expand_as(reward)

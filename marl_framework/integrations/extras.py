@@ -1,4 +1,4 @@
-"""What to say where a library of an extra is missing."""
+"""Error for missing optional dependencies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Gymnasium: E missions as a vector environment, one mission as an environment.
+"""Gymnasium: a mission as an environment, E missions as a vector environment.
 
-Needs the extra `gymnasium`. Importing this registers `marl_framework/Mission-v0` with
+Needs the extra `gymnasium`. Importing this module registers `marl_framework/Mission-v0` for
 `gymnasium.make` and `gymnasium.make_vec`.
 """
 
@@ -41,32 +41,31 @@ _METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": F
 
 
 class MissionVectorEnv(VectorEnv[Array, Array, Array]):
-    """E missions, each one team-controlled environment, in numpy.
+    """E missions in NumPy; one action controls all UAVs of a mission.
 
-    Observations are [E, N, C, X, Y] float32, actions [E, N] integers, rewards [E]. The info holds
-    `action_mask` [E, N, A] int8, the moves that stay on the lattice: UAVs act at once here, and
-    where two choose the same (x, y), the later one flies another allowed action
-    (:class:`~marl_framework.integrations.missions.Missions`).
+    Observations are [E, N, C, X, Y] float32, actions [E, N] integers, rewards [E].
+    `info["action_mask"]`, [E, N, A] int8, allows the moves that stay on the lattice. If two UAVs
+    choose the same (x, y), the later one flies another action (see
+    :class:`~marl_framework.integrations.missions.Missions`).
 
-    All missions are equally long, so they end together. What happens then is `autoreset_mode`:
-    `NEXT_STEP`: the next `step` ignores its actions, starts new missions and rewards 0;
-    `SAME_STEP`: new missions start at once, the last observations are `info["final_obs"]`;
-    `DISABLED`: `reset` starts them, with `options={"reset_mask": [E] bool}` only some. Without a
-    seed, new missions are the next ones of the stream.
+    All missions have the same length and end together. `autoreset_mode` decides what follows:
+    `NEXT_STEP`: the next `step` ignores its actions, starts new missions and returns reward 0;
+    `SAME_STEP`: new missions start at once, and `info["final_obs"]` holds the last observations;
+    `DISABLED`: `reset` starts new missions, or with `options={"reset_mask": [E] bool}` some of
+    them. Without a seed, new missions are the next ones of the sequence.
 
     Args:
-        config: the mission, or a params file.
+        config: configuration or params file.
         num_envs: number of missions E.
-        device: where the missions are computed; a step copies its observations to the host.
+        device: device of the computation; observations are copied to the host.
         split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset(seed=…)`, one number for all missions, counts
-            modulo 2**20.
-        render_mode: "rgb_array": `render` returns a picture [H, W, 3] uint8 of each mission;
-            "human": a window shows the first mission at every step; None.
-        autoreset_mode: of `gymnasium.vector.AutoresetMode`.
+        seed: overrides `environment.seed`; `reset` takes one seed for all missions, modulo 2**20.
+        render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8 of each mission),
+            "human" (a window shows every step of the first mission) or None.
+        autoreset_mode: a `gymnasium.vector.AutoresetMode`.
 
     Raises:
-        ConfigError: the configuration or the render mode is wrong.
+        ConfigError: the configuration or the render mode is invalid.
     """
 
     def __init__(
@@ -94,13 +93,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, Info]:
-        """Start new missions, the first ones of `seed` where it is given.
+        """Start new missions, or the first ones of `seed`.
 
         Raises:
-            ValueError: `seed` is a list, or a `reset_mask` comes with automatic resets.
+            ValueError: `seed` is a list, or `reset_mask` is given with automatic resets.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise ValueError(f"seed {seed!r}: the missions share one seed; give one number")
+            raise ValueError(f"seed {seed!r}: all missions share one seed; give one number")
         mask = (options or {}).get("reset_mask")
         if mask is not None and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
@@ -109,24 +108,23 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             self.missions.seed(int(seed))
         self._restart(mask)
         self._show()
-        return self._seen()
+        return self._observe()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        """Fly one step; see `autoreset_mode` for what follows the last one.
+        """Fly one step; `autoreset_mode` decides what follows the last one.
 
         Raises:
-            ValueError: an action does not exist, or a mission is over and, with `DISABLED`, was
-                not reset.
+            ValueError: an action is invalid, or a mission is over and was not reset (`DISABLED`).
         """
         chosen = np.asarray(actions)
         if not self.action_space.contains(chosen.astype(np.int64)):
             raise ValueError(f"actions {chosen.tolist()} are not in {self.action_space}")
         if self._over.any() and self.autoreset_mode == AutoresetMode.DISABLED:
             over = np.flatnonzero(self._over).tolist()
-            raise ValueError(f"missions {over} are over; call reset() with a reset_mask of them")
+            raise ValueError(f"missions {over} are over; reset() them with a reset_mask")
         if self._over.any():
             self._restart()
-            seen, info = self._seen()
+            observations, info = self._observe()
             rewards = np.zeros(self.num_envs, np.float32)
             terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         else:
@@ -136,14 +134,14 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             rewards, terminated = _numpy(result.reward), _numpy(result.terminated)
             truncated = _numpy(result.truncated)
             self._over = terminated.copy()
-            seen, info = self._seen()
+            observations, info = self._observe()
             if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
-                seen, info = self._renew(seen, info)
+                observations, info = self._restart_now(observations, info)
         self._show()
-        return seen, rewards, terminated, truncated, info
+        return observations, rewards, terminated, truncated, info
 
     def render(self) -> tuple[Array, ...] | None:
-        """Return pictures of all missions in mode "rgb_array"; show the first one in "human"."""
+        """Return images of all missions in mode "rgb_array"; show the first one in "human"."""
         if self.render_mode == "rgb_array":
             return tuple(frame(self.missions, e) for e in range(self.num_envs))
         if self.render_mode == "human":
@@ -159,20 +157,20 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.missions.reset(None if mask is None else torch.as_tensor(mask, device=device))
         self._over[slice(None) if mask is None else np.asarray(mask)] = False
 
-    def _renew(self, last: Array, last_info: Info) -> tuple[Array, Info]:
-        """Start new missions; their info holds what was seen last."""
+    def _restart_now(self, last: Array, last_info: Info) -> tuple[Array, Info]:
+        """Start new missions; return them with the last observations and info of the old ones."""
         self._restart()
-        seen, info = self._seen()
+        observations, info = self._observe()
         final = np.empty(self.num_envs, dtype=object)
         final[:] = list(last)
-        everyone = np.ones(self.num_envs, np.bool_)
-        info |= {"final_obs": final, "_final_obs": everyone}
-        return seen, info | {"final_info": last_info, "_final_info": everyone}
+        every = np.ones(self.num_envs, np.bool_)
+        info |= {"final_obs": final, "_final_obs": every}
+        return observations, info | {"final_info": last_info, "_final_info": every}
 
-    def _seen(self) -> tuple[Array, Info]:
+    def _observe(self) -> tuple[Array, Info]:
         masks = _numpy(self.missions.masks().to(torch.int8))
-        everyone = np.ones(self.num_envs, np.bool_)
-        return _numpy(self.missions.observe()), {"action_mask": masks, "_action_mask": everyone}
+        every = np.ones(self.num_envs, np.bool_)
+        return _numpy(self.missions.observe()), {"action_mask": masks, "_action_mask": every}
 
     def _show(self) -> None:
         if self.render_mode == "human":
@@ -180,13 +178,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
 
 
 class MissionEnv(gymnasium.Env[Array, Array]):
-    """One mission: :class:`MissionVectorEnv` without its first axis; it never resets by itself.
+    """One mission: :class:`MissionVectorEnv` without its first axis and without automatic resets.
 
     Args:
-        config: the mission, or a params file.
-        device: where the mission is computed.
+        config: configuration or params file.
+        device: device of the computation.
         split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset(seed=…)` counts modulo 2**20.
+        seed: overrides `environment.seed`; `reset` takes its seed modulo 2**20.
         render_mode: "rgb_array", "human" or None.
     """
 
@@ -210,21 +208,21 @@ class MissionEnv(gymnasium.Env[Array, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, Info]:
-        """Start the next mission, the first one of `seed` where it is given."""
+        """Start the next mission, or the first one of `seed`."""
         super().reset(seed=seed)
-        seen, info = self._vector.reset(seed=seed)
-        return seen[0], {"action_mask": info["action_mask"][0]}
+        observations, info = self._vector.reset(seed=seed)
+        return observations[0], {"action_mask": info["action_mask"][0]}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        """Fly one step of all UAVs, actions [N]."""
-        seen, rewards, terminated, _, info = self._vector.step(np.asarray(action)[None])
+        """Fly one step of all UAVs with actions [N]."""
+        observations, rewards, terminated, _, info = self._vector.step(np.asarray(action)[None])
         mask = {"action_mask": info["action_mask"][0]}
-        return seen[0], float(rewards[0]), bool(terminated[0]), False, mask
+        return observations[0], float(rewards[0]), bool(terminated[0]), False, mask
 
     def render(self) -> Any:
-        """Return a picture in mode "rgb_array"; show it in mode "human"."""
-        pictures = self._vector.render()
-        return None if pictures is None else pictures[0]
+        """Return an image in mode "rgb_array"; show it in mode "human"."""
+        images = self._vector.render()
+        return None if images is None else images[0]
 
     def close(self) -> None:
         """Close the window of mode "human"."""
@@ -232,7 +230,7 @@ class MissionEnv(gymnasium.Env[Array, Array]):
 
 
 def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:
-    """Return the spaces of one mission's observations and actions."""
+    """Return the observation space and the action space of one mission."""
     n = len(missions.names)
     return (
         Box(LOWEST, HIGHEST, (n, *missions.observation_shape), np.float32),

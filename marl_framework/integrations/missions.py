@@ -1,4 +1,4 @@
-"""E missions whose UAVs all act at once: what every wrapper converts to its library's types."""
+"""E missions whose UAVs act simultaneously: the core of every wrapper."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 
 GROUP = "uavs"
-"""Name of the team where a library groups agents."""
+"""Name of the agent group."""
 LOWEST, HIGHEST = -1.0, 1.0 + 1e-5
-"""Bounds of observations: the budget left falls to -1/budget, area means round to just above 1."""
+"""Bounds of observations: the remaining budget reaches -1/budget, area means round above 1."""
 
 
 class Missions:
-    """Holds the state of E missions and steps it by the core; nothing is read back.
+    """The state of E missions whose UAVs act simultaneously, without transfers to the host.
 
-    The core's UAVs choose in order, each one avoiding the (x, y) that those before it have
-    chosen. Agents that act at once cannot know these, so `masks` holds what is known before
-    anyone chooses, the moves that stay on the lattice, and `step` asks the core's order again:
-    a UAV flies the action it was given where the core allows it after the UAVs before it, else
-    the allowed action of highest index. Actions chosen by `environment.lattice.choose_in_order`
-    are flown as they are.
+    In a MissionEnvironment the UAVs choose one after the other and avoid each other's
+    destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
+    excludes moves off the lattice, and `step` resolves conflicts in the UAVs' order: a UAV whose
+    destination is taken flies the allowed action with the highest index instead. Actions from
+    `environment.lattice.choose_in_order` never conflict.
 
     Args:
-        config: the mission, or a params file as `load_config` takes it.
+        config: configuration, or a params file as for `load_config`.
         num_envs: number of missions E.
-        device: where everything lives.
+        device: device of all tensors.
         split: `training`, `validation` or `test`.
         seed: overrides `environment.seed`.
 
     Attributes:
-        names: of the UAVs, in the order in which they choose.
+        names: names of the UAVs, in the order in which conflicts are resolved.
     """
 
     def __init__(
@@ -63,35 +62,35 @@ class Missions:
 
     @property
     def state(self) -> MissionState:
-        """The missions as they stand.
+        """The current state of the missions.
 
         Raises:
             RuntimeError: `reset` was never called.
         """
         if self._state is None:
-            raise RuntimeError("call reset() before anything else")
+            raise RuntimeError("no mission has started; call reset() first")
         return self._state
 
     def seed(self, seed: int) -> None:
-        """Start the stream of draws anew; seeds count modulo 2**20, as many as the core has."""
+        """Restart the sequence of missions with `seed` modulo 2**20."""
         number = split_seed(seed % MAX_SEED, self._split)
         self.environment.generator.manual_seed(number)
 
     def reset(self, mask: Tensor | None = None) -> None:
-        """Start new missions, those of `mask` [E] bool; all of them without it."""
+        """Start new missions where `mask` [E] bool is True; without a mask, start all."""
         draws = self.environment.draw_reset()
         self._state = self.environment.reset(draws, self._state, mask)
 
     def observe(self) -> Tensor:
-        """Return what each UAV knows: [E, N, C, X, Y] float32."""
+        """Return the observation of each UAV, [E, N, C, X, Y] float32."""
         return self.builder.actor(self.state)
 
     def team(self) -> Tensor:
-        """Return what is known of the whole team: [E, C_s, X, Y] float32."""
+        """Return the state of the whole team, [E, C_s, X, Y] float32."""
         return self.builder.team(self.state)
 
     def masks(self) -> Tensor:
-        """Return the actions that stay on the lattice: [E, N, A] bool, True = allowed."""
+        """Return the mask of the actions that stay on the lattice, [E, N, A] bool."""
         return self.environment.lattice.boundary_mask(self.state.positions)
 
     def step(self, actions: Tensor) -> StepResult:
@@ -104,7 +103,7 @@ class Missions:
         return self.environment.step(self.state, self.settle(actions), draws)
 
     def settle(self, actions: Tensor) -> Tensor:
-        """Return what is flown when the UAVs ask for `actions` [E, N]; see the class."""
+        """Return the actions flown after conflicts in `actions` [E, N] are resolved."""
 
         def choose(i: int, mask: Tensor) -> Tensor:
             wanted = actions[:, i]

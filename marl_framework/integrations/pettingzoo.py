@@ -1,4 +1,4 @@
-"""PettingZoo: one mission as a parallel environment.
+"""PettingZoo: a mission as a parallel environment.
 
 Needs the extra `pettingzoo`.
 """
@@ -32,30 +32,30 @@ except ModuleNotFoundError as error:
 __all__ = ["MissionParallelEnv"]
 
 Array = np.ndarray[Any, Any]
-Seen = dict[str, Array]
+AgentObservation = dict[str, Array]
 
 
-class MissionParallelEnv(ParallelEnv[str, Seen, int]):
-    """One mission with the agents `uav_0` … `uav_{N-1}`, in numpy.
+class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
+    """One mission with the agents `uav_0` … `uav_{N-1}`, in NumPy.
 
-    An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`. The mask holds
-    the moves that stay on the lattice: all agents act at once here, and where two choose the same
-    (x, y), the later one flies another allowed action
-    (:class:`~marl_framework.integrations.missions.Missions`). All agents get the team's reward.
+    An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`; the mask
+    allows the moves that stay on the lattice. If two agents choose the same (x, y), the later one
+    flies another action (see :class:`~marl_framework.integrations.missions.Missions`). All agents
+    receive the team's reward.
 
-    It never resets by itself: with the last move all agents terminate and `agents` is empty
-    until `reset`. Without a seed, `reset` goes on to the next mission of the stream.
+    All agents terminate with the last move; `agents` is then empty until `reset`. Without a seed,
+    `reset` starts the next mission of the sequence.
 
     Args:
-        config: the mission, or a params file.
-        device: where the mission is computed; a step copies its observations to the host.
+        config: configuration or params file.
+        device: device of the computation; observations are copied to the host.
         split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset(seed=…)` counts modulo 2**20.
-        render_mode: "rgb_array": `render` returns a picture [H, W, 3] uint8; "human": a window
-            shows every step; None.
+        seed: overrides `environment.seed`; `reset` takes its seed modulo 2**20.
+        render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8), "human" (a window
+            shows every step) or None.
 
     Raises:
-        ConfigError: the configuration or the render mode is wrong.
+        ConfigError: the configuration or the render mode is invalid.
     """
 
     def __init__(
@@ -89,54 +89,54 @@ class MissionParallelEnv(ParallelEnv[str, Seen, int]):
         self._window = Window()
 
     def observation_space(self, agent: str) -> Dict:
-        """Return the space of an agent's observations, always the same object."""
+        """Return the observation space of an agent, always the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Discrete:
-        """Return the space of an agent's actions, always the same object."""
+        """Return the action space of an agent, always the same object."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Seen], dict[str, dict[str, Any]]]:
-        """Start the next mission, the first one of `seed` where it is given."""
+    ) -> tuple[dict[str, AgentObservation], dict[str, dict[str, Any]]]:
+        """Start the next mission, or the first one of `seed`."""
         if seed is not None:
             self.missions.seed(seed)
         self.missions.reset()
         self.agents = list(self.possible_agents)
         self._show()
-        return self._seen(), {name: {} for name in self.agents}
+        return self._observations(), {name: {} for name in self.agents}
 
     def step(
         self, actions: dict[str, int]
     ) -> tuple[
-        dict[str, Seen], dict[str, float], dict[str, bool], dict[str, bool],
+        dict[str, AgentObservation], dict[str, float], dict[str, bool], dict[str, bool],
         dict[str, dict[str, Any]],
     ]:  # fmt: skip
-        """Fly one step; after the last one there are no agents and nothing happens.
+        """Fly one step; return empty dictionaries if the mission is over.
 
         Raises:
-            ValueError: an agent has no action, or one that does not exist.
+            ValueError: an agent's action is missing or invalid.
         """
         names = self.agents
         if not names:
             return {}, {}, {}, {}, {}
         missing = [name for name in names if name not in actions]
         if missing:
-            raise ValueError(f"no action of {', '.join(missing)}; every agent must act")
+            raise ValueError(f"actions: {', '.join(missing)} missing; every agent must act")
         chosen = [int(actions[name]) for name in names]
         if not all(0 <= action < self.missions.num_actions for action in chosen):
             last = self.missions.num_actions - 1
-            raise ValueError(f"actions {chosen} of {', '.join(names)} must lie in 0 … {last}")
+            raise ValueError(f"actions {chosen} of {', '.join(names)}: each must be 0 to {last}")
         device = self.missions.environment.device
         result = self.missions.step(torch.tensor([chosen], device=device))
         over = bool(result.terminated[0])
-        seen, reward = self._seen(), float(result.reward[0])
+        observations, reward = self._observations(), float(result.reward[0])
         if over:
             self.agents = []
         self._show()
         return (
-            seen,
+            observations,
             dict.fromkeys(names, reward),
             dict.fromkeys(names, over),
             dict.fromkeys(names, False),
@@ -144,17 +144,17 @@ class MissionParallelEnv(ParallelEnv[str, Seen, int]):
         )
 
     def state(self) -> Array:
-        """Return what is known of the whole team, [C_s, X, Y] float32."""
+        """Return the state of the whole team, [C_s, X, Y] float32."""
         return _numpy(self.missions.team()[0])
 
     def render(self) -> Array | None:
-        """Return a picture [H, W, 3] uint8 in mode "rgb_array"; show it in mode "human"."""
+        """Return an image [H, W, 3] uint8 in mode "rgb_array"; show it in mode "human"."""
         if self.render_mode is None:
             return None
-        picture = frame(self.missions, 0)
+        image = frame(self.missions, 0)
         if self.render_mode == "rgb_array":
-            return picture
-        self._window.show(picture)
+            return image
+        self._window.show(image)
         return None
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class MissionParallelEnv(ParallelEnv[str, Seen, int]):
         if self.render_mode == "human":
             self.render()
 
-    def _seen(self) -> dict[str, Seen]:
+    def _observations(self) -> dict[str, AgentObservation]:
         maps = _numpy(self.missions.observe()[0])
         masks = _numpy(self.missions.masks()[0].to(torch.int8))
         return {

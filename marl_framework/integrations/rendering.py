@@ -76,15 +76,15 @@ class Window:
     def __init__(self) -> None:
         self._image: Any = None
 
-    def show(self, picture: np.ndarray[Any, Any]) -> None:
+    def show(self, image: np.ndarray[Any, Any]) -> None:
         """Show an image [H, W, 3], in a new window on the first call."""
         from matplotlib import pyplot  # not imported without a window
 
         if self._image is None:
-            height, width = picture.shape[:2]
+            height, width = image.shape[:2]
             figure = pyplot.figure("missions", figsize=(width / _DPI, height / _DPI), dpi=_DPI)
-            self._image = figure.figimage(picture)
-        self._image.set_data(picture)
+            self._image = figure.figimage(image)
+        self._image.set_data(image)
         pyplot.pause(1 / FRAMES_PER_SECOND)
 
     def close(self) -> None:

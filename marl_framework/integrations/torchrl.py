@@ -1,4 +1,4 @@
-"""TorchRL: the missions as a batched environment, and COMA as a loss.
+"""TorchRL: missions as a batched environment, and COMA as a loss.
 
 Needs the extra `torchrl`.
 """
@@ -28,29 +28,30 @@ __all__ = ["COMALoss", "CounterfactualCritic", "MissionEnv"]
 class MissionEnv(EnvBase):
     """E missions as a TorchRL environment with batch size [E]; all tensors stay on the device.
 
-    The team is one group, `uavs`; entries below it have the N UAVs as second axis:
+    The team is one group, `uavs`, with the N UAVs as second axis:
 
-    - `("uavs", "observation")` [E, N, C, X, Y] float32, the channels of the params file;
-    - `("uavs", "action_mask")` [E, N, A] bool, the moves that stay on the lattice: UAVs act at
-      once here, and where two choose the same (x, y), the later one flies another allowed
-      action (:class:`~marl_framework.integrations.missions.Missions`);
-    - `("uavs", "action")` [E, N] int64 and `("uavs", "reward")` [E, N, 1], the team's for each;
-    - `"state"` [E, C_s, X, Y] with `with_state`, what is known of the whole team;
-    - `"done"`, `"terminated"`, `"truncated"` [E, 1]; missions end by their budget, never truncated.
+    - `("uavs", "observation")` [E, N, C, X, Y] float32, with the channels of the params file;
+    - `("uavs", "action_mask")` [E, N, A] bool allows the moves that stay on the lattice. If two
+      UAVs choose the same (x, y), the later one flies another action (see
+      :class:`~marl_framework.integrations.missions.Missions`);
+    - `("uavs", "action")` [E, N] int64;
+    - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
+    - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;
+    - `"done"`, `"terminated"`, `"truncated"` [E, 1]; missions terminate and are never truncated.
 
-    `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` do, by the `_reset`
-    entry: missions that are done start anew, the others keep every bit.
+    `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` reset the missions that
+    are done with a `_reset` entry; the other missions do not change.
 
     Args:
-        config: the mission, or a params file.
+        config: configuration or params file.
         num_envs: number of missions E.
-        device: where everything lives.
+        device: device of all tensors.
         split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `set_seed` counts modulo 2**20.
+        seed: overrides `environment.seed`; `set_seed` takes its seed modulo 2**20.
         with_state: add `"state"`.
 
     Attributes:
-        missions: the core behind it.
+        missions: the missions in the types of this library.
         group_map: `{"uavs": ["uav_0", …]}`.
     """
 
@@ -98,20 +99,20 @@ class MissionEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self.missions.reset(None if mask is None else mask.view(self.batch_size))
-        return self._seen()
+        return self._observe()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         result = self.missions.step(tensordict.get((GROUP, "action")))
         reward = result.reward.view(-1, 1, 1).expand(-1, len(self.agent_names), 1).clone()
         terminated = result.terminated.unsqueeze(-1)
-        out = self._seen()
+        out = self._observe()
         out.set((GROUP, "reward"), reward)
         out.set("done", terminated)
         out.set("terminated", terminated.clone())
         out.set("truncated", result.truncated.unsqueeze(-1))
         return out
 
-    def _seen(self) -> TensorDict:
+    def _observe(self) -> TensorDict:
         missions, lead = self.missions, self.batch_size
         team = {"observation": missions.observe(), "action_mask": missions.masks()}
         entries: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Planners: who decides where the UAVs fly."""
+"""Planners: they choose the actions of the UAVs."""
 
 from marl_framework.planners.coverage import CoveragePlanner
 from marl_framework.planners.information_gain import InformationGainPlanner

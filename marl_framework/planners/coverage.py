@@ -1,4 +1,4 @@
-"""Coverage: the team mows the area in lanes at one altitude, whatever it sees."""
+"""Coverage: the team flies a lawnmower pattern at one altitude, regardless of its readings."""
 
 from __future__ import annotations
 
@@ -16,51 +16,52 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 
-_FAR = 2**62
+_MASKED_COST = 2**62
 
 
 @dataclass(frozen=True)
 class _Lanes:
-    """One way over the area, cut into a piece for each UAV; pieces G = N, padded to L points."""
+    """One path over the area, cut into G = N pieces that are padded to L points."""
 
     points: Tensor
     """Lattice indices (x, y) along each piece, [G, L, 2] int64."""
     length: Tensor
-    """Points of each piece, [G] int64."""
+    """Number of points of each piece, [G] int64."""
     area: Tensor
-    """Cells in view at the points before each point, summed along the piece, [G, L + 1]."""
+    """Total number of cells in view at all points before each point, [G, L + 1] float64."""
 
 
 @dataclass
 class _Plan:
-    """What each UAV flies, [E, N] int64 each."""
+    """Each UAV's part of the path, [E, N] int64 each."""
 
     piece: Tensor
+    """Index of the piece."""
     entry: Tensor
-    """Point of the piece it begins at."""
+    """Point of the piece where the UAV starts."""
     direction: Tensor
-    """+1 or −1 along the piece; turned round once at its end, for what lies behind the entry."""
+    """+1 or −1 along the piece; at its end the UAV turns to fly the points before the entry."""
     progress: Tensor
-    """Points reached so far; counts on after the last one, and the piece is flown again."""
+    """Number of points reached; after the last point the UAV repeats the piece."""
 
 
 class CoveragePlanner:
     """Flies a boustrophedon path over the lattice at `experiment.baselines.coverage.altitude`.
 
-    Lanes lie as far apart as the footprint leaves no gap between them, the first and the last
-    one far from the edge where the footprint reaches it. One path along all lanes is cut into a
-    piece of equal length for each UAV. At the start each UAV gets a piece and the point to begin
-    at, so that as much as possible is seen in the moves that are left; it changes altitude
-    first, then flies there. Action sets without up and down stay at the starting altitude.
+    The lanes are as far apart, and as far from the border, as the footprint allows without gaps.
+    The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
+    UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
+    moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
+    stay at the starting altitude.
 
-    The planner remembers its missions: it flies one batch at a time, from the start.
+    The planner stores the plans of one batch of missions, which it must fly from the start.
 
     Args:
-        config: the missions.
-        lattice: tells which actions are allowed, and where they lead.
+        config: configuration of the missions.
+        lattice: determines the allowed actions and their destinations.
 
     Raises:
-        ConfigError: the altitude is not one of the lattice.
+        ConfigError: the lattice does not have the altitude.
     """
 
     name = "coverage"
@@ -82,25 +83,26 @@ class CoveragePlanner:
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        plan = self._remembered(state)
+        plan = self._current_plan(state)
         target = self._target(plan)
         reached = self._steps(state.positions, target) == 0
         plan.progress += reached
         target = self._target(plan)
         goals = self._lattice.destinations(state.positions)
-        number = torch.arange(self._lattice.num_actions, device=goals.device)
+        actions = torch.arange(self._lattice.num_actions, device=goals.device)
 
         def choose(i: int, mask: Tensor) -> Tensor:
             offset = (goals[:, i] - target[:, i].unsqueeze(1)).abs()
-            # The shortest way; of equally short ones first to the altitude, then straight.
+            # Minimise the remaining moves, then the altitude error, then the planar distance.
             cost = self._length(offset) * 1000 + offset[..., 2] * self._climbs
             cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
-            return (cost + _shuffled(state.t, i, number)).masked_fill(~mask, _FAR).argmin(-1)
+            cost = cost + _tie_breaker(state.t, i, actions)
+            return cost.masked_fill(~mask, _MASKED_COST).argmin(-1)
 
         return Decision(*self._lattice.choose_in_order(state.positions, choose))
 
-    def _remembered(self, state: MissionState) -> _Plan:
-        """Return the plans, new ones for missions at their start."""
+    def _current_plan(self, state: MissionState) -> _Plan:
+        """Return the plans, with new ones for missions at their start."""
         new = self._new_plan(state)
         old = self._plan
         if old is not None and old.piece.shape == new.piece.shape:
@@ -111,7 +113,7 @@ class CoveragePlanner:
         return new
 
     def _target(self, plan: _Plan) -> Tensor:
-        """Return the lattice positions [E, N, 3] that the UAVs fly to."""
+        """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
         length = self._lanes.length[plan.piece]
         step = plan.progress % length
         ahead = torch.where(plan.direction > 0, length - plan.entry, plan.entry + 1)
@@ -121,7 +123,7 @@ class CoveragePlanner:
         return torch.cat((planar, torch.full_like(planar[..., :1], self._level)), dim=-1)
 
     def _steps(self, start: Tensor, goal: Tensor) -> Tensor:
-        """Return the moves between lattice positions [..., 3]."""
+        """Return the number of moves between lattice positions [..., 3]."""
         return self._length((goal - start).abs())
 
     def _length(self, offset: Tensor) -> Tensor:
@@ -129,24 +131,24 @@ class CoveragePlanner:
         return offset.amax(-1) if self._diagonal else offset.sum(-1)
 
     def _new_plan(self, state: MissionState) -> _Plan:
-        """Plan from where the UAVs are: what each can see of each piece, then who flies what."""
+        """Assign pieces, entries and directions by the cells that each UAV can observe."""
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
         travel = self._steps(state.positions[:, :, None, None], points)  # [E, N, G, L]
         left = (self._moves - state.t).view(-1, 1, 1, 1) - travel
-        seen = torch.stack([self._seen(points, left, way) for way in (1, -1)], dim=-1)
-        best = seen.flatten(-2).max(-1)
+        cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
+        best = cells.flatten(-2).max(-1)
         piece = _assign(best.values)
         choice = best.indices.gather(2, piece.unsqueeze(2)).squeeze(2)
         return _Plan(piece, choice // 2, 1 - 2 * (choice % 2), torch.zeros_like(piece))
 
-    def _seen(self, points: Tensor, left: Tensor, way: int) -> Tensor:
-        """Return the cells seen from each entry on, in direction `way`: [E, N, G, L].
+    def _cells_in_view(self, points: Tensor, left: Tensor, way: int) -> Tensor:
+        """Return the number of cells observed from each entry in direction `way`, [E, N, G, L].
 
         Args:
-            points: [G, L, 3].
-            left: moves left at the entry, negative where it is out of reach, [E, N, G, L].
+            points: lattice positions along the pieces, [G, L, 3].
+            left: moves left at each entry, negative if it is out of reach, [E, N, G, L].
             way: +1 or −1.
         """
         lanes = self._lanes
@@ -170,7 +172,7 @@ class CoveragePlanner:
 
 
 def make(environment: MissionEnvironment) -> CoveragePlanner:
-    """Return the planner for an environment."""
+    """Create the planner for an environment."""
     return CoveragePlanner(environment.config, environment.lattice)
 
 
@@ -187,11 +189,11 @@ def _level(config: Config) -> int:
 
 
 def _lanes(low: list[int], high: list[int]) -> list[int]:
-    """Return as few lattice indices as see all cells of an axis that any index sees.
+    """Return the fewest lattice indices that cover all cells in view from any index of an axis.
 
     Args:
-        low: first cell in view from each index, not falling.
-        high: one past the last.
+        low: first cell in view from each index, non-decreasing.
+        high: one past the last cell in view.
     """
     lanes = [max(k for k in range(len(low)) if low[k] == low[0])]
     while high[lanes[-1]] < high[-1]:
@@ -201,10 +203,10 @@ def _lanes(low: list[int], high: list[int]) -> list[int]:
 
 
 def _boustrophedon(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
-    """Return lattice points one move apart, to and fro between the outer columns, row by row."""
+    """Return adjacent lattice points along the rows, back and forth between the outer columns."""
     path: list[tuple[int, int]] = []
     for number, x in enumerate(rows):
-        if path:  # from lane to lane
+        if path:  # connect the lanes
             path += [(between, path[-1][1]) for between in range(path[-1][0] + 1, x)]
         lane = [(x, y) for y in range(cols[0], cols[-1] + 1)]
         path += lane if number % 2 == 0 else lane[::-1]
@@ -214,8 +216,8 @@ def _boustrophedon(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
 def _cut(
     path: list[tuple[int, int]], widths: list[list[int]], pieces: int, device: torch.device
 ) -> _Lanes:
-    """Cut a path into pieces whose lengths differ by one at most; none is empty."""
-    if len(path) < pieces:  # more UAVs than points: some share one, and take turns
+    """Cut a path into non-empty pieces whose lengths differ by at most one."""
+    if len(path) < pieces:  # more UAVs than points: some share a point
         path = [path[k % len(path)] for k in range(pieces)]
     cuts = [len(path) * g // pieces for g in range(pieces + 1)]
     parts = [path[a:b] for a, b in pairwise(cuts)]
@@ -228,19 +230,19 @@ def _cut(
     return _Lanes(points.to(device), length.to(device), total.to(device))
 
 
-def _shuffled(t: Tensor, i: int, actions: Tensor) -> Tensor:
-    """Return an order of equally good actions that looks random, [E, A] in 0 … 999.
+def _tie_breaker(t: Tensor, i: int, actions: Tensor) -> Tensor:
+    """Return a pseudo-random cost of each action, [E, A] in 0 … 999.
 
-    A UAV that is in the way of another and always steps aside alike could be so for good.
+    Fixed costs could make two UAVs block each other forever.
     """
-    mixed = t.unsqueeze(1) * 7_919 + actions * 104_729 + i * 1_299_709 + 1
-    return (mixed * 2_654_435_761 % 2**32 >> 13) % 1000
+    hashed = t.unsqueeze(1) * 7_919 + actions * 104_729 + i * 1_299_709 + 1
+    return (hashed * 2_654_435_761 % 2**32 >> 13) % 1000
 
 
 def _assign(value: Tensor) -> Tensor:
-    """Give each UAV a piece of its own, the most valuable pair first: [E, N] of [E, N, N]."""
+    """Assign each UAV its own piece greedily by value [E, N, N]; return the pieces, [E, N]."""
     e, n, _ = value.shape
-    open_pairs = value.clone()
+    open_pairs = value
     pieces = torch.zeros(e, n, dtype=torch.int64, device=value.device)
     ids = torch.arange(n, device=value.device)
     for _ in range(n):

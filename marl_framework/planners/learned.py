@@ -1,4 +1,4 @@
-"""The trained team behind the planner interface."""
+"""The trained team as a planner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_framework.planners.protocol import Decision
 
 
 class ActorObserver(Protocol):
-    """Sees for the actor; the ObservationBuilder is one."""
+    """Builds the actor's observations, as an ObservationBuilder does."""
 
     def actor(self, state: MissionState) -> Tensor:
         """Return observations [E, N, C, X, Y]."""
@@ -27,9 +27,9 @@ class LearnedPlanner:
 
     Args:
         act: maps observations [E, N, C, X, Y] to logits [E, N, A]; an algorithm's `act`.
-        builder: makes the actor's observations.
-        lattice: tells which actions are allowed.
-        greedy: take the most probable allowed action; otherwise draw from the softmax over
+        builder: builds the actor's observations.
+        lattice: determines the allowed actions.
+        greedy: take the most probable allowed action; otherwise sample from the softmax over
             the allowed actions.
     """
 

@@ -1,4 +1,4 @@
-"""The trained team as one graph of tensors, to be flown without this library."""
+"""Trained teams as self-contained modules for export."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.observations.builder import ObservationBuilder
 
-_EVERYWHERE = 1e9  # [m]; JSON has no infinity
+_UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
 
 
 class PortableActor(nn.Module):
-    """The actor with its mask.
+    """The actor with action masking.
 
     Args:
-        actor: maps [B, C_a, X, Y] to logits [B, A].
+        actor: maps observations [B, C_a, X, Y] to logits [B, A].
     """
 
     inputs = ("observation", "mask")
@@ -37,15 +37,15 @@ class PortableActor(nn.Module):
         """Return the policy [B, A] float32, 0 where masked.
 
         Args:
-            observation: [B, C_a, X, Y] float32, of any UAVs.
-            mask: [B, A] bool, True = allowed; at least one action is.
+            observation: one observation per UAV, [B, C_a, X, Y] float32.
+            mask: allowed actions, at least one per UAV, [B, A] bool.
         """
         return policy_probabilities(self.actor(observation), mask, 0.0)
 
 
 @dataclass
-class _Seen:
-    """What the observation builder reads of a mission."""
+class _BuilderInput:
+    """The part of a mission's state that the observation builder reads."""
 
     positions: Tensor
     t: Tensor
@@ -56,15 +56,14 @@ class _Seen:
 
 
 class PortableTeam(nn.Module):
-    """The actor with its observations and masks inside: from maps to actions.
+    """The actor with its observations and masks: maps go in, actions come out.
 
-    The UAVs choose in order, each the most probable of the actions that are left to it, as
-    `LearnedPlanner` does.
+    The UAVs choose in order, each its most probable allowed action, as with `LearnedPlanner`.
 
     Args:
-        actor: maps [B, C_a, X, Y] to logits [B, A].
-        config: the mission; lattice, camera and team size are fixed by it.
-        device: where the actor is.
+        actor: maps observations [B, C_a, X, Y] to logits [B, A].
+        config: configuration of the mission; fixes lattice, camera and team size.
+        device: device of the actor.
     """
 
     inputs = ("positions", "t", "heard", "beliefs", "readings")
@@ -81,18 +80,18 @@ class PortableTeam(nn.Module):
     def forward(
         self, positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return actions [E, N] int64 and the policy they are taken from, [E, N, A] float32.
+        """Return the actions [E, N] int64 and the policy [E, N, A] float32.
 
         Args:
             positions: lattice indices (x, y, z), [E, N, 3] int64.
-            t: moves made so far, [E] int64.
-            heard: who hears whom, itself included, [E, N, N] bool.
-            beliefs: P(region of interest) as each UAV knows it, [E, N, R, C] float32.
-            readings: latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
-                +1, -1, and 0 outside the footprint.
+            t: number of moves made, [E] int64.
+            heard: [e, i, j] is True if UAV i hears UAV j or i = j, [E, N, N] bool.
+            beliefs: P(region of interest) in each UAV's map, [E, N, R, C] float32.
+            readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
+                footprint, [E, N, K_x, K_y] int8.
         """
         tiles = self._camera.tile_weights(positions)
-        seen = _Seen(
+        state = _BuilderInput(
             positions=positions,
             t=t,
             heard=heard,
@@ -100,7 +99,7 @@ class PortableTeam(nn.Module):
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
         )
-        observation = self._builder.actor(seen)
+        observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
 
         def choose(i: int, mask: Tensor) -> Tensor:
@@ -111,10 +110,10 @@ class PortableTeam(nn.Module):
 
 
 def mission_facts(config: Config) -> dict[str, Any]:
-    """Return what it takes to fly the mission without this library, as plain data.
+    """Return the data needed to fly the mission without this library, in plain types.
 
-    `rows[x][z]` and `cols[y][z]` tell what a UAV sees along each axis at a lattice index and an
-    altitude index: first cell of the footprint, one past its last, first cell of the window.
+    `rows[x][z]` and `cols[y][z]` hold, for a lattice index and an altitude index, the footprint's
+    first cell, one past its last cell, and the first cell of its window along each axis.
     """
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
     x, y, z = lattice.shape
@@ -137,6 +136,6 @@ def mission_facts(config: Config) -> dict[str, Any]:
         "miss": camera.error_rates[:, 0].tolist(),
         "false_alarm": camera.error_rates[:, 1].tolist(),
         "prior": config.mapping.prior,
-        "communication_range": min(config.experiment.uav.communication_range, _EVERYWHERE),
+        "communication_range": min(config.experiment.uav.communication_range, _UNLIMITED_RANGE),
         "channels": list(config.observation.actor_channels),
     }

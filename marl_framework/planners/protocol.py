@@ -1,4 +1,4 @@
-"""What every planner offers: the same interface for trained and classical ones."""
+"""Common interface of trained and classical planners."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ from marl_framework.mission.state import MissionState
 
 
 class Decision(NamedTuple):
-    """What a planner decided for every UAV."""
+    """Actions of all UAVs, and how the planner chose them."""
 
     actions: Tensor
-    """[E, N] int64."""
+    """Chosen actions, [E, N] int64."""
     masks: Tensor
-    """Which actions were allowed when each UAV chose, [E, N, A] bool."""
+    """Actions that were allowed when each UAV chose, [E, N, A] bool."""
     probabilities: Tensor | None = None
-    """Of a planner that draws: the policy it drew from, [E, N, A]."""
+    """Policy, if the planner has one, [E, N, A]."""
     scores: Tensor | None = None
-    """Of a planner that compares actions: what it thinks of each, [E, N, A]; 0 where masked."""
+    """Scores of the actions, if the planner ranks them, [E, N, A]; 0 where masked."""
 
 
 class Planner(Protocol):
-    """Chooses the next action of every UAV in a batch of missions.
-
-    Attributes:
-        name: how tables, files and figures call the planner.
-    """
+    """Chooses the next action of every UAV in a batch of missions."""
 
     name: str
+    """Name in tables, files and figures."""
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV.
 
         Args:
-            state: E missions of N UAVs; it is read, never changed.
-            generator: source of the planner's own randomness, on the state's device.
+            state: E missions of N UAVs; a planner must not change it.
+            generator: generator of the planner's random choices, on the state's device.
         """
         ...

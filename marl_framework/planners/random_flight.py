@@ -1,4 +1,4 @@
-"""Random flight: the planner that every other one has to beat."""
+"""Random flight, the weakest baseline."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RandomPlanner:
 
         def choose(_: int, mask: Tensor) -> Tensor:
             draws = torch.rand(mask.shape, generator=generator, device=mask.device)
-            # The largest of independent uniform draws is any of the allowed actions alike.
+            # The argmax of independent uniform draws is uniform over the allowed actions.
             return draws.masked_fill(~mask, -1).argmax(-1)
 
         return Decision(*self._lattice.choose_in_order(state.positions, choose))
 
 
 def make(environment: MissionEnvironment) -> RandomPlanner:
-    """Return the planner for an environment."""
+    """Create the planner for an environment."""
     return RandomPlanner(environment.lattice)

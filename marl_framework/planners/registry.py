@@ -1,4 +1,4 @@
-"""How the command lines and params files choose a planner."""
+"""Creates planners by their names on command lines and in params files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from marl_framework.planners.team import Checkpoint, trained_team
 
 LEARNED = "learned"
 NAMES = (LEARNED, *PLANNERS)
-"""Planners that come with the library."""
+"""Built-in planners."""
 
 
 def make_planner(
@@ -27,21 +27,21 @@ def make_planner(
     checkpoint: Checkpoint | None = None,
     greedy: bool = True,
 ) -> Planner:
-    """Return a planner.
+    """Create a planner.
 
     Args:
-        name: of `NAMES`, or the dotted path of a user's own; that is called with the
-            environment.
-        environment: that it will fly in.
-        checkpoint: of the trained team, for `learned`.
-        greedy: the trained team takes its best actions, and does not draw them.
+        name: one of `NAMES`, or the dotted path of a callable that takes the environment and
+            returns a planner.
+        environment: environment to fly in.
+        checkpoint: trained team, for `learned`.
+        greedy: the trained team takes its most probable actions instead of sampling.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the planner cannot be created.
     """
     if name == LEARNED:
         if checkpoint is None:
-            raise ConfigError("--policies learned: give the trained team with --checkpoint")
+            raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
         config, lattice = environment.config, environment.lattice
         team = trained_team(config, checkpoint, environment.device)
         builder = ObservationBuilder(config, lattice, environment.camera)
@@ -51,12 +51,12 @@ def make_planner(
     if not (
         isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
     ):
-        raise ConfigError(f"planner: {name}: a planner has name and act(state, generator)")
-    return planner if name in PLANNERS else _Checked(name, planner, environment.lattice)
+        raise ConfigError(f"planner: {name}: it must have name and act(state, generator)")
+    return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
 
-class _Checked:
-    """Takes a user's planner at its word, once that is checked; a plain tuple will do."""
+class _CheckedPlanner:
+    """Checks the decisions of a user's planner; a plain tuple will do."""
 
     def __init__(self, path: str, planner: Planner, lattice: Lattice) -> None:
         self._path, self._planner, self._lattice = path, planner, lattice

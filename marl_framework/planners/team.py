@@ -1,4 +1,4 @@
-"""A trained team: its checkpoint, the missions it can fly, its policy."""
+"""Trained teams: find a checkpoint, configure its missions, load its networks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
@@ -16,26 +15,27 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
+    former_keys_allowed,
     load_config,
     resolve_config_path,
 )
 from marl_framework.config.model import Config
-from marl_framework.runs.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, misfit
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint file and what it holds."""
+    """A checkpoint file and its content."""
 
     path: Path
     payload: Mapping[str, Any]
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """Read a checkpoint file, or the best one, else the last, of a run folder.
+    """Read a checkpoint file, or the best or else the last checkpoint of a run folder.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: there is no checkpoint, or it cannot be read.
     """
     path = Path(name)
     if path.is_dir():
@@ -43,7 +43,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         found = [file for file in candidates if file.is_file()]
         if not found:
             raise ConfigError(
-                f"--checkpoint {name}: the folder holds neither checkpoints/best.pt nor "
+                f"--checkpoint {name}: the folder has neither checkpoints/best.pt nor "
                 "checkpoints/last.pt; give a run folder or a checkpoint file"
             )
         path = found[0]
@@ -53,27 +53,28 @@ def find_checkpoint(name: str) -> Checkpoint:
 def mission_config(
     file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | None
 ) -> Config:
-    """Return the missions' configuration, with the inputs and widths of the trained networks.
+    """Return the configuration of the missions, with observation and networks of the checkpoint.
 
     Args:
-        file: params file; None for the configuration of the checkpoint.
-        overrides: `section.key=value` each; they win over file and checkpoint.
-        checkpoint: of the trained team, if it flies.
+        file: params file; None for the configuration in the checkpoint.
+        overrides: `section.key=value` each; they take precedence over file and checkpoint.
+        checkpoint: trained team, if one flies.
 
     Raises:
-        ConfigError: one line that names the file, the key, and what is right.
+        ConfigError: the configuration is missing or invalid.
     """
     if checkpoint is None:
         if file is None:
-            raise ConfigError("--config: give a params file, or a team with --checkpoint")
+            raise ConfigError("--config: give a params file, or a trained team with --checkpoint")
         return load_config(resolve_config_path(file), overrides)
     source = f"configuration in checkpoint {checkpoint.path}"
     saved = checkpoint.payload.get("config")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
+    with former_keys_allowed():
+        trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
-        return config_from_dict(saved, source, overrides)
-    trained = config_to_dict(config_from_dict(saved, source))
+        return config_from_dict(trained, source, overrides)
     path = resolve_config_path(file)
     flown = config_to_dict(load_config(path, overrides))
     flown["observation"] = trained["observation"]
@@ -83,29 +84,20 @@ def mission_config(
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:
-    """Return an algorithm whose actor is the trained one; other networks are new.
+    """Return an algorithm with the trained actor; its other networks are untrained.
 
     Raises:
-        ConfigError: the checkpoint's actor does not fit the configuration; says where.
+        ConfigError: the checkpoint's actor does not fit the configuration.
     """
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.payload.get("actor")
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
-    ours = {name: _shape(value) for name, value in actor.state_dict().items()}
-    theirs = {str(name): _shape(value) for name, value in saved.items()}
-    for name in ours | theirs:
-        if ours.get(name) != theirs.get(name):
-            raise ConfigError(
-                f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {name} "
-                f"is {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here; keep "
-                "lattice, num_actions, observation and networks.actor as they were in training"
-            )
+    where = misfit(actor.state_dict(), saved)
+    if where is not None:
+        raise ConfigError(
+            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
+            "keep lattice, num_actions, observation and networks.actor as they were in training"
+        )
     actor.load_state_dict(dict(saved))
     return team
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"

@@ -1,1 +1,1 @@
-"""What lies on disk: run folders, checkpoints, the history of runs."""
+"""Files of runs: run folders, checkpoints and the history of earlier runs."""

@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole or not at all, and read without running code."""
+"""Checkpoint files: written atomically, verified by checksum, and read without running code."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
-__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "save_checkpoint"]
+__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "misfit", "save_checkpoint"]
 
 FORMAT = 1
-"""Version of the layout; a file of another one is refused."""
+"""Version of the layout; files of another version are rejected."""
 
-# A checkpoint is a zip archive, and its comment holds the SHA-256 of all bytes before the digits:
-# one file, so that content and checksum cannot part, and every reader of such archives takes it.
+# A checkpoint is a zip archive whose comment ends with the SHA-256 of all bytes before the digest.
+# Content and checksum share one file, which every reader of zip archives can open.
 _MARK = b"sha256="
 _COMMENT = len(_MARK) + 64
-_END = b"PK\x05\x06"  # the record at an archive's end, whose last two bytes count the comment's
+_END = b"PK\x05\x06"  # end record of an archive; its last two bytes are the comment's length
 _END_BYTES = 22
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
-    """Write a checkpoint that `load_checkpoint` can read; adds the key `format`.
+    """Write a checkpoint for `load_checkpoint`; add the key `format`.
 
     Args:
-        path: file to write or replace; its folder exists.
-        payload: tensors, numbers, texts and None, in any nesting of dict, list and tuple.
+        path: file to write or replace, in an existing folder.
+        payload: tensors, numbers, strings and None in nested dicts, lists and tuples.
 
     Raises:
-        TypeError: a value is something else; names its key.
-        OSError, RuntimeError: the file could not be written; an earlier one is intact.
+        TypeError: a value has another type.
+        OSError, RuntimeError: the file could not be written; an existing file is unchanged.
     """
     _check_plain(payload, "payload")
     with atomic_file(Path(path)) as file:
@@ -50,16 +50,16 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint; never runs code that a file might hold.
+    """Read a checkpoint without running any code it may contain.
 
     Args:
-        path: file that `save_checkpoint` wrote.
-        device: where its tensors go. The CPU suits resuming: `load_state_dict` copies to where
-            modules and optimisers live, and states of generators must be on the CPU.
+        path: file written by `save_checkpoint`.
+        device: device of the tensors. Use the CPU to resume: `load_state_dict` copies to the
+            device of modules and optimisers, and generator states must be on the CPU.
 
     Raises:
-        ConfigError: the file is missing, damaged (every bit is checked), no checkpoint, or of
-            another format.
+        ConfigError: the file is missing, damaged (checksum), not a checkpoint, or of another
+            format.
     """
     damaged = f"checkpoint {path}: it is damaged or no checkpoint; use an earlier one"
     try:
@@ -79,7 +79,7 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
             f"checkpoint {path}: refused: it is no checkpoint of plain tensors and numbers, "
             "and such a file could run code"
         ) from error
-    except Exception as error:  # what a damaged file makes the readers raise is without bounds
+    except Exception as error:  # a damaged file can raise anything
         raise ConfigError(damaged) from error
     found = payload.get("format") if isinstance(payload, dict) else None
     if found is None:
@@ -93,8 +93,24 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     return dict(payload)
 
 
+def misfit(ours: Mapping[str, Any], saved: Mapping[Any, Any]) -> str | None:
+    """Return where the tensors of a saved network differ in shape from ours; None: nowhere."""
+    here = {name: _shape(value) for name, value in ours.items()}
+    there = {str(name): _shape(value) for name, value in saved.items()}
+    for name in here | there:
+        if here.get(name) != there.get(name):
+            return f"{name} is {there.get(name, 'absent')} there, {here.get(name, 'absent')} here"
+    return None
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return "x".join(str(length) for length in value.shape) or "a number"
+
+
 def _signed(archive: memoryview) -> bytearray:
-    """Return a zip archive with the checksum as its comment."""
+    """Return a zip archive with its checksum appended as comment."""
     content = bytearray(archive)
     if content[-_END_BYTES : -_END_BYTES + 4] != _END:
         raise RuntimeError("torch.save wrote no plain zip archive")
@@ -105,7 +121,7 @@ def _signed(archive: memoryview) -> bytearray:
 
 
 def _is_signed(content: bytes) -> bool | None:
-    """Whether a file is as it was written; None where it has no checksum at all."""
+    """Return whether the checksum of a file is correct, or None without a checksum."""
     if content[-_COMMENT : -_COMMENT + len(_MARK)] != _MARK:
         return None
     digest = hashlib.sha256(memoryview(content)[:-64]).hexdigest()
@@ -113,7 +129,7 @@ def _is_signed(content: bytes) -> bool | None:
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Find now what `weights_only` would refuse when the checkpoint is needed."""
+    """Raise a TypeError for values that `torch.load(weights_only=True)` would reject."""
     if isinstance(value, Tensor) or type(value) in _PLAIN:  # not isinstance: numpy's float64
         return
     if type(value) in (dict, OrderedDict):

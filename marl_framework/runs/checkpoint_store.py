@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are written, kept and found again."""
+"""Checkpoints of a run: write, keep and find them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SECONDS_A_MINUTE = 60
 
 
 class CheckpointStore:
-    """Writes checkpoints of a run: the last few and the best.
+    """Writes the checkpoints of a run and keeps the newest and the best.
 
-    The newest is `step-<training step>.pt`, and `last.pt` is a second name of it. A checkpoint
-    that cannot be written, on a full disk say, leaves the earlier ones and is reported once.
+    The newest is `step-<training step>.pt` with `last.pt` as a hard link. If a write fails, for
+    example on a full disk, earlier checkpoints remain and the failure is reported once.
 
     Args:
-        folder: of the checkpoints.
-        kept: newest ones that are kept.
-        report: shows a line to the user.
-        clock: the wall clock [s].
+        folder: folder of the checkpoints.
+        kept: number of newest checkpoints to keep.
+        report: prints a line for the user.
+        clock: returns the time [s].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CheckpointStore:
         return (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
 
     def save(self, step: int, payload: Mapping[str, Any]) -> bool:
-        """Write the newest checkpoint, then drop the oldest; tell whether it was written."""
+        """Write the newest checkpoint and delete old ones; return whether the write succeeded."""
         path = self._folder / f"step-{step:08d}.pt"
         self._saved_at = self._clock()
         if not self._write(path, lambda: save_checkpoint(path, payload)):
@@ -64,7 +64,7 @@ class CheckpointStore:
         return True
 
     def save_best(self, payload: Mapping[str, Any]) -> bool:
-        """Write the best checkpoint; tell whether it was written."""
+        """Write the best checkpoint; return whether the write succeeded."""
         path = self._folder / BEST
         return self._write(path, lambda: save_checkpoint(path, payload))
 
@@ -95,9 +95,9 @@ def numbered_checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read; None where there is none at all.
+    """Return the newest readable checkpoint, or None without checkpoints.
 
-    Unreadable ones are reported and, once an earlier one is found, set aside as `*.damaged`.
+    Damaged checkpoints are reported and, if a readable one exists, renamed to `*.damaged`.
 
     Raises:
         ConfigError: there are checkpoints, but none can be read.

@@ -1,4 +1,4 @@
-"""Names, files that appear whole or not at all, and locks that die with their process."""
+"""Run names, atomic file writes, and locks that end with their process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import IO, Any
 from marl_framework.config.errors import ConfigError
 
 LOCK = ".lock"
-"""Name of the file in a run folder that a training holds locked."""
+"""File in a run folder that the training process locks."""
 _TEMPORARY = ".tmp"
 _NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 
 
 def check_run_name(name: str) -> None:
-    """Check that a run name is one plain word.
+    """Check a run name.
 
     Raises:
-        ConfigError: it is not; says what a name may hold.
+        ConfigError: the name is too long or contains forbidden characters.
     """
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ConfigError(
@@ -36,10 +36,10 @@ def check_run_name(name: str) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name only once it is complete and on disk.
+    """Open a file that replaces `path` only when it is complete and on disk.
 
-    It is written under a temporary name in the same folder, flushed and renamed; after an error
-    the temporary file is gone and an earlier file of that name is as it was.
+    It is written under a temporary name in the same folder, flushed and renamed. After an error
+    the temporary file is removed and an existing file at `path` is unchanged.
     """
     temporary = _temporary(path)
     try:
@@ -56,14 +56,14 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def link_file(source: Path, path: Path) -> None:
-    """Give a file a second name, replacing what had it; copies where links are not possible."""
+    """Hard link `source` at `path`, replacing an existing file; copy it if links are impossible."""
     temporary = _temporary(path)
     with suppress(OSError):
         temporary.unlink()
     try:
         os.link(source, temporary)
         os.replace(temporary, path)
-        if os.path.lexists(temporary):  # rename does nothing where both are one file already
+        if os.path.lexists(temporary):  # rename does nothing if both are the same file
             temporary.unlink()
     except OSError:
         with suppress(OSError):
@@ -74,21 +74,21 @@ def link_file(source: Path, path: Path) -> None:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what a killed process left half-written; for the one who holds the lock."""
+    """Remove incomplete files of killed processes; call it only while holding the lock."""
     for path in folder.glob(f".*{_TEMPORARY}"):
         with suppress(OSError):
             path.unlink()
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write strict JSON, whole or not at all; numbers that are not finite become null."""
+    """Write strict JSON atomically; non-finite numbers become null."""
     text = json.dumps(_plain(content), indent=2, allow_nan=False, ensure_ascii=False)
     with atomic_file(path) as file:
         file.write(text.encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what `write_json` wrote; empty where there is no such file or it is damaged."""
+    """Return the content of a JSON file, or an empty dict if it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -97,13 +97,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class RunLock:
-    """Holds a run folder for this process; the system frees it when the process ends.
+    """Locks a run folder for this process; the system releases the lock when the process ends.
 
     Args:
-        folder: of the run.
+        folder: run folder.
 
     Raises:
-        ConfigError: another process trains in it, or the lock file cannot be made.
+        ConfigError: another process holds the lock, or the lock file cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,18 +123,18 @@ class RunLock:
                 f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
             ) from None
         except OSError:
-            return  # a file system without locks; the making of the folder is the claim there
-        with suppress(OSError):  # a full disk: the lock holds without a note
+            return  # no locks on this file system; creating the folder was exclusive
+        with suppress(OSError):  # on a full disk the lock works without this note
             os.truncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock."""
         self._close()
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a run folder, this one included; changes nothing."""
+    """Return whether any process, including this one, holds the lock of a run folder."""
     try:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -152,9 +152,9 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def folder_guard(folder: Path) -> Iterator[None]:
-    """Be the only process that makes or moves run folders here; held for moments."""
+    """Lock a folder of runs briefly, while run folders in it are created or moved."""
     handle = None
-    with suppress(OSError):  # without locks the system's rename and mkdir still decide
+    with suppress(OSError):  # without locks, rename and mkdir are still atomic
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(handle, fcntl.LOCK_EX)
     try:
@@ -169,7 +169,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can."""
+    """Flush a folder to disk, so that a rename survives a power failure."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -179,7 +179,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value into what strict JSON can hold."""
+    """Convert a value to types of strict JSON."""
     if hasattr(value, "tolist"):  # tensors, arrays and numpy's numbers
         value = value.tolist()
     if isinstance(value, float):

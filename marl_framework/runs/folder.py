@@ -1,4 +1,4 @@
-"""The folder of one run: what was asked for, where it ran, and what came out."""
+"""Run folders: configuration, environment, status and results of one run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
-"""What a training puts its files in."""
+"""Subfolders of a training."""
 _LARGEST_DIFF = 2**24
 _OURS = frozenset(
     {
@@ -59,17 +59,13 @@ _OURS = frozenset(
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder `<logging.directory>/<run name>/` that belongs to this process.
-
-    Attributes:
-        path: the folder.
-        made_parents: folders above it that had to be made for it, innermost first.
-        lock: keeps other trainings out until `release` or the end of the process.
-    """
+    """A folder `<logging.directory>/<run name>/` that this process owns."""
 
     path: Path
     made_parents: tuple[Path, ...] = ()
+    """Parent folders that were created for it, innermost first."""
     lock: RunLock | None = None
+    """Excludes other trainings until `release` or the end of the process."""
 
     @classmethod
     def create(
@@ -80,18 +76,18 @@ class RunFolder:
         device: torch.device | None = None,
         folders: Sequence[str] = TRAINING_FOLDERS,
     ) -> RunFolder:
-        """Claim a new folder and write `config.yaml` and `environment.json` into it.
+        """Create a run folder with `config.yaml` and `environment.json`.
 
         Args:
-            directory: `logging.directory`; made where it is missing.
-            name: run name; None for one from the title and the time.
+            directory: `logging.directory`; created if it is missing.
+            name: run name; None for a name from the title and the time.
             config: resolved configuration.
-            device: where the run computes, for `environment.json`.
-            folders: to be made in it.
+            device: device of the run, for `environment.json`.
+            folders: subfolders to create.
 
         Raises:
-            ConfigError: the name is not allowed or in use, or the folder cannot be written.
-                Nothing is left behind.
+            ConfigError: the name is invalid or in use, or the folder cannot be written. Nothing
+                is left behind.
         """
         if name is not None:
             check_run_name(name)
@@ -115,11 +111,11 @@ class RunFolder:
 
     @classmethod
     def take(cls, directory: Path | str, name: str) -> RunFolder | None:
-        """Claim the folder of an earlier start, to go on with it; None where there is none.
+        """Lock an existing run folder to resume its training; return None if it does not exist.
 
         Raises:
-            ConfigError: the name is not allowed, another training has the folder, or it is no
-                run. Nothing was changed.
+            ConfigError: the name is invalid, another training uses the folder, or it is not a
+                run folder. Nothing was changed.
         """
         check_run_name(name)
         path = Path(directory) / name
@@ -132,11 +128,11 @@ class RunFolder:
             return cls(path, (), RunLock(path))
 
     def prepare(self, config: Config, device: torch.device | None = None) -> None:
-        """Make a taken folder whole: a start may have been killed at any moment.
+        """Complete a folder from `take`, whose earlier start may have been killed at any time.
 
         Args:
-            config: written where the folder has none.
-            device: as of `create`.
+            config: configuration to write if the folder has none.
+            device: device of the run.
         """
         try:
             for folder in (self.path, self.checkpoints, self.figures):
@@ -155,37 +151,37 @@ class RunFolder:
                 with suppress(OSError), atomic_file(self.path / "uncommitted.diff") as file:
                     file.write(difference)
         if not self.config_file.exists():
-            self.write_config(config)  # last: a folder with a configuration is complete
+            self.write_config(config)  # last, as it marks a complete folder
 
     def write_config(self, config: Config) -> None:
-        """Write `config.yaml`, whole or not at all."""
+        """Write `config.yaml` atomically."""
         with atomic_file(self.config_file) as file:
             file.write(format_yaml(config_to_dict(config)).encode())
 
     def note_resumption(self, training_step: int, changed: Mapping[str, Any]) -> None:
-        """Add to `environment.json` that the training goes on here, and how.
+        """Record in `environment.json` that the training was resumed.
 
         Args:
-            training_step: of the checkpoint.
-            changed: keys of the configuration that differ from then on, with their new values.
+            training_step: training step of the checkpoint.
+            changed: changed configuration keys with their new values.
         """
         noted = read_json(self.environment_file)
         now = describe_environment()
         kept = {name: now[name] for name in ("command", "commit", "uncommitted_changes")}
         entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
         noted["resumed"] = [*noted.get("resumed", []), entry]
-        with suppress(OSError):  # a full disk is no reason not to go on
+        with suppress(OSError):  # a full disk must not stop the training
             write_json(self.environment_file, noted)
 
     def write_status(self, state: str, **known: Any) -> None:
-        """Update `status.json`: how far the training is; for the history, no reason to fail."""
+        """Update `status.json` with the progress of the training; ignore write errors."""
         updated = datetime.now(UTC).isoformat(timespec="seconds")
         status = {**read_json(self.status_file), "state": state, "updated": updated, **known}
         with suppress(OSError):
             write_json(self.status_file, status)
 
     def release(self) -> None:
-        """Let other trainings have the folder."""
+        """Release the lock of the folder."""
         if self.lock is not None:
             self.lock.release()
 
@@ -196,22 +192,22 @@ class RunFolder:
 
     @property
     def config_file(self) -> Path:
-        """The resolved configuration; a params file."""
+        """Resolved configuration, a valid params file."""
         return self.path / "config.yaml"
 
     @property
     def environment_file(self) -> Path:
-        """Versions, commit, machine and command line of the start."""
+        """Versions, commit, machine and command line, see `describe_environment`."""
         return self.path / "environment.json"
 
     @property
     def status_file(self) -> Path:
-        """How far the training is, see `write_status`."""
+        """Progress of the training, see `write_status`."""
         return self.path / "status.json"
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of `last.pt` and `best.pt`."""
+        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -221,12 +217,12 @@ class RunFolder:
 
     @property
     def figures(self) -> Path:
-        """Folder of pictures."""
+        """Folder of figures."""
         return self.path / "figures"
 
     @property
     def summary(self) -> Path:
-        """What came out, see `write_summary`."""
+        """Results, see `write_summary`."""
         return self.path / "summary.json"
 
     def write_summary(
@@ -235,27 +231,27 @@ class RunFolder:
         timing: Mapping[str, Any],
         machine: Mapping[str, Any],
     ) -> None:
-        """Write `summary.json`, whole or not at all.
+        """Write `summary.json` atomically.
+
+        Values are numbers, strings, lists, dicts, tensors and arrays; non-finite numbers become
+        null.
 
         Args:
-            results: figures that configuration and seed alone decide.
-            timing: what the clock says.
-            machine: what it ran on.
-
-        Values are numbers, texts, lists, dicts, tensors and arrays. A number that is not finite
-        becomes null: strict JSON has no word for it.
+            results: results that depend on configuration and seed only.
+            timing: durations.
+            machine: hardware and software of the run.
         """
         write_json(self.summary, {"results": results, "timing": timing, "machine": machine})
 
     def discard(self) -> None:
-        """Remove the folder again, and the ones made for it; for a start that fails."""
+        """Delete the folder and the parents created for it, after a failed start."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
         _remove_empty(self.made_parents)
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Return what is needed to repeat a run: versions, commit, machine, command, time."""
+    """Return the data needed to reproduce a run: versions, commit, machine, command, time."""
     commit = (_git("rev-parse", "HEAD") or "").strip() if _is_own_checkout() else None
     changes = _git("status", "--porcelain") if commit else None
     return {
@@ -274,12 +270,12 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def _make_parents(directory: Path) -> tuple[Path, ...]:
-    """Make a folder and those above it; return the ones made, innermost first."""
+    """Create a folder and its parents; return the created ones, innermost first."""
     made: list[Path] = []
     try:
         missing = [p for p in (directory, *directory.parents) if not os.path.lexists(p)]
         for folder in reversed(missing):
-            with suppress(FileExistsError):  # another start was quicker
+            with suppress(FileExistsError):  # another process created it
                 folder.mkdir()
                 made.insert(0, folder)
         if not directory.is_dir():
@@ -291,7 +287,7 @@ def _make_parents(directory: Path) -> tuple[Path, ...]:
 
 
 def _claim(parent: Path, name: str | None, title: str) -> Path:
-    """Make the run's folder; its making is the claim, so only one process gets a name."""
+    """Create the run folder; mkdir is atomic, so only one process gets a name."""
     for candidate in _candidates(title) if name is None else iter([name]):
         try:
             (parent / candidate).mkdir()
@@ -319,7 +315,7 @@ def _lock_new(path: Path) -> RunLock:
 
 
 def _candidates(title: str) -> Iterator[str]:
-    """Endless names from title and time."""
+    """Yield run names from title and time, without end."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:100] or "run"
     base = f"{word}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     yield base
@@ -348,7 +344,7 @@ def _version(package: str) -> str | None:
 
 
 def _uncommitted() -> bytes:
-    """What differs from the commit, as `git apply` reads it; empty without git or repository."""
+    """Return the uncommitted changes as a patch; empty without git or a repository."""
     if not _is_own_checkout():
         return b""
     text = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
@@ -356,13 +352,13 @@ def _uncommitted() -> bytes:
 
 
 def _is_own_checkout() -> bool:
-    """Whether git's repository is this one, not one that an installation happens to lie in."""
+    """Return whether the package is in its own repository, not installed inside another one."""
     top = _git("rev-parse", "--show-toplevel")
     return top is not None and Path(top.strip()).resolve() == _CHECKOUT
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of a git command on the checkout; None without git or repository."""
+    """Return the output of a git command in the checkout; None without git or a repository."""
     try:
         done = subprocess.run(
             ["git", "-C", str(_CHECKOUT), *arguments],

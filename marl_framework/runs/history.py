@@ -1,7 +1,7 @@
-"""Earlier runs of a name: kept, found, restored, compared and deleted.
+"""History of earlier runs: archive, find, restore, compare and delete them.
 
-They lie in `training_history/<run name>/<UTC time>/` beside the folder of the runs, each with a
-`metadata.json`: configuration, commit, versions, start and end, last metrics.
+They are stored in `training_history/<run name>/<UTC time>/` next to the folder of the runs, each
+with a `metadata.json` of configuration, commit, versions, start, end and last metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.loading import config_to_dict, former_keys_allowed, load_config
 from marl_framework.config.messages import KEYS, show
 from marl_framework.runs.files import (
     RunLock,
@@ -32,7 +32,7 @@ _METADATA = "metadata.json"
 
 
 class History:
-    """The runs of a folder and what is kept of earlier ones.
+    """The runs in a folder and their earlier versions.
 
     Args:
         runs: `logging.directory`.
@@ -43,20 +43,20 @@ class History:
         self.folder = runs.absolute().parent / "training_history"
 
     def names(self) -> list[str]:
-        """Return the names that have earlier runs."""
+        """Return the run names that have earlier runs."""
         return sorted(path.name for path in _folders(self.folder))
 
     def stamps(self, name: str) -> list[str]:
-        """Return the times of a name's earlier runs, oldest first."""
+        """Return the times of the earlier runs of a name, oldest first."""
         check_run_name(name)
         found = [p.name for p in _folders(self.folder / name) if _STAMP.fullmatch(p.name)]
         return sorted(found, key=_age)
 
     def find(self, text: str) -> Path:
-        """Return the folder of `name/time`, of `name` (the run, else its newest earlier one).
+        """Return the folder of `name/time` or `name` (the run, else its newest earlier run).
 
         Raises:
-            ConfigError: there is none; says what there is.
+            ConfigError: there is no such run.
         """
         name, slash, stamp = text.partition("/")
         stamps = self.stamps(name)
@@ -72,10 +72,10 @@ class History:
         return self.folder / name / stamp
 
     def archive(self, name: str) -> Path | None:
-        """Move the run of a name to the history; None where there is none.
+        """Move the run of a name to the history; return its new folder, or None without a run.
 
         Raises:
-            ConfigError: it is being trained, or cannot be moved; nothing was changed.
+            ConfigError: the run is training or cannot be moved; nothing was changed.
         """
         check_run_name(name)
         source = self.runs / name
@@ -86,10 +86,10 @@ class History:
                 return self._move_away(source)
 
     def restore(self, text: str) -> Path:
-        """Move an earlier run back; a run that has its place moves to the history.
+        """Restore an earlier run; the current run of its name moves to the history.
 
         Raises:
-            ConfigError: there is no such run, or the name is being trained.
+            ConfigError: there is no such run, or the current run is training.
         """
         name, slash, _ = text.partition("/")
         if not slash:
@@ -104,7 +104,7 @@ class History:
         return target
 
     def clean(self, name: str, keep: int) -> list[Path]:
-        """Delete all but the newest earlier runs of a name; return the ones deleted."""
+        """Delete all but the newest `keep` earlier runs of a name; return the deleted folders."""
         stamps = self.stamps(name)
         old = [self.folder / name / stamp for stamp in stamps[: max(len(stamps) - keep, 0)]]
         for path in old:
@@ -129,7 +129,7 @@ class History:
 
 
 def describe_run(run: Path) -> dict[str, Any]:
-    """Return what is known of a run: what it was, when, how it ended and what it reached."""
+    """Return the metadata of a run: configuration, commit, versions, times, state and metrics."""
     environment = read_json(run / "environment.json")
     status, summary = read_json(run / "status.json"), read_json(run / "summary.json")
     results = summary.get("results", {})
@@ -138,7 +138,7 @@ def describe_run(run: Path) -> dict[str, Any]:
     state = status.get("state", "unknown")
     return {
         "name": run.name if not _STAMP.fullmatch(run.name) else run.parent.name,
-        "state": "killed" if state == "training" else state,  # nobody trains in it any more
+        "state": "killed" if state == "training" else state,  # the process has ended
         "started": environment.get("started"),
         "ended": datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds"),
         "resumed": environment.get("resumed", []),
@@ -156,7 +156,7 @@ def describe_run(run: Path) -> dict[str, Any]:
 
 
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """Return what differs: (name, in the first run, in the second run)."""
+    """Return the differences of two runs as (name, value in the first, value in the second)."""
     rows = []
     for a, b in zip(_configuration(first), _configuration(second), strict=True):
         if a != b:
@@ -174,8 +174,9 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 
 def _configuration(run: Path) -> list[tuple[str, Any]]:
-    """All keys of a run's configuration with their values."""
-    tree = config_to_dict(load_config(run / "config.yaml"))
+    """Return all keys of a run's configuration with their values."""
+    with former_keys_allowed():
+        tree = config_to_dict(load_config(run / "config.yaml"))
     pairs = []
     for key in KEYS:
         value: Any = tree
@@ -193,14 +194,18 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _age(stamp: str) -> tuple[str, int]:
-    """Sort key: the second copy of a time comes after the first, the tenth after the ninth."""
+    """Return a sort key that orders copies of the same time by number, not as text."""
     time, _, copy = stamp.partition("-")
     return time, int(copy or 1)
 
 
 @contextmanager
 def _locked(run: Path) -> Iterator[None]:
-    """Refuse a run that is being trained; what is no folder has nobody in it."""
+    """Lock a run folder, so that no training uses it; skip anything that is not a folder.
+
+    Raises:
+        ConfigError: a training uses the folder.
+    """
     if run.is_symlink() or not run.is_dir():
         yield
         return
@@ -212,7 +217,7 @@ def _locked(run: Path) -> Iterator[None]:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Rename; between file systems copy first, so that the target appears whole."""
+    """Rename a folder; between file systems copy it first, so that the target appears complete."""
     try:
         os.rename(source, target)
     except OSError as error:

@@ -177,8 +177,8 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
     if missions % ranks.count:
         nearest = max(round(missions / ranks.count), 1) * ranks.count
         raise ConfigError(
-            f"environment.num_envs: {missions} missions cannot be divided equally among {ranks.count} "
-            f"ranks; use a multiple of {ranks.count}, such as {nearest}"
+            f"environment.num_envs: {missions} missions cannot be divided equally among "
+            f"{ranks.count} ranks; use a multiple of {ranks.count}, such as {nearest}"
         )
     if ranks.count > 1 and config.compute.device.startswith("cuda:"):
         raise ConfigError(

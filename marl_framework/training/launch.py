@@ -59,7 +59,7 @@ def train(
         profile: training steps to record, 0 = none.
         resume: continue the run of this name; start it where there is none.
         allow_changed: keys that may differ from what a resumed run began with.
-        archive_earlier: move an earlier run of this name to the history; not with `resume`.
+        archive_earlier: a new run first moves an earlier one of its name to the history.
         ranks: the place of this process among those that train together.
         log: is attached to the run folder.
 
@@ -75,8 +75,7 @@ def train(
         return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
 
     def start() -> RunFolder:
-        archive = archive_earlier and not resume
-        return start_run(config, device, run_name, archive_earlier=archive)
+        return start_run(config, device, run_name, archive_earlier=archive_earlier)
 
     check_memory(config, device, ranks.count)
     try:

@@ -53,7 +53,7 @@ def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
 
 
 def _weights(algorithm: Algorithm) -> int:
-    """Numbers held for all weights: weight, gradient and Adam's two moments for those that learn."""
+    """Numbers held for all weights; those that learn have a gradient and two moments too."""
     return sum(
         p.numel() * (4 if p.requires_grad else 1)
         for module in algorithm.modules.values()

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
+from marl_framework.config.former import RENAMED
+from marl_framework.config.loading import (
+    config_from_dict,
+    config_to_dict,
+    former_keys_allowed,
+    load_config,
+)
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
+from marl_framework.runs.checkpoint import misfit
 from marl_framework.runs.checkpoint_store import newest_checkpoint
 from marl_framework.runs.files import read_json
 from marl_framework.runs.folder import RunFolder
@@ -48,13 +54,14 @@ def find_run(
         directory: `logging.directory`.
         name: of the run.
         config: of the resumed training.
-        allowed: keys that may differ from the checkpoint's configuration.
+        allowed: keys that may differ from the checkpoint's configuration, or former names of them.
         report: shows a warning about damaged checkpoints.
 
     Raises:
         ConfigError: the run is being trained, its checkpoints are unreadable, or other keys
             differ; names them.
     """
+    allowed = [RENAMED.get(key, key) for key in allowed]
     for key in allowed:
         if key not in KEYS and key not in SECTIONS:
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
@@ -123,15 +130,13 @@ def check_fit(network: str, ours: Mapping[str, Any], saved: object) -> None:
     """
     if not isinstance(saved, Mapping):
         raise ConfigError(f"checkpoint: it lacks the key {network}; it is of another version")
-    shapes = [{str(n): _shape(v) for n, v in state.items()} for state in (ours, saved)]
-    for name in shapes[0] | shapes[1]:
-        here, there = (found.get(name, "absent") for found in shapes)
-        if here != there:
-            raise ConfigError(
-                f"checkpoint: its {network} does not fit the configuration: {name} is {there} "
-                f"there, {here} here; lattice, num_actions, observation and networks.{network} "
-                "cannot change in a run; start a new one"
-            )
+    where = misfit(ours, saved)
+    if where is not None:
+        raise ConfigError(
+            f"checkpoint: its {network} does not fit the configuration: {where}; lattice, "
+            f"num_actions, observation and networks.{network} cannot change in a run; start a new "
+            "one"
+        )
 
 
 def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Config) -> Config:
@@ -139,9 +144,12 @@ def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Co
         saved = payload.get("config")
         if not isinstance(saved, Mapping):
             raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-        return config_from_dict(saved, f"configuration in {run.checkpoints}")
-    # Killed before the first checkpoint, or before the configuration was written.
-    return load_config(run.config_file) if run.config_file.exists() else now
+        with former_keys_allowed():
+            return config_from_dict(saved, f"configuration in {run.checkpoints}")
+    if not run.config_file.exists():  # killed before it was written
+        return now
+    with former_keys_allowed():
+        return load_config(run.config_file)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -150,9 +158,3 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         flat |= _flat(value, f"{path}.") if path in SECTIONS else {path: value}
     return flat
-
-
-def _shape(value: object) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"

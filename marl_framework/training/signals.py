@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class Interruptible(Protocol):
 def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     """Let a signal end the training after its current step; a second one at once.
 
-    SIGHUP comes when a terminal closes; `nohup` has it ignored, and that stays so.
+    A closing terminal sends SIGHUP; where `nohup` lets it be ignored, that stays so.
 
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
@@ -48,16 +48,11 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     caught = _SIGNALS[:2] if ignored else _SIGNALS
     earlier = {number: signal.signal(number, interrupt) for number in caught}
     try:
-        with _ended_if_stuck() if ranks.count > 1 else _nothing():
+        with _ended_if_stuck() if ranks.count > 1 else nullcontext():
             yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class Trainer:
                 metrics, counts = self.training_step(timer)
                 step = self.algorithm.training_steps
                 written = out.logger.log(step, metrics, counts)
-                found, better = self._validate_when_due(before, timer)
+                found, better = self.validate_when_due(before, timer)
                 out.logger.write(step, found)
                 self._last = written or self._last
                 self._check_numbers(written, out, run)
@@ -216,8 +216,19 @@ class Trainer:
             {name: ranks * mean_over_ranks(count.double()) for name, count in counts.items()},
         )
 
-    def _validate_when_due(self, before: int, timer: StageTimer) -> tuple[dict[str, float], bool]:
-        """Validate after the training steps from `before` on, if one of them asks for it."""
+    def validate_when_due(self, before: int, timer: StageTimer) -> tuple[dict[str, float], bool]:
+        """Validate after the training steps from `before` on, if one of them asks for it.
+
+        All ranks call it together.
+
+        Args:
+            before: training steps made when the latest ones began.
+            timer: notes the time as `validation`.
+
+        Returns:
+            Means over the validation missions, none where no validation is due; whether they are
+            the best so far.
+        """
         step, interval = self.algorithm.training_steps, self.config.evaluation.interval
         last = step == self.config.learning.training_steps
         if not interval or not (passes(interval, before, step) or last):
@@ -229,7 +240,7 @@ class Trainer:
         """Fly the validation missions greedily; return what they measure and if it is the best."""
         means: list[float] = []
         if self.ranks.leads:
-            flown = validate(self._validation, self._planner)
+            flown = self.fly_validation()
             names = ("roi_entropy", "f1", "return")
             means = torch.stack([flown[name].mean() for name in names]).tolist()
         names = ("validation_entropy", "validation_f1", "validation_return")
@@ -241,6 +252,14 @@ class Trainer:
             self.best_entropy = found["validation_entropy"]
             self._best = {**found, "training_step": self.algorithm.training_steps}
         return found, better
+
+    def fly_validation(self) -> dict[str, Tensor]:
+        """Fly the validation missions greedily; on the rank that leads.
+
+        Returns:
+            What each mission measures, [missions] on the device (see `evaluation.flight.validate`).
+        """
+        return validate(self._validation, self._planner)
 
     # Saving -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from marl_framework.config.loading import PARAMS, config_from_dict, config_to_di
 from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import parse_yaml
+from tests.former import former_layout
 
 FORMER = Path(__file__).parents[1] / "data" / "former_params.yaml"
 TYPE = "experiment.missions.type"
@@ -164,6 +165,11 @@ def test_plain_data_of_former_keys_is_left_as_it_was() -> None:
     with pytest.warns(ConfigWarning):
         config_from_dict(tree)
     assert repr(tree) == before
+
+
+def test_the_layout_that_checkpoints_of_the_past_hold_is_the_one_of_the_file() -> None:
+    former = former_layout(config_to_dict(load_config("params_fast.yaml")))
+    assert former == parse_yaml(FORMER.read_text(), "former")
 
 
 # --- extends ---------------------------------------------------------------------------------

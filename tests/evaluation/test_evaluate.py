@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.algorithms.coma import COMAWrapper, mission_sizes
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, dump_config
 from marl_framework.config.model import Config
 from marl_framework.evaluate import main
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.runs.checkpoint import save_checkpoint
+from tests.former import make_former
 from tests.small import small_config
 
-TRAINED = small_config(agents=2, networks={"device": "cpu"})
+TRAINED = small_config(agents=2, compute={"device": "cpu"})
 
 
 def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
     torch.manual_seed(seed)
-    wrapper = COMAWrapper(TRAINED.networks, mission_sizes(TRAINED), torch.device("cpu"))
+    wrapper = COMAWrapper(TRAINED, TRAINED.network_sizes, "cpu")
     payload = {**wrapper.state_dict(), "config": config_to_dict(TRAINED), **changes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, payload)
@@ -98,9 +99,40 @@ def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize("file", [None, "world.yaml"])
+@pytest.mark.usefixtures("_no_figures")
+def test_a_checkpoint_of_the_former_layout_flies_the_same(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None
+) -> None:
+    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "2"]
+    if file is not None:
+        dump_config(TRAINED, tmp_path / file)
+        arguments += ["--config", str(tmp_path / file)]
+    assert main([*arguments, "--out", str(tmp_path / "present")]) == 0
+    make_former(run / "checkpoints" / "best.pt")
+    capsys.readouterr()
+    assert main([*arguments, "--out", str(tmp_path / "former")]) == 0
+    assert capsys.readouterr().err == ""
+    present, former = (results(tmp_path / name) for name in ("present", "former"))
+    assert former["policies"] == present["policies"]
+    assert former["settings"]["configuration"] == present["settings"]["configuration"]
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_former_keys_of_the_users_are_told_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
+    arguments += ["--set", "networks.device=cpu", "--communication", "0,25"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: override networks.device=cpu: renamed keys: networks.device is now compute.device"
+    ]
+
+
 def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None:
     world = small_config(
-        agents=3, budget=6, networks={"device": "cpu", "actor": {"conv_channels": 99}}
+        agents=3, budget=6, compute={"device": "cpu"}, networks={"actor": {"conv_channels": 99}}
     )
     dump_config(world, tmp_path / "world.yaml")
     arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]

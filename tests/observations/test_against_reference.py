@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from benchmarks import reference
-from benchmarks.record import Case, Flight, fly
-from benchmarks.reference import Geometry, Position
-from benchmarks.replay import TOLERANCES, pairs, replay
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Geometry, Position
+from benchmarks.reference.record import Case, Flight, fly
+from benchmarks.reference.replay import TOLERANCES, pairs, replay
 from marl_framework.config.model import Config
 
 JUMPS = (0.499, 0.501)  # of the weight that entropy channels are multiplied with
@@ -98,12 +98,12 @@ def left_out(config: Config, case: Case) -> dict[str, np.ndarray]:
     geometry = Geometry.of(config)
 
     def pool(maps: Any) -> np.ndarray:
-        return np.stack([reference.area(each, geometry.lattice) for each in maps])
+        return np.stack([plain_mission.area(each, geometry.lattice) for each in maps])
 
     indices = np.rint((case["positions_m"] - [0, 0, geometry.altitudes[0]]) / geometry.spacing)
-    seen = [reference.footprint(geometry, (int(x), int(y), int(z))) for x, y, z in indices]
+    seen = [plain_mission.footprint(geometry, (int(x), int(y), int(z))) for x, y, z in indices]
     squares = [
-        reference.square(cells, reading[cells.window])
+        plain_mission.square(cells, reading[cells.window])
         for cells, reading in zip(seen, case["measurements"], strict=True)
     ]
     own, local = beside_a_jump(pool(case["beliefs_after"])), beside_a_jump(pool(squares))

@@ -92,7 +92,9 @@ def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
     planner = CoveragePlanner(config, env.lattice)
     lanes = planner._lanes
     points = torch.cat((lanes.points, torch.zeros_like(lanes.points[..., :1])), dim=-1)
-    promised = planner._seen(points, torch.full((1, 1, *points.shape[:2]), left), way)[0, 0]
+    promised = planner._cells_in_view(points, torch.full((1, 1, *points.shape[:2]), left), way)[
+        0, 0
+    ]
     for piece in range(2):
         for entry in range(int(lanes.length[piece])):
             moves, seen, at = left, 0, None

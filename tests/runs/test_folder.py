@@ -17,9 +17,9 @@ import torch
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.runs import folder as folder_module
 from marl_framework.runs.files import check_run_name
 from marl_framework.runs.folder import RunFolder, describe_environment
-from marl_framework.training import run_folder
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
 
@@ -80,7 +80,7 @@ def test_a_name_in_use_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -
     message = str(caught.value)
     assert str(path) in message
     assert "choose another name" in message
-    assert "./train_with_backup.sh t, which keeps the earlier run in training_history/" in message
+    assert "training_history/ with --archive-earlier (./train_with_backup.sh t does" in message
     assert sorted(str(p) for p in tmp_path.rglob("*")) == before
 
 
@@ -146,7 +146,7 @@ def test_a_start_that_fails_while_writing_leaves_nothing(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(run_folder, "write_json", fail)
+    monkeypatch.setattr(folder_module, "write_json", fail)
     expected = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         RunFolder.create(tmp_path / "runs", "t", CONFIG)
@@ -223,7 +223,7 @@ def git(folder: Path, *arguments: str) -> str:
 def test_commit_and_uncommitted_changes_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(folder_module, "_CHECKOUT", tmp_path)
     git(tmp_path, "init", "--quiet")
     (tmp_path / "a").write_text("1", encoding="utf-8")
     git(tmp_path, "add", "a")
@@ -241,7 +241,7 @@ def test_a_repository_around_an_installation_is_not_taken_for_ours(
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "someone's")
     (tmp_path / "site-packages").mkdir()
-    monkeypatch.setattr(run_folder, "_CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.setattr(folder_module, "_CHECKOUT", tmp_path / "site-packages")
     noted = describe_environment()
     assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
 

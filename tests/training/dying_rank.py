@@ -17,14 +17,14 @@ from marl_framework.training.trainer import Trainer
 
 if __name__ == "__main__":
     last, arguments = int(sys.argv[1]), sys.argv[2:]
-    training_step = Trainer._training_step
+    training_step = Trainer.training_step
 
     def dying(trainer: Trainer, timer):
         chosen = trainer.ranks.rank == 1 and not trainer.ranks.restarts
-        if chosen and trainer.coma.training_steps == last - 1:
+        if chosen and trainer.algorithm.training_steps == last - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return training_step(trainer, timer)
 
-    Trainer._training_step = dying
+    Trainer.training_step = dying
     Trainer._draw_mission = lambda *_: None
     sys.exit(main(arguments))

@@ -15,7 +15,7 @@ from marl_framework.algorithms import graphs as graphs_module
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs, make_graphs
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworksConfig
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config
 from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
@@ -29,24 +29,24 @@ from tests.tape import HostReadError, Tape, TapeBackend
 CPU = torch.device("cpu")
 STEPS = 8
 PLAIN = {
-    "networks": {
+    "learning": {
         "symmetries": True,
         "kl_limit": 5e-3,
         "advantage": "return",
         "copy_rate": 3,
-        "critic": {"conv_channels": 8, "fc1_dim": 8, "learning_rate": 3e-3},
-        "actor": {"conv_channels": 8, "hidden_dim": 8, "learning_rate": 1e-2},
+        "critic": {"learning_rate": 3e-3},
+        "actor": {"learning_rate": 1e-2},
     }
 }
 OTHER = {
-    "networks": {
-        "precision": "bfloat16",
+    "compute": {"precision": "bfloat16"},
+    "learning": {
         "micro_batch": 20,
         "update_interval": 2,
         "normalize_advantages": True,
         "clip_ratio": 0.2,
         "entropy_coefficient": 0.01,
-        "critic": {"conv_channels": 8, "fc1_dim": 8, "target_update_mode": "soft"},
+        "target_update_mode": "soft",
     },
     "observation": {"uncertainty": True, "centred_entropy": True, "global_uncertainty": True},
     "sensor": {
@@ -71,10 +71,11 @@ def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(settings: dict[str, Any]) -> Config:
-    schedule = {"compile": False, "data_passes": 2, "batch_number": 2, "lr_decay": 0.1}
-    missions = {"n_episodes": 2 * STEPS, "use_eps": True, "eps_anneal_phase": 80}
-    networks = {**schedule, **settings["networks"]}
-    return small_config(missions=missions, **{**settings, "networks": networks})
+    schedule = {"training_steps": 2 * STEPS, "use_eps": True, "eps_anneal_phase": 80}
+    batches = {"data_passes": 2, "batch_number": 2, "lr_decay": 0.1}
+    learning = {**schedule, **batches, **settings["learning"]}
+    compute = {"compile": False, **settings.get("compute", {})}
+    return small_config(**{**settings, "learning": learning, "compute": compute})
 
 
 def trainer(made: Config, monkeypatch: pytest.MonkeyPatch, backend: TapeBackend | None) -> Trainer:
@@ -88,10 +89,10 @@ def train(team: Trainer, steps: int = STEPS, recording: bool = True) -> list[dic
     """What each stretch of training steps reports."""
     reports, timer = [], StageTimer(CPU)
     for _ in range(steps):
-        stats, counts = team._training_step(timer)
+        stats, counts = team.training_step(timer)
         reports.append({k: torch.as_tensor(v) for k, v in {**stats, **counts}.items()})
-        if not recording and team.coma._graphs is not None:
-            team.coma._graphs.forget()
+        if not recording and team.algorithm._graphs is not None:
+            team.algorithm._graphs.forget()
     return reports
 
 
@@ -117,7 +118,7 @@ def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(settings, monkey
     assert backend.captures == 2  # episodes, updates
     assert backend.replays == 2 * (STEPS - 2)
     same(found, expected)
-    same(weights(team.coma), weights(eager.coma))
+    same(weights(team.algorithm), weights(eager.algorithm))
     assert torch.equal(team.task.generator.get_state(), eager.task.generator.get_state())
     assert len({float(report["epsilon"]) for report in found}) >= 5
     assert len({float(report["learning_rate_factor"]) for report in found}) == STEPS
@@ -127,11 +128,13 @@ def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(settings, monkey
 
 
 def test_graphs_change_nothing_but_the_last_bit_of_the_learning_rates(monkeypatch) -> None:
-    made = config({"networks": {**PLAIN["networks"], "kl_limit": 0}})
+    made = config({"learning": {**PLAIN["learning"], "kl_limit": 0}})
     without, team = (trainer(made, monkeypatch, b) for b in (None, TapeBackend()))
     expected, found = train(without), train(team)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(weights(team.coma), weights(without.coma), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        weights(team.algorithm), weights(without.algorithm), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_what_was_reported_is_not_overwritten(monkeypatch) -> None:
@@ -143,13 +146,13 @@ def test_what_was_reported_is_not_overwritten(monkeypatch) -> None:
 
 
 def test_a_shorter_last_stretch_is_flown_too(monkeypatch) -> None:
-    made = config({"networks": {**PLAIN["networks"], "update_interval": 5}})
+    made = config({"learning": {**PLAIN["learning"], "update_interval": 5}})
     counted, backend = [], TapeBackend()
     for recording in (True, False):
         team = trainer(made, monkeypatch, backend)
         reports = train(team, 4, recording)  # 5, 5, 5 and 1 of 16
-        assert team.coma.training_steps == 16
-        counted.append((reports, weights(team.coma)))
+        assert team.algorithm.training_steps == 16
+        counted.append((reports, weights(team.algorithm)))
     same(*counted)
     assert backend.replays == 2
 
@@ -190,7 +193,7 @@ def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> N
         "_reward",
         lambda *seen: score(*seen) * (reads_the_host(*seen) * 0 + 1),
     )
-    with pytest.warns(RuntimeWarning, match=r"networks\.cuda_graphs: off from here on") as told:
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off from here on") as told:
         found = train(team)
     assert len(told) == 1
     assert backend.captures == 0
@@ -199,7 +202,7 @@ def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> N
 
 def saved_by(team: Trainer, folder: Path) -> dict[str, Any]:
     train(team, 4)
-    save_checkpoint(folder / "state.pt", team.coma.state_dict())
+    save_checkpoint(folder / "state.pt", team.algorithm.state_dict())
     return load_checkpoint(folder / "state.pt")
 
 
@@ -212,9 +215,9 @@ def test_a_checkpoint_of_graphs_goes_on_without_them(monkeypatch, tmp_path) -> N
     made = config(PLAIN)
     state = saved_by(trainer(made, monkeypatch, TapeBackend()), tmp_path)
     team = trainer(made, monkeypatch, None)
-    team.coma.load_state_dict(deepcopy(state))
-    assert rates_of(team.coma) == [1e-2, 3e-3]
-    assert not team.coma.actor_optimizer.param_groups[0]["capturable"]
+    team.algorithm.load_state_dict(deepcopy(state))
+    assert rates_of(team.algorithm) == [1e-2, 3e-3]
+    assert not team.algorithm.actor_optimizer.param_groups[0]["capturable"]
     train(team, 1)
 
 
@@ -228,10 +231,10 @@ def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
     for recording in (True, False):
         team = trainer(made, monkeypatch, TapeBackend())
         train(team, 4, recording)
-        team.coma.load_state_dict(deepcopy(state))
-        assert torch.stack(rates_of(team.coma)).tolist() == pytest.approx([1e-2, 3e-3])
-        assert team.coma.actor_optimizer.param_groups[0]["capturable"]
-        ends.append((train(team, 4, recording), weights(team.coma)))
+        team.algorithm.load_state_dict(deepcopy(state))
+        assert torch.stack(rates_of(team.algorithm)).tolist() == pytest.approx([1e-2, 3e-3])
+        assert team.algorithm.actor_optimizer.param_groups[0]["capturable"]
+        ends.append((train(team, 4, recording), weights(team.algorithm)))
     same(*ends)
 
 
@@ -239,24 +242,24 @@ def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
 
 
 def test_a_cpu_needs_no_graphs() -> None:
-    settings = NetworksConfig(cuda_graphs=True, gradient_checkpointing=True)
+    settings = ComputeConfig(cuda_graphs=True, gradient_checkpointing=True)
     assert make_graphs(settings, CPU) is None
-    assert make_graphs(NetworksConfig(), torch.device("cuda")) is None
+    assert make_graphs(ComputeConfig(), torch.device("cuda")) is None
 
 
 @pytest.mark.parametrize(
     ("settings", "ranks", "reason"),
     [
-        ({"gradient_checkpointing": True}, 1, r"networks\.gradient_checkpointing; set it"),
+        ({"gradient_checkpointing": True}, 1, r"compute\.gradient_checkpointing; set it"),
         ({"precision": "float16"}, 1, r"float16.*bfloat16 or float32"),
         ({}, 2, "several ranks.*train on one rank"),
     ],
 )
 def test_what_cannot_work_is_refused(settings, ranks, reason, monkeypatch) -> None:
     monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
-    networks = NetworksConfig(cuda_graphs=True, **{"precision": "float32", **settings})
-    with pytest.raises(ConfigError, match=f"^compute.cuda_graphs: does not work with {reason}"):
-        make_graphs(networks, torch.device("cuda"))
+    compute = ComputeConfig(cuda_graphs=True, **{"precision": "float32", **settings})
+    with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs: does not work with {reason}"):
+        make_graphs(compute, torch.device("cuda"))
 
 
 # --- the stand-in ----------------------------------------------------------------------------
@@ -319,11 +322,14 @@ def flown(made: Config) -> tuple[list[dict[str, Tensor]], Trainer]:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "other"])
 def test_graphs_on_a_gpu_change_no_training_and_wait_for_nothing(settings: dict[str, Any]) -> None:
-    calm = {**settings["networks"], "kl_limit": 0, "tf32": False, "cudnn_benchmark": False}
-    networks = [{**calm, "cuda_graphs": graphs} for graphs in (False, True)]
-    (expected, _), (found, team) = (flown(config({**settings, "networks": n})) for n in networks)
-    assert team.coma._graphs is not None
-    recordings = list(team.coma._graphs._recordings.values())
+    free = {**settings, "learning": {**settings["learning"], "kl_limit": 0}}
+    calm = {**settings.get("compute", {}), "tf32": False, "cudnn_benchmark": False}
+    (expected, _), (found, team) = (
+        flown(config({**free, "compute": {**calm, "cuda_graphs": graphs}}))
+        for graphs in (False, True)
+    )
+    assert team.algorithm._graphs is not None
+    recordings = list(team.algorithm._graphs._recordings.values())
     assert [known.replay is not None for known in recordings] == [True, True]
     assert all(value.isfinite().all() for report in found for value in report.values())
     # Two eager steps and two replayed ones; later on rounding tells trainings apart.
@@ -339,7 +345,7 @@ def test_a_failed_recording_on_a_gpu_harms_nothing() -> None:
         drawn = torch.rand(3, generator=generator, device=device)
         return drawn * (number + 0 * number.item())
 
-    with pytest.warns(RuntimeWarning, match=r"networks\.cuda_graphs: off"):
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off"):
         found = [graphs.run("host", graphs, function, 1.0, generator) for _ in range(5)]
     generator.manual_seed(generator.initial_seed())
     expected = [torch.rand(3, generator=generator, device=device) for _ in range(5)]

@@ -63,8 +63,9 @@ def test_without_torchrun_there_is_one_rank_that_leads() -> None:
     assert Ranks().leads
     assert Ranks().any(True)
     assert not Ranks().any(False)
-    assert Ranks().to_all("x") == ["x"]
-    assert Ranks().led(lambda: "x") == "x"
+    assert Ranks().broadcast("x") == "x"
+    assert Ranks().gather("x") == ["x"]
+    assert Ranks().on_leader(lambda: "x") == "x"
     assert number_of_ranks() == 1
     value, network = torch.ones(2), torch.nn.Linear(2, 2)
     assert mean_over_ranks(value) is value
@@ -106,7 +107,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
-    with pytest.raises(ConfigError, match=r"distributed\.backend: nccl needs GPUs"):
+    with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl needs GPUs"):
         rank_device(config_with("compute.distributed_backend=nccl"), Ranks())
     gpus(monkeypatch, 1)
     config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")
@@ -115,16 +116,16 @@ def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> None:
     told = []
-    monkeypatch.setattr(Ranks, "from_leader", lambda self, value: told.append(value) or value)
+    monkeypatch.setattr(Ranks, "broadcast", lambda self, value: told.append(value) or value)
 
     def fail() -> None:
         raise ConfigError("no")
 
     with pytest.raises(ConfigError):
-        Ranks(0, 2).led(fail)
-    monkeypatch.setattr(Ranks, "from_leader", lambda self, value: told[-1])
+        Ranks(0, 2).on_leader(fail)
+    monkeypatch.setattr(Ranks, "broadcast", lambda self, value: told[-1])
     with pytest.raises(LeaderError) as caught:
-        Ranks(1, 2).led(fail)
+        Ranks(1, 2).on_leader(fail)
     assert caught.value.exit_code == 2
 
 
@@ -198,10 +199,10 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrun ends all ranks as soon as one has: the others are about to say why."""
-    training_step, write_status, killed = Trainer._training_step, RunFolder.write_status, []
+    training_step, write_status, killed = Trainer.training_step, RunFolder.write_status, []
 
     def failing(trainer: Trainer, timer):
-        if trainer.coma.training_steps == 2:
+        if trainer.algorithm.training_steps == 2:
             raise RuntimeError("a bug")
         return training_step(trainer, timer)
 
@@ -210,7 +211,7 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(
             signal.raise_signal(signal.SIGTERM)
         write_status(run, state, **known)
 
-    monkeypatch.setattr(Trainer, "_training_step", failing)
+    monkeypatch.setattr(Trainer, "training_step", failing)
     monkeypatch.setattr(RunFolder, "write_status", signalled)
     earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
     try:
@@ -236,7 +237,7 @@ def test_ranks_share_missions_and_transitions_but_not_weights() -> None:
 
 def test_an_interval_that_cannot_fit_is_refused_by_key() -> None:
     sets = ("learning.update_interval=100000000", "learning.training_steps=100000000")
-    with pytest.raises(ConfigError, match=r"^networks\.update_interval=\d+"):
+    with pytest.raises(ConfigError, match=r"^learning\.update_interval=\d+"):
         check_memory(config_with(*sets), CPU)
     check_memory(config_with(sets[0]), CPU)  # four training steps at most
 

@@ -32,8 +32,8 @@ def test_weights_and_missions_are_what_the_tensors_take() -> None:
     config = config_with("environment.num_envs=5")
     parts = memory_estimate(config)
     trainer = Trainer(config, CPU)
-    networks = (trainer.coma.actor, trainer.coma.critic)
-    a, c = (sum(p.numel() for p in network.parameters()) for network in networks)
+    networks = trainer.algorithm.modules
+    a, c = (sum(p.numel() for p in networks[n].parameters()) for n in ("actor", "critic"))
     assert parts["weights"] == 4 * (4 * a + 5 * c)
     env = MissionEnvironment(config, 5, CPU)
     state = env.reset(env.draw_reset())
@@ -104,14 +104,14 @@ def test_running_out_of_memory_is_told_from_other_errors(
 def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, capsys) -> None:
     arguments = ["--config", "params_test.yaml", "--set", f"logging.directory={tmp_path}"]
     arguments += ["--run-name", "t"]
-    real = Trainer._training_step
+    real = Trainer.training_step
 
     def full(trainer: Trainer, timer):
-        if trainer.coma.training_steps == 3:
+        if trainer.algorithm.training_steps == 3:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
         return real(trainer, timer)
 
-    monkeypatch.setattr(Trainer, "_training_step", full)
+    monkeypatch.setattr(Trainer, "training_step", full)
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -15,12 +15,9 @@ from tests.small import small_config
 from tests.test_resume import House
 
 
-def config_with(steps: int = 11, num_envs: int = 4, **networks) -> Config:
+def config_with(steps: int = 11, num_envs: int = 4, **learning) -> Config:
     """A rollout of 4 missions × 3 UAVs × 5 moves is 60 transitions."""
-    sizes = small_config().networks.model_dump(by_alias=True)
-    return small_config(
-        num_envs=num_envs, missions={"n_episodes": steps}, networks={**sizes, **networks}
-    )
+    return small_config(num_envs=num_envs, learning={"training_steps": steps, **learning})
 
 
 def factors(config: Config) -> list[float]:
@@ -67,15 +64,14 @@ def test_the_optimisers_take_the_rates_of_the_step(monkeypatch) -> None:
     trainer = Trainer(config, torch.device("cpu"))
     seen = []
 
-    def update(*_) -> dict[str, torch.Tensor]:
-        trainer.coma.training_steps += 1
-        optimizers = (trainer.coma.actor_optimizer, trainer.coma.critic_optimizer)
+    def make_updates(*_) -> dict[str, torch.Tensor]:
+        optimizers = (trainer.algorithm.actor_optimizer, trainer.algorithm.critic_optimizer)
         seen.append([group["lr"] for o in optimizers for group in o.param_groups])
-        return {}
+        return {"skipped_updates": torch.zeros(())}
 
-    monkeypatch.setattr(trainer.coma, "update", update)
+    monkeypatch.setattr(trainer.algorithm, "_pass_over", make_updates)
     timer = StageTimer(torch.device("cpu"))
-    logged = [trainer._training_step(timer)[0]["learning_rate_factor"] for _ in range(11)]
+    logged = [trainer.training_step(timer)[0]["learning_rate_factor"] for _ in range(11)]
     assert logged == factors(config)
     actor, critic = config.learning.actor.learning_rate, config.learning.critic.learning_rate
     assert seen == [[actor * factor, critic * factor] for factor in logged]

@@ -39,17 +39,17 @@ def torchrun(*arguments: str | Path, restarts: int = 0) -> subprocess.CompletedP
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left, and one rank before and after them."""
     folder = tmp_path_factory.mktemp("ranks")
-    training_step = Trainer._training_step
+    training_step = Trainer.training_step
 
     def stopped(trainer: Trainer, timer):
-        if trainer.coma.training_steps == STOP - 1:
+        if trainer.algorithm.training_steps == STOP - 1:
             trainer.interrupt()
         return training_step(trainer, timer)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
         with monkeypatch.context() as first:
-            first.setattr(Trainer, "_training_step", stopped)
+            first.setattr(Trainer, "training_step", stopped)
             assert main(arguments(folder / "runs", "grown")) == 130
         done = torchrun(ROOT / "tests/training/two_ranks.py", folder)
         assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_advantages": True},
     "micro-batches": {"normalize_advantages": True, "micro_batch": 5},
     "clipped": {"clip_ratio": 0.2, "entropy_coefficient": 0.1, "kl_limit": 10.0},
-    "recomputed": {"gradient_checkpointing": True},
+    "recomputed": {"compute": {"gradient_checkpointing": True}},
 }
 
 
@@ -79,16 +79,16 @@ def weights_after_an_update(rank: int) -> dict[str, Any]:
 
 def stop_in(step: int) -> None:
     """Tell the second rank alone to stop, in the middle of a training step."""
-    real = Trainer._training_step
+    real = Trainer.training_step
 
     def training_step(trainer: Trainer, timer):
-        if trainer.coma.training_steps == step - 1:
-            Trainer._training_step = real
+        if trainer.algorithm.training_steps == step - 1:
+            Trainer.training_step = real
             if trainer.ranks.rank == 1:
                 signal.raise_signal(signal.SIGTERM)
         return real(trainer, timer)
 
-    Trainer._training_step = training_step
+    Trainer.training_step = training_step
 
 
 def said(work: Callable[[], int]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def threads() -> list[str]:
 if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
-    distributed._LEADER_SPEAKS = 0.0
+    distributed._LEADER_ENDS = 0.0
     launch.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
     Trainer._draw_mission = lambda *_: None
     with joined(Config(), torch.device("cpu"), ranks):

@@ -302,7 +302,9 @@ def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
     return _merge(low, high, count)
 
 
-@njit(**_FAST)
+# Inlined by force: numba would link a copy of its own into the process that compiles, which adds up
+# in another order than the copy in the cache, and the first run would differ from all later ones.
+@njit(forceinline=True, **_FAST)
 def _fuse_team(
     readings: Array,
     boxes: Array,

@@ -145,3 +145,31 @@ def test_the_loops_leave_the_number_of_threads_as_it_is():
         check=True,
     )
     assert done.stdout == "1\n"
+
+
+SUMS = """
+import torch
+from marl_framework.mission.environment import MissionEnvironment
+from tests.small import small_config
+
+env = MissionEnvironment(small_config(pixels=(24, 24)), 4, "cpu")
+state = env.reset(env.draw_reset())
+state.global_belief.uniform_(0.01, 0.99, generator=env.generator)
+utility = env.fuse_global(state)
+print([number.hex() for number in state.weighted_entropy.tolist() + utility.absolute.tolist()])
+"""
+
+
+def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", SUMS],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    )
+    assert any(tmp_path.rglob("*.nbc"))
+    assert first == second

@@ -1,0 +1,99 @@
+"""The network calls of one training step, made alone, and their floating-point operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from marl_framework.algorithms.coma import _TARGET_CHUNK
+from marl_framework.config.model import Config
+from marl_framework.device import autocast, resolve_precision
+from marl_framework.networks.registry import make_actor, make_critic
+from marl_framework.training.timing import StageTimer
+
+
+def flops_of(work: Callable[[], object]) -> int:
+    """Return the floating-point operations of the matrix products and convolutions of some work."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())
+
+
+@dataclass(frozen=True)
+class NetworkCalls:
+    """Batch sizes of all network calls of one training step."""
+
+    inference: tuple[int, ...]
+    """Of the actor while flying."""
+    targets: tuple[int, ...]
+    """Of the target critic."""
+    learning: tuple[int, ...]
+    """Of critic and actor, forward and backward."""
+
+    @classmethod
+    def of(cls, config: Config) -> NetworkCalls:
+        """Return what a configuration asks for."""
+        learning = config.learning
+        team = config.environment.num_envs * config.experiment.missions.n_agents
+        rollouts, transitions = config.rollouts_per_step, config.transitions_per_step
+        places = torch.arange(transitions)
+        batches = places.tensor_split(min(learning.batch_number, transitions))
+        return cls(
+            inference=(team,) * (rollouts * config.episode_length),
+            targets=tuple(len(part) for part in places.split(_TARGET_CHUNK)),
+            learning=tuple(len(part) for part in batches) * learning.data_passes,
+        )
+
+
+class NetworksAlone:
+    """The network calls of one training step, with plain modules and nothing around them.
+
+    Args:
+        config: sizes, schedule and precision.
+        device: where they run.
+    """
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        sizes = config.network_sizes
+        self.calls = NetworkCalls.of(config)
+        self._device = device
+        self._precision = resolve_precision(config.compute.precision, device)
+        plain = config.compute.model_copy(update={"gradient_checkpointing": False})
+        self._actor = make_actor(config.networks, plain, sizes).to(device)
+        self._critic = make_critic(config.networks, plain, sizes).to(device)
+        most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
+        self._states = torch.rand(most, sizes.critic_channels, *sizes.shape, device=device)
+        self._observations = self._states[:, : sizes.actor_channels].contiguous()
+
+    def seconds(self) -> dict[str, float]:
+        """Make all calls once; return the seconds of `inference`, `targets` and `learning`."""
+        timer = StageTimer(self._device)
+        with timer("inference"), torch.no_grad():
+            for size in self.calls.inference:
+                self._forward(self._actor, self._observations[:size])
+        with timer("targets"), torch.no_grad():
+            for size in self.calls.targets:
+                self._forward(self._critic, self._states[:size])
+        with timer("learning"):
+            for size in self.calls.learning:
+                self._learn(self._critic, self._states[:size])
+                self._learn(self._actor, self._observations[:size])
+        return timer.seconds()
+
+    def flops(self) -> int:
+        """Make all calls once; return their floating-point operations, a multiply-add being 2."""
+        return flops_of(self.seconds)
+
+    def _forward(self, network: nn.Module, maps: Tensor) -> Tensor:
+        with autocast(self._device, self._precision):
+            outputs: Tensor = network(maps)
+        return outputs
+
+    def _learn(self, network: nn.Module, maps: Tensor) -> None:
+        network.zero_grad(set_to_none=True)
+        outputs = self._forward(network, maps)
+        outputs.backward(torch.ones_like(outputs))

@@ -1,0 +1,183 @@
+"""Fusing and observing the published way: one UAV after the other, with numpy and OpenCV.
+
+Nothing here needs PyTorch, so that processes of a pool start small. The maps are those of
+`benchmarks.reference.plain_mission`; what is added is the fusion that passes over the whole map,
+and a pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+
+import cv2
+import numpy as np
+
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Position
+
+Fuse = Callable[[Map, Footprint, Map, float], None]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_KEPT_BYTES = 2**25  # the most that glibc keeps by itself
+
+
+@dataclass(frozen=True)
+class Missions:
+    """Missions of N UAVs that have heard and not yet fused; the mission comes first.
+
+    `observe` fuses into `beliefs`, in place; the rest stays as it is.
+    """
+
+    geometry: Geometry
+    times: list[int]
+    positions: list[list[Position]]
+    heard: list[list[list[int]]]
+    """Who each UAV hears, itself too, by id."""
+    readings: list[list[Map]]
+    """Latest reading of each UAV: likelihoods in its clipped footprint."""
+    beliefs: list[list[Map]]
+
+    @property
+    def n_agents(self) -> int:
+        """UAVs of a mission."""
+        return len(self.positions[0])
+
+    @property
+    def agents(self) -> int:
+        """UAVs of all missions."""
+        return len(self.positions) * self.n_agents
+
+    def fresh(self) -> Missions:
+        """Return the same with beliefs of its own."""
+        return replace(self, beliefs=[[belief.copy() for belief in team] for team in self.beliefs])
+
+    def senders(self, number: int) -> list[int]:
+        """Return the ids of the others whose reading UAV `number` of all missions fuses."""
+        mission, agent = divmod(number, self.n_agents)
+        return [j for j in self.heard[mission][agent] if j != agent]
+
+
+def fuse_whole_map(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
+    """Take a reading into a belief, in place, the published way: as a map of the same size."""
+    measured = np.full(belief.shape, plain_mission.UNKNOWN, np.float32)
+    measured[seen.window] = reading
+    updated = plain_mission.bayes(belief, measured, prior)
+    np.copyto(belief, updated, where=measured != plain_mission.UNKNOWN)
+
+
+def fuse_heard(missions: Missions, number: int, fuse: Fuse) -> None:
+    """Update the belief of UAV `number` with what it heard, in the order of ids."""
+    mission, agent = divmod(number, missions.n_agents)
+    geometry, positions = missions.geometry, missions.positions[mission]
+    belief, readings = missions.beliefs[mission][agent], missions.readings[mission]
+    for j in missions.senders(number):
+        seen = plain_mission.footprint(geometry, positions[j])
+        fuse(belief, seen, readings[j], geometry.prior)
+
+
+def observe(missions: Missions, number: int, fuse: Fuse) -> Map:
+    """Fuse what UAV `number` heard and return what its actor sees: [X, Y, 7]."""
+    fuse_heard(missions, number, fuse)
+    mission, agent = divmod(number, missions.n_agents)
+    return plain_mission.actor_observation(
+        missions.geometry,
+        missions.times[mission],
+        agent,
+        missions.positions[mission],
+        missions.heard[mission][agent],
+        missions.beliefs[mission][agent],
+        missions.readings[mission],
+    )
+
+
+def observe_all(missions: Missions, agents: int, fuse: Fuse) -> list[Map]:
+    """Return what the first `agents` UAVs see, one after the other."""
+    return [observe(missions, number, fuse) for number in range(agents)]
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep freed blocks of up to 32 MiB; returns whether it could be asked for.
+
+    Otherwise glibc gives a freed array back or not depending on what lies behind it, and a fresh
+    one costs a page fault each 4 KiB: the same numpy code then takes 2 or 6 ms by chance.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+# A pool of processes ----------------------------------------------------------------------
+
+_of_process: dict[int, Missions] = {}  # what a process of the pool works on, by UAVs a mission
+
+Pool = Callable[[int, int], list[Map]]
+"""Called with the UAVs a mission has and a number of UAVs; returns what those see."""
+
+
+@contextmanager
+def process_pool(missions: dict[int, Missions], processes: int) -> Iterator[Pool]:
+    """Open a pool whose processes hold the missions and observe the published way.
+
+    A pool takes the UAVs one by one, in chunks; only the observations travel back.
+    """
+    context = get_context("spawn")
+    with context.Pool(processes, initializer=_start_process, initargs=(missions,)) as pool:
+
+        def observe_first(n_agents: int, agents: int) -> list[Map]:
+            return pool.map(partial(_observe_in_process, n_agents), range(agents))
+
+        yield observe_first
+
+
+def _start_process(missions: dict[int, Missions]) -> None:
+    keep_freed_memory()
+    cv2.setNumThreads(1)  # the processes share the cores already
+    _of_process.update(missions)
+
+
+def _observe_in_process(n_agents: int, number: int) -> Map:
+    return observe(_of_process[n_agents], number, fuse_whole_map)
+
+
+# Bytes ------------------------------------------------------------------------------------
+
+
+def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
+    """Count what one observation has to move [bytes], the mean of the first `agents` UAVs.
+
+    Each input is read once and each output written once, whatever a machine does on top:
+
+    - `whole map`: a fusion reads belief and reading, writes the belief; the observation reads
+      the belief, the footprint map and the square of the own reading (all float32).
+    - `windowed`: a fusion touches the footprint's cells alone; the observation is the same.
+    - `batched`: a fusion reads and writes the footprint's cells (float32) and reads their signs
+      (int8). The own reading does the same, but writes the signs, and reads terrain (1 byte)
+      and randomness (2). Averaged maps of belief and reading are updated, then read.
+
+    All write X·Y·7 values.
+    """
+    geometry = missions.geometry
+    pixels, cells = np.prod(geometry.lattice[:2]), np.prod(geometry.cells)
+    whole = windowed = batched = 0.0
+    for number in range(agents):
+        mission, agent = divmod(number, missions.n_agents)
+        seen = [plain_mission.footprint(geometry, place) for place in missions.positions[mission]]
+        readings, senders = missions.readings[mission], missions.senders(number)
+        fused = sum(readings[j].size for j in senders)
+        own = readings[agent].size
+        looking = 4 * (2 * cells + seen[agent].side_x * seen[agent].side_y + 7 * pixels)
+        whole += 12 * cells * len(senders) + looking
+        windowed += 12 * fused + looking
+        batched += 9 * fused + 12 * own + 4 * (5 + 7) * pixels
+    return {
+        "whole map": float(whole / agents),
+        "windowed": float(windowed / agents),
+        "batched": float(batched / agents),
+    }

@@ -1,0 +1,1 @@
+"""Which settings make a team learn well."""

@@ -1,0 +1,1 @@
+"""Whether the library computes what a plain implementation of the mission computes."""

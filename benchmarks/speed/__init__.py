@@ -1,0 +1,1 @@
+"""How fast missions are flown, observed and learned from."""

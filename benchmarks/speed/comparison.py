@@ -1,0 +1,282 @@
+"""How fast are other libraries on this machine? `python -m benchmarks.speed.comparison`.
+
+    pip install vmas torchrl benchmarl jaxmarl     # any of them, into the same environment
+    python -m benchmarks.speed.comparison [--num-envs 1,64] [--contenders ours,vmas]
+
+Each contender runs in a process of its own, on the CPU, on a task that it ships with. The tasks
+differ: ours draws and fuses maps, and its observations are stacks of maps; the others move points
+and return vectors. So the figures say what a researcher gets who takes a library as it is, not
+whose code is better. An agent step is one move of one agent, observation and reward included.
+
+`acting` is random actions without learning. `learning` is a whole training: acting with a network,
+and the updates that the library does by default for a batch of that many transitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, parse_names, parse_numbers, with_overrides
+from benchmarks.helpers.harness import CPU, in_fresh_process, number_text
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners import RandomPlanner
+from marl_framework.training.timing import StageTimer
+from marl_framework.training.trainer import Trainer
+
+NUM_ENVS = "1,64,1024"
+MOST_ENVS = 2**20
+_MOVES = 15
+_LEARNING_ENVS = 64
+_ITERATIONS = (1, 4)  # of a training whose start is not to count
+
+
+class Speed(NamedTuple):
+    """Agent steps of a call, and how long it takes."""
+
+    agent_steps: int
+    timing: harness.Timing
+
+
+# Acting -----------------------------------------------------------------------------------
+
+
+def ours(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Fly whole missions with random actions, starts included."""
+    env = MissionEnvironment(config, num_envs, CPU)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    planner = RandomPlanner(env.lattice)
+    state = env.reset(env.draw_reset())
+
+    def episode() -> None:
+        env.reset(env.draw_reset(), state)
+        for _ in range(env.episode_length):
+            actions = planner.act(state, env.generator).actions
+            env.step(state, actions, env.draw_step(reuse=True))
+            builder.actor(state)
+
+    steps = num_envs * env.n_agents * env.episode_length
+    return Speed(steps, harness.measure(episode, seconds))
+
+
+def vmas(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Step VMAS's `sampling`: agents with lidar take samples of a field."""
+    env = import_module("vmas").make_env("sampling", num_envs=num_envs, device="cpu", seed=0)
+    env.reset()
+
+    def steps() -> None:
+        for _ in range(_MOVES):
+            env.step(env.get_random_actions())
+
+    return Speed(num_envs * env.n_agents * _MOVES, harness.measure(steps, seconds))
+
+
+def torchrl(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Roll the same scenario out by TorchRL."""
+    env = import_module("torchrl.envs").VmasEnv("sampling", num_envs=num_envs, seed=0)
+
+    def steps() -> None:
+        env.rollout(_MOVES, break_when_any_done=False)
+
+    return Speed(num_envs * env.n_agents * _MOVES, harness.measure(steps, seconds))
+
+
+def jaxmarl(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Step JaxMARL's `MPE_simple_spread_v3`, compiled, over a scan."""
+    jax = import_module("jax")
+    env = import_module("jaxmarl").make("MPE_simple_spread_v3")
+    spaces = {agent: env.action_space(agent) for agent in env.agents}
+
+    def move(carry: Any, key: Any) -> Any:
+        keys = jax.random.split(key, (2, num_envs))
+        act = {agent: jax.vmap(space.sample)(keys[0]) for agent, space in spaces.items()}
+        seen, states, reward, _, _ = jax.vmap(env.step)(keys[1], carry, act)
+        return states, (seen, reward)
+
+    @jax.jit
+    def steps(states: Any, key: Any) -> Any:
+        return jax.lax.scan(move, states, jax.random.split(key, _MOVES))
+
+    key = jax.random.PRNGKey(0)
+    _, states = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    timing = harness.measure(lambda: jax.block_until_ready(steps(states, key)), seconds)
+    return Speed(num_envs * len(env.agents) * _MOVES, timing)
+
+
+# Learning ---------------------------------------------------------------------------------
+
+
+def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Train COMA as the params file says."""
+    trainer = Trainer(with_overrides(config, f"environment.num_envs={num_envs}"), CPU)
+    timer = StageTimer(CPU)
+    before = trainer.episodes
+    timing = harness.measure(lambda: trainer.training_step(timer), seconds)
+    missions = (trainer.episodes - before) // (timing.repeats + 1)
+    return Speed(missions * trainer.task.n_agents * trainer.task.episode_length, timing)
+
+
+def benchmarl(config: Config, num_envs: int, seconds: float) -> Speed:
+    """Train BenchMARL's MAPPO on VMAS's `sampling` with its own settings, 15 moves a batch."""
+    frames = num_envs * _MOVES
+    times = []
+    for iterations in _ITERATIONS:
+        with tempfile.TemporaryDirectory() as folder:
+            experiment = _benchmarl_experiment(num_envs, frames, iterations, folder)
+            start = perf_counter()
+            experiment.run()
+            times.append(perf_counter() - start)
+    agents = sum(len(group) for group in experiment.group_map.values())
+    seconds_each = (times[1] - times[0]) / (_ITERATIONS[1] - _ITERATIONS[0])
+    return Speed(frames * agents, harness.Timing(seconds_each, seconds_each, seconds_each, 1))
+
+
+def _benchmarl_experiment(num_envs: int, frames: int, iterations: int, folder: str) -> Any:
+    environments, experiments = import_module("benchmarl.environments"), "benchmarl.experiment"
+    config = import_module(experiments).ExperimentConfig.get_from_yaml()
+    config.max_n_iters, config.max_n_frames = iterations, None
+    config.on_policy_n_envs_per_worker = num_envs
+    config.on_policy_collected_frames_per_batch = frames
+    config.on_policy_minibatch_size = max(1, frames // 5)
+    config.evaluation, config.render, config.create_json = False, False, False
+    config.loggers, config.save_folder = [], folder
+    models = import_module("benchmarl.models.mlp").MlpConfig
+    return import_module(experiments).Experiment(
+        task=environments.VmasTask.SAMPLING.get_from_yaml(),
+        algorithm_config=import_module("benchmarl.algorithms").MappoConfig.get_from_yaml(),
+        model_config=models.get_from_yaml(),
+        critic_model_config=models.get_from_yaml(),
+        seed=0,
+        config=config,
+    )
+
+
+# The benchmark ----------------------------------------------------------------------------
+
+
+class Contender(NamedTuple):
+    """What is measured, and how."""
+
+    package: str
+    kind: str
+    task: str
+    measure: Callable[[Config, int, float], Speed]
+
+
+CONTENDERS = {
+    "ours": Contender("marl_framework", "acting", "mapping mission, 4 UAVs", ours),
+    "vmas": Contender("vmas", "acting", "sampling, 3 agents", vmas),
+    "torchrl": Contender("torchrl", "acting", "VMAS sampling, 3 agents", torchrl),
+    "jaxmarl": Contender("jaxmarl", "acting", "MPE simple spread, 3 agents", jaxmarl),
+    "ours_learning": Contender("marl_framework", "learning", "COMA, maps", ours_learning),
+    "benchmarl": Contender("benchmarl", "learning", "MAPPO, VMAS sampling", benchmarl),
+}
+
+
+def measure_row(name: str, config: Config, num_envs: int, seconds: float) -> dict[str, Any]:
+    """Measure one contender in this process; return a row of the JSON."""
+    contender = CONTENDERS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # their own
+        found = contender.measure(config, num_envs, seconds)
+    return {
+        "contender": name,
+        "package": contender.package,
+        "version": version(contender.package),
+        "kind": contender.kind,
+        "task": contender.task,
+        "num_envs": num_envs,
+        "agent_steps_per_s": found.agent_steps / found.timing.median,
+        "lower": found.agent_steps / found.timing.upper,
+        "upper": found.agent_steps / found.timing.lower,
+        "repeats": found.timing.repeats,
+    }
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package is there to be measured."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def run(
+    config: Config, names: Sequence[str], num_envs: Sequence[int], seconds: float
+) -> dict[str, Any]:
+    """Measure all contenders that are installed; return `settings`, `machine`, `rows`, `absent`."""
+    machine = harness.announce_machine(CPU)
+    rows, absent = [], []
+    for name in names:
+        contender = CONTENDERS[name]
+        if not is_installed(contender.package):
+            absent.append(contender.package)
+            continue
+        for number in num_envs if contender.kind == "acting" else [_LEARNING_ENVS]:
+            rows.append(in_fresh_process(partial(measure_row, name, config, number, seconds)))
+            speed = f"{rows[-1]['agent_steps_per_s']:,.0f} agent steps/s"
+            print(f"{name}, {number} environments: {speed}", file=sys.stderr, flush=True)
+    settings = {
+        "num_envs": list(num_envs),
+        "seconds_per_row": seconds,
+        "configuration": config_to_dict(config),
+    }
+    return {"settings": settings, "machine": machine, "rows": rows, "absent": absent}
+
+
+def rows_table(found: dict[str, Any]) -> str:
+    """Return the rows as text."""
+    header = ("library", "version", "what", "task", "environments", "agent steps/s", "quartiles")
+    lines = [
+        (
+            row["package"],
+            row["version"],
+            row["kind"],
+            row["task"],
+            f"{row['num_envs']:,}",
+            number_text(row["agent_steps_per_s"], ",.0f"),
+            f"{row['lower']:,.0f} … {row['upper']:,.0f}",
+        )
+        for row in found["rows"]
+    ]
+    text = harness.table_text("Tasks differ; see the head of this program", header, lines)
+    if found["absent"]:
+        text += f"not installed here: {', '.join(found['absent'])}\n"
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser(
+        "speed.comparison", "Time this library and others.", "params_fast.yaml", device=False
+    )
+    parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
+    everybody = ",".join(CONTENDERS)
+    parser.add_argument("--contenders", default=everybody, metavar="NAME,…", help=f"({everybody})")
+    return parser.publish(parser.parse_args(arguments), _measure, rows_table)
+
+
+def _measure(options: argparse.Namespace, config: Config, _: torch.device) -> dict[str, Any]:
+    numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
+    names = parse_names("--contenders", options.contenders, CONTENDERS)
+    return run(config, names, numbers, options.seconds_per_row)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(harness.usable_cores())
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""What many ranks would bring: `python -m benchmarks.speed.ranks [--config params_gpu.yaml]`.
+
+Measured on one device: the training step of a configuration, its updates, and the size of their
+gradients. Measured on this host: how long two processes take to exchange such gradients by gloo.
+Everything else is a plan, not a measurement: with N ranks the missions of a training step are
+shared, so collecting and computing take 1/N of the time, and each update adds a ring all-reduce,
+2·(N - 1)/N of the gradient's bytes over the slowest link and 2·(N - 1) times its latency. Nothing
+of it is assumed to hide behind the backward pass, and devices are assumed as efficient at 1/N of
+the batch: look up where that ends in `python -m benchmarks.speed.utilisation`.
+
+`fixed batch`: the same training step on N ranks. `grown batch`: N times the missions and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, check_between, with_overrides
+from benchmarks.helpers.harness import duration_text
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.training.timing import StageTimer
+from marl_framework.training.trainer import Trainer
+
+COUNTS = (2, 4, 8, 16, 32, 64)
+LINKS = {
+    # Name: bytes a second in one direction, latency of a message [s]; as their makers state them.
+    "NVLink 4, 450 GB/s": (450e9, 5e-6),
+    "PCIe 5 x16, 64 GB/s": (64e9, 10e-6),
+    "400 Gbit/s network": (50e9, 15e-6),
+    "100 Gbit/s network": (12.5e9, 20e-6),
+    "10 Gbit/s network": (1.25e9, 50e-6),
+}
+MOST_STEPS = 10_000
+_REPEATS = 20
+
+
+def exchange_seconds(links: tuple[float, float], ranks: int, size: float) -> float:
+    """Return the time of a ring all-reduce [s].
+
+    Args:
+        links: bytes a second, latency [s] of the slowest link.
+        ranks: N.
+        size: bytes that each rank has.
+    """
+    rate, latency = links
+    return 2 * (ranks - 1) / ranks * size / rate + 2 * (ranks - 1) * latency
+
+
+def plan(step: Mapping[str, float], links: tuple[float, float], ranks: int) -> dict[str, float]:
+    """Return what N ranks would bring.
+
+    Args:
+        step: `seconds`, `updates` and `gradient_bytes` (mean of an update) of a training step.
+        links: see `exchange_seconds`.
+        ranks: N.
+
+    Returns:
+        `exchange_seconds` of a training step, and for a fixed and a grown batch the speed-up in
+        transitions a second and the efficiency: speed-up over N.
+    """
+    exchange = step["updates"] * exchange_seconds(links, ranks, step["gradient_bytes"])
+    fixed = step["seconds"] / (step["seconds"] / ranks + exchange)
+    grown = ranks * step["seconds"] / (step["seconds"] + exchange)
+    return {
+        "exchange_seconds": exchange,
+        "fixed_speed_up": fixed,
+        "fixed_efficiency": fixed / ranks,
+        "grown_speed_up": grown,
+        "grown_efficiency": grown / ranks,
+    }
+
+
+def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str, float]:
+    """Make training steps on one device.
+
+    Returns:
+        Medians: `seconds`, `rollout_seconds`, `update_seconds`; `updates` of actor and critic,
+        `gradient_bytes` of one, on average, and `transitions`.
+    """
+    config = with_overrides(config, "learning.update_interval=1")
+    trainer, timer = Trainer(config, device), StageTimer(device)
+    trainer.training_step(timer)
+    walls, stages = [], []
+    for _ in range(repeats):
+        timer.wall()
+        timer.reset()
+        trainer.training_step(timer)
+        walls.append(timer.wall())
+        stages.append(timer.seconds())
+    learning = config.learning
+    sizes = [
+        sum(p.numel() * p.element_size() for p in trainer.algorithm.modules[name].parameters())
+        for name in ("actor", "critic")
+    ]
+    return {
+        "seconds": median(walls),
+        "rollout_seconds": median(stage["rollout"] for stage in stages),
+        "update_seconds": median(stage["update"] for stage in stages),
+        "updates": 2 * learning.data_passes * learning.batch_number,
+        "gradient_bytes": sum(sizes) / 2,
+        "transitions": config.transitions_per_step,
+    }
+
+
+def gloo_seconds(size: int, repeats: int = _REPEATS) -> float:
+    """Return how long two processes on this host take to add up `size` bytes [s]; a median."""
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    store = str(Path(tempfile.gettempdir()) / f"ranks-{os.getpid()}-{time.monotonic_ns()}")
+    workers = [
+        context.Process(target=_exchange, args=(rank, store, size, repeats, found))
+        for rank in (0, 1)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        return float(found.get(timeout=300))
+    finally:
+        for worker in workers:
+            worker.join(timeout=10)
+            if worker.is_alive():
+                worker.terminate()
+        Path(store).unlink(missing_ok=True)
+
+
+def _exchange(rank: int, store: str, size: int, repeats: int, found: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    gradient, times = torch.zeros(size // 4), []
+    for _ in range(repeats + 2):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(gradient)
+        times.append(time.perf_counter() - start)
+    if rank == 0:
+        found.put(median(times[2:]))
+    dist.destroy_process_group()
+
+
+def run(config: Config, device: torch.device, repeats: int) -> dict[str, Any]:
+    """Measure a training step and an exchange, and plan from them.
+
+    Returns:
+        `settings`, `machine`, `step` (see `measure_step`), `gloo_seconds` of one update between
+        two processes here, and `rows`: `link`, `ranks` and what `plan` returns.
+    """
+    machine = harness.announce_machine(device)
+    step = measure_step(config, device, repeats)
+    measured = gloo_seconds(int(step["gradient_bytes"]))
+    here = f"gloo here, {step['gradient_bytes'] / measured / 1e9:.2g} GB/s"
+    links = {**LINKS, here: (step["gradient_bytes"] / measured, 0.0)}
+    return {
+        "settings": {"repeats": repeats, "links": LINKS, "configuration": config_to_dict(config)},
+        "machine": machine,
+        "step": step,
+        "gloo_seconds": measured,
+        "rows": [
+            {"link": name, "ranks": count, **plan(step, link, count)}
+            for name, link in links.items()
+            for count in COUNTS
+        ],
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the measurement and the plan as text."""
+    step = found["step"]
+    lines = [
+        (
+            row["link"],
+            str(row["ranks"]),
+            duration_text(row["exchange_seconds"]),
+            f"{row['fixed_speed_up']:.1f}",
+            f"{row['fixed_efficiency']:.0%}",
+            f"{row['grown_speed_up']:.1f}",
+            f"{row['grown_efficiency']:.0%}",
+        )
+        for row in found["rows"]
+    ]
+    header = (
+        *("link", "ranks", "exchanges a step", "fixed batch ×", "efficiency"),
+        *("grown batch ×", "efficiency"),
+    )
+    return (
+        f"Measured on one device: {duration_text(step['seconds'])} a training step of "
+        f"{step['transitions']:,} transitions, {duration_text(step['rollout_seconds'])} of it "
+        f"collecting; {step['updates']} updates of {step['gradient_bytes'] / 1e6:.2f} MB each: "
+        f"{step['updates'] * step['gradient_bytes'] / 1e6:,.0f} MB a training step.\n"
+        f"Measured between two processes here (gloo): {duration_text(found['gloo_seconds'])} an "
+        f"update.\n\n" + harness.table_text("Planned, not measured", header, lines)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser("speed.ranks", "Plan for many ranks from times measured on one device.")
+    parser.add_argument("--steps", type=int, default=5, metavar="S", help="that count (5)")
+    return parser.publish(parser.parse_args(arguments), _measure, table)
+
+
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    check_between("--steps", options.steps, 1, MOST_STEPS)
+    return run(config, device, options.steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""How fast a team learns: transitions a second, and how much of that time is networks alone.
+
+    python -m benchmarks.speed.training [--steps K] [--precision float32|bfloat16] [--out FILE.json]
+
+One transition is one move of one UAV. One training step is what the configuration's schedule says:
+missions flown with the current policy, TD(λ) targets, and `data_passes` over the transitions in
+`batch_number` batches. The trainer itself makes the steps; validation, logs and checkpoints are
+left out. The first step warms up and does not count.
+
+After each training step the same network calls are made alone, at the same batch sizes and in the
+same precision: the actor's inference while flying, the target critic's pass, and forward and
+backward passes of actor and critic, with plain modules and neither losses nor optimisers.
+`share_of_network_limit` is the time of those calls over that of the training step, a median over
+pairs. Seconds are per training step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, check_between, with_overrides
+from benchmarks.helpers.hardware import peak_memory, reset_peak_memory
+from benchmarks.helpers.harness import duration_text, number_text, quartiles
+from benchmarks.helpers.networks_alone import NetworksAlone
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.training.timing import OTHER, StageTimer
+from marl_framework.training.trainer import Trainer
+
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+MOST_STEPS = 10_000
+
+
+# The benchmark ----------------------------------------------------------------------------
+
+
+def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
+    """Make one training step to warm up, then `steps`, each followed by its networks alone.
+
+    Args:
+        config: mission, networks and schedule.
+        device: where everything lives.
+        steps: training steps that count.
+
+    Returns:
+        What the JSON holds; see the module.
+    """
+    machine = harness.announce_machine(device)
+    reset_peak_memory(device)
+    config = with_overrides(config, "learning.update_interval=1")
+    trainer = Trainer(config, device)
+    timer = StageTimer(device)
+    trainer.training_step(timer)
+    timer.wall()  # waits for the device
+    peak = peak_memory(device)  # before anything is made that training does not need
+    alone = NetworksAlone(config, device)
+    flops = alone.flops()
+    flown, walls, stages, networks = trainer.episodes, [], [], []
+    for step in range(1, steps + 1):
+        timer.reset()
+        trainer.training_step(timer)
+        walls.append(timer.wall())
+        stages.append({**timer.seconds(), OTHER: walls[-1] - sum(timer.seconds().values())})
+        networks.append(alone.seconds())
+        print(f"step {step} of {steps}: {walls[-1]:.3g} s", file=sys.stderr, flush=True)
+    missions = (trainer.episodes - flown) // steps
+    transitions = missions * trainer.task.n_agents * trainer.task.episode_length
+    lower, middle, upper = quartiles(walls)
+    limits = [sum(parts.values()) for parts in networks]
+    return {
+        "agent_transitions_per_s": transitions / middle,
+        "seconds_per_training_step": middle,
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+        "precision": str(trainer.algorithm.precision).removeprefix("torch."),
+        "stages": _medians(stages),
+        "share_of_network_limit": median(a / b for a, b in zip(limits, walls, strict=True)),
+        "networks": {
+            "seconds": median(limits),
+            "agent_transitions_per_s": transitions / median(limits),
+            "stages": _medians(networks),
+            "flops": flops,
+            "flops_per_s": flops / median(limits),
+        },
+        "peak_memory_bytes": peak,
+        "transitions_per_training_step": transitions,
+        "settings": {
+            "steps": steps,
+            "warm_up_steps": 1,
+            "missions_per_training_step": missions,
+            "inference_batches": _runs(alone.calls.inference),
+            "target_batches": _runs(alone.calls.targets),
+            "learning_batches": _runs(alone.calls.learning),
+            "left_out": "validation, logs, checkpoints",
+            "peak_memory": "tensors" if device.type == "cuda" else "whole process, libraries too",
+            "configuration": config_to_dict(config),
+        },
+        "machine": machine,
+    }
+
+
+def _medians(records: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: median(record[name] for record in records) for name in records[0]}
+
+
+def _runs(sizes: Sequence[int]) -> dict[str, int]:
+    """Return how often each batch size comes."""
+    return {str(size): sizes.count(size) for size in dict.fromkeys(sizes)}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the results as text."""
+    alone = found["networks"]
+    wall = found["seconds_per_training_step"]
+    lines = [
+        ("training step", wall, found["agent_transitions_per_s"]),
+        *((f"  {name}", seconds, None) for name, seconds in found["stages"].items()),
+        ("networks alone", alone["seconds"], alone["agent_transitions_per_s"]),
+        ("  actor's inference", alone["stages"]["inference"], None),
+        ("  target critic", alone["stages"]["targets"], None),
+        ("  forward and backward", alone["stages"]["learning"], None),
+    ]
+    rows = [
+        (name, duration_text(time), number_text(time / wall, ".1%"), number_text(speed, ",.1f"))
+        for name, time, speed in lines
+    ]
+    settings = found["settings"]
+    return harness.table_text("Medians", ("", "time", "share", "transitions/s"), rows) + (
+        f"{found['transitions_per_training_step']} transitions a training step in "
+        f"{found['precision']}; {settings['steps']} steps.\n"
+        f"Share of the networks' limit: {found['share_of_network_limit']:.1%}. Networks: "
+        f"{alone['flops'] / 1e9:,.2f} GFLOP a step, alone at "
+        f"{alone['flops_per_s'] / 1e9:,.1f} GFLOP/s.\n"
+        f"Peak memory: {found['peak_memory_bytes'] / 1e6:,.0f} MB ({settings['peak_memory']}).\n"
+    )
+
+
+# Command line -----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser("speed.training", "Time training steps, and their network calls alone.")
+    parser.add_argument("--precision", choices=PRECISIONS, help="of the networks (as configured)")
+    parser.add_argument("--steps", type=int, default=5, metavar="K", help="that count (5)")
+    return parser.publish(parser.parse_args(arguments), _measure, table)
+
+
+def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    check_between("--steps", options.steps, 1, MOST_STEPS)
+    return run(config, device, options.steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The backends of the transformation benchmark, and the rows they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.helpers import harness, one_at_a_time
+from benchmarks.helpers.harness import CPU, Timing
+from benchmarks.helpers.mid_mission import Batch, Round, as_plain, fly
+from benchmarks.helpers.one_at_a_time import Missions, fuse_whole_map, observe_all
+from benchmarks.reference import plain_mission
+from benchmarks.speed.transformations_maps import CHANNELS, ONE_THREAD
+from marl_framework.config.model import Config
+
+TOLERANCE = 1e-4
+JUMPS = (0.499, 0.501)  # of w; rounding decides about cells this close to them:
+BESIDE_A_JUMP = 1e-5
+
+Work = Callable[[], Tensor | None]
+
+
+@dataclass
+class Row:
+    """One backend with one number of UAVs; times [s] are per observation."""
+
+    backend: str
+    agents: int
+    missions: int
+    uavs_per_mission: int
+    fusions_per_observation: float
+    measured_agents: int | None = None
+    seconds_per_observation: float | None = None
+    lower_quartile: float | None = None
+    upper_quartile: float | None = None
+    repeats: int | None = None
+    observations_per_second: float | None = None
+    speedup: float | None = None
+    """Against `opencv` with as many UAVs."""
+    speedup_windowed: float | None = None
+    seconds_own_reading: float | None = None
+    """The part of the library's time that goes into taking the own reading; of eager rows."""
+    max_error: float | None = None
+    bytes_moved: float | None = None
+    """Per observation, see `one_at_a_time.bytes_moved`."""
+    bandwidth_share: float | None = None
+    status: str = "ok"
+
+    def take(
+        self, agents: int, timing: Timing, error: float, moved: float, bandwidth: float
+    ) -> None:
+        """Fill in what was measured: `agents` observations at once."""
+        each = timing.per(agents)
+        self.measured_agents = agents
+        self.seconds_per_observation = each.median
+        self.lower_quartile, self.upper_quartile = each.lower, each.upper
+        self.repeats = each.repeats
+        self.observations_per_second = 1 / each.median
+        self.max_error = error
+        self.bytes_moved = moved
+        self.bandwidth_share = moved / each.median / bandwidth
+        if not error <= TOLERANCE:
+            self.status = "differs from the baseline"
+
+    def compare(self, opencv: Row, windowed: Row) -> None:
+        """Fill in the speedups against rows of as many UAVs."""
+        ours, theirs = self.seconds_per_observation, opencv.seconds_per_observation
+        theirs_windowed = windowed.seconds_per_observation
+        if ours is None or theirs is None or theirs_windowed is None:
+            return
+        self.speedup, self.speedup_windowed = theirs / ours, theirs_windowed / ours
+
+
+@dataclass
+class Recorded:
+    """Flown missions for both sides, and what the baseline sees in them."""
+
+    config: Config
+    flown: Round
+    plain: Missions
+    expected: NDArray[np.float32]
+    """[UAVs, X, Y, 7]."""
+    counted: NDArray[np.bool_]
+    """Cells that are compared: all but those where rounding decides about w."""
+
+    @classmethod
+    def of(cls, config: Config, missions: int) -> Recorded:
+        """Fly and observe."""
+        flown = fly(config, missions)
+        plain = as_plain(config, flown)
+        expected = np.stack(observe_all(plain.fresh(), plain.agents, fuse_whole_map))
+        return cls(config, flown, plain, expected, counted_cells(plain, expected))
+
+    def largest_error(self, observations: NDArray[np.floating[Any]]) -> float:
+        """Compare observations [UAVs, X, Y, 7] of the first UAVs, or of all in repetition."""
+        which = np.arange(len(observations)) % len(self.expected)
+        differences = np.abs(observations - self.expected[which])[self.counted[which]]
+        return float(np.nan_to_num(differences.max(), nan=np.inf))
+
+
+def counted_cells(plain: Missions, expected: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which cells of observations [UAVs, X, Y, 7] rounding cannot decide about."""
+    geometry = plain.geometry
+    squares = []
+    for number in range(plain.agents):
+        mission, agent = divmod(number, plain.n_agents)
+        seen = plain_mission.footprint(geometry, plain.positions[mission][agent])
+        square = plain_mission.square(seen, plain.readings[mission][agent])
+        squares.append(plain_mission.area(square, geometry.lattice))
+    pooled = {
+        "entropy": expected[..., CHANNELS.index("probability")],
+        "local_entropy": np.stack(squares),
+    }
+    counted = np.ones(expected.shape, dtype=bool)
+    for name, values in pooled.items():
+        distance = np.min([np.abs(values - jump) for jump in JUMPS], axis=0)
+        counted[..., CHANNELS.index(name)] = distance >= BESIDE_A_JUMP
+    return counted
+
+
+# Backends ---------------------------------------------------------------------------------
+
+
+def _eager(work: Work, batch: Batch) -> Work:
+    return work
+
+
+def _compiled(work: Work, batch: Batch) -> Work:
+    torch.compiler.reset()  # of earlier numbers of UAVs, which count towards a limit
+    compiled: Work = torch.compile(work, dynamic=False)
+    return compiled
+
+
+def _captured(work: Work, batch: Batch) -> Work:
+    """Capture work as a CUDA graph; the state is as before afterwards."""
+    kept = batch.state.clone()
+    with torch.cuda.device(batch.state.t.device):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # libraries set themselves up before the capture
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = work()
+    for name, value in kept.tensors():
+        getattr(batch.state, name).copy_(value)
+
+    def replay() -> Tensor | None:
+        graph.replay()
+        return result
+
+    return replay
+
+
+Prepare = Callable[[Work, Batch], Work]
+ON_CUDA: dict[str, Prepare] = {
+    "kornia cuda": _eager,
+    "kornia cuda compiled": _compiled,
+    "kornia cuda graph": _captured,
+}
+ON_CPU = ("opencv", "opencv windowed", "opencv pool", "kornia cpu", ONE_THREAD)
+BACKENDS = (*ON_CPU, *ON_CUDA)
+
+
+@dataclass
+class Bench:
+    """Measures all backends with one number of UAVs after another."""
+
+    recorded: dict[int, Recorded]
+    """By UAVs of a mission: teams as large as there are UAVs, at most the configured ones."""
+    pool: one_at_a_time.Pool
+    pool_sees: dict[int, NDArray[np.float32]]
+    """What the pool saw at first, when the beliefs of its processes were as recorded."""
+    device: torch.device
+    bandwidth: dict[str, float]
+    seconds: float
+
+    def rows(self, agents: int) -> list[Row]:
+        """Return one row per backend."""
+        recorded = self.recorded[min(agents, max(self.recorded))]
+        plain = recorded.plain
+        measured = min(agents, plain.agents)
+        fusions = sum(len(plain.senders(number)) for number in range(measured)) / measured
+        moved = one_at_a_time.bytes_moved(plain, measured)
+        rows = []
+        for name in BACKENDS:
+            row = Row(name, agents, agents // plain.n_agents, plain.n_agents, fusions)
+            if name.startswith("opencv"):
+                self._one_at_a_time(row, recorded, measured, moved)
+            elif name in ON_CPU:
+                with harness.threads(1 if name == ONE_THREAD else torch.get_num_threads()):
+                    self._batched(row, recorded, _eager, CPU, moved["batched"])
+            elif self.device.type == "cuda":
+                self._batched(row, recorded, ON_CUDA[name], self.device, moved["batched"])
+            elif torch.cuda.is_available():
+                row.status = f"not asked for: compute.device is {self.device}"
+            else:
+                row.status = "no CUDA device found"
+            rows.append(row)
+        for row in rows:
+            row.compare(rows[BACKENDS.index("opencv")], rows[BACKENDS.index("opencv windowed")])
+        return rows
+
+    def _one_at_a_time(
+        self, row: Row, recorded: Recorded, agents: int, moved: dict[str, float]
+    ) -> None:
+        """Measure the first `agents` UAVs; each costs the same however many there are."""
+        n_agents = recorded.plain.n_agents
+        if row.backend == "opencv pool":
+            seen = self.pool_sees[n_agents][:agents]
+            timing = harness.measure(lambda: self.pool(n_agents, agents), self.seconds)
+            way = "whole map"
+        else:
+            plain = recorded.plain.fresh()
+            windowed = row.backend == "opencv windowed"
+            fuse = plain_mission.fuse if windowed else fuse_whole_map
+            seen = np.stack(observe_all(plain, agents, fuse))
+            timing = harness.measure(lambda: observe_all(plain, agents, fuse), self.seconds)
+            way = "windowed" if windowed else "whole map"
+        error = recorded.largest_error(seen)
+        row.take(agents, timing, error, moved[way], self.bandwidth["cpu"])
+
+    def _batched(
+        self, row: Row, recorded: Recorded, prepare: Prepare, device: torch.device, moved: float
+    ) -> None:
+        needed = _bytes_needed(recorded.flown, row.missions)
+        if needed > harness.free_memory(device):
+            row.status = f"needs {needed / 2**30:.0f} GiB of memory"
+            return
+        try:
+            batch = Batch(recorded.config, recorded.flown.repeat(row.missions, device))
+            work = prepare(batch.all_of_it, batch)
+            seen = work()
+            assert seen is not None
+            first = seen.movedim(2, -1).flatten(0, 1).cpu().numpy()
+            timing = harness.measure(work, self.seconds, device, warm_up=2)
+            if prepare is _eager:
+                own = harness.measure(batch.take_readings, self.seconds, device, warm_up=2)
+                row.seconds_own_reading = own.per(row.agents).median
+        except Exception as error:
+            if device == CPU:
+                raise
+            # Compilers and graph capture fail in many ways; the other rows still count.
+            row.status = f"failed: {str(error).strip().partition(chr(10))[0][:200]}"
+            return
+        error_found = recorded.largest_error(first)
+        row.take(row.agents, timing, error_found, moved, self.bandwidth[str(device)])
+
+
+def _bytes_needed(flown: Round, missions: int) -> int:
+    """Return memory for a batch: the state, and the indices and intermediate window maps."""
+    each = sum(value.nbytes for _, value in flown.state.tensors()) // len(flown.bits)
+    return missions * (each + 48 * flown.bits[0].numel())

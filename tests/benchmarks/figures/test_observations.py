@@ -1,0 +1,44 @@
+"""The figures of the observations."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from benchmarks.figures import observations
+from benchmarks.reference import plain_mission
+from benchmarks.speed.transformations_maps import CHANNELS
+from marl_framework.config.loading import load_config
+
+
+def test_every_channel_is_drawn(tmp_path, capsys):
+    assert observations.main([str(tmp_path), "--config", "params_test.yaml"]) == 0
+    names = {path.stem for path in tmp_path.iterdir()}
+    channels = {*CHANNELS, "global_position", "global_entropy", "global_probability",
+                "global_footprint", "global_uncertainty", "other_actions",
+                "uncertainty"}  # fmt: skip
+    assert names == {*channels, "centred", "mission", "area"}
+    for path in tmp_path.iterdir():
+        assert cv2.imread(str(path)) is not None
+        assert path.stat().st_size < 200_000
+    kornia, ours = capsys.readouterr().out.splitlines()[-1].split()[-2:]
+    assert float(ours) < 1e-6 < 1e-3 < float(kornia)
+
+
+def test_the_square_drawn_is_the_one_that_is_averaged(monkeypatch):
+    config = load_config("params_test.yaml")
+    clipped = 0
+    for mission in range(4):
+        monkeypatch.setattr(observations, "MISSION", mission)
+        scene = observations.fly(config)
+        pooled = plain_mission.entropy(plain_mission.area(scene.square, config.lattice_shape))
+        np.testing.assert_allclose(scene.observation["local_entropy"], pooled, atol=1e-4)
+        clipped += bool((scene.square == 0.5).any())
+    assert clipped
+
+
+def test_the_painter_names_a_folder_it_cannot_make(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    given = [str(tmp_path / "file" / "below"), "--config", "params_test.yaml"]
+    assert observations.main(given) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file")

@@ -1,0 +1,64 @@
+"""Fusing and observing one UAV after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.helpers import one_at_a_time
+from benchmarks.helpers.one_at_a_time import Missions
+from benchmarks.reference import plain_mission
+from benchmarks.reference.plain_mission import Geometry
+from marl_framework.config.loading import load_config
+
+
+@pytest.mark.parametrize("prior", [0.5, 0.3])
+def test_fusing_over_the_whole_map_equals_fusing_in_the_window(prior):
+    rng = np.random.default_rng(0)
+    belief = rng.random((30, 20)).astype(np.float32)
+    belief[0, :2] = 1e-6, 1  # beyond the clamp: cells outside must stay all the same
+    seen = plain_mission.Footprint(5, -2, 8, 8, 5, 13, 0, 6)
+    reading = np.where(rng.random((8, 6)) < 0.5, 0.9, 0.1).astype(np.float32)
+    whole, window = belief.copy(), belief.copy()
+    one_at_a_time.fuse_whole_map(whole, seen, reading, prior)
+    plain_mission.fuse(window, seen, reading, prior)
+    np.testing.assert_array_equal(whole, window)
+    assert (whole != belief).sum() == 48
+
+
+def test_a_pool_sees_what_one_process_sees(recorded):
+    plain = recorded.plain
+    with one_at_a_time.process_pool({plain.n_agents: plain}, 2) as pool:
+        seen = pool(plain.n_agents, plain.agents)
+    np.testing.assert_array_equal(seen, recorded.expected)
+
+
+def test_observing_fuses_in_place(recorded):
+    plain = recorded.plain
+    fresh = plain.fresh()
+    one_at_a_time.observe(fresh, 3, one_at_a_time.fuse_whole_map)  # UAV 1 of mission 1
+    changed = [
+        (one != other).any()
+        for team, others in zip(fresh.beliefs, plain.beliefs, strict=True)
+        for one, other in zip(team, others, strict=True)
+    ]
+    assert changed == [number == 3 for number in range(6)]
+
+
+def test_bytes_are_those_of_a_count_by_hand():
+    config = load_config("params_test.yaml")
+    geometry = replace(Geometry.of(config), lattice=(2, 2, 3), cells=(40, 40))
+    ones = [np.full((n, n), 0.9, np.float32) for n in (10, 20)]
+    missions = Missions(geometry, [0], [[(0, 0, 0), (1, 1, 1)]], [[[0, 1], [1]]], [ones], [[]])
+    sides = [side[0] for side in geometry.sides]
+    first = {  # hears a reading of 20 × 20 cells, has one of 10 × 10
+        "whole map": 12 * 1600 + 4 * (2 * 1600 + sides[0] ** 2 + 28),
+        "windowed": 12 * 400 + 4 * (2 * 1600 + sides[0] ** 2 + 28),
+        "batched": 9 * 400 + 12 * 100 + 4 * (5 + 7) * 4,
+    }
+    assert one_at_a_time.bytes_moved(missions, 1) == first
+    looks = 4 * (2 * 1600 + sides[1] ** 2 + 28)
+    both = one_at_a_time.bytes_moved(missions, 2)
+    assert both["whole map"] == (first["whole map"] + looks) / 2

@@ -1,0 +1,204 @@
+"""Replaying recorded steps: the library passes, and whatever is off is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.reference import record, replay
+from marl_framework.mission import fusion, lattice, reward
+from marl_framework.observations import builder, channels
+from tests.conftest import DEVICES
+
+FOLDER = Path(__file__).parents[2] / "data" / "replay"
+CASE = FOLDER / "case_01.npz"
+
+
+def load(path: Path = CASE) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def table(text: str) -> dict[str, str]:
+    """Result of each row of the printed table."""
+    rows = [line.rsplit(maxsplit=1) for line in text.splitlines()[1:-1]]
+    return {line.split("  ")[0]: result for line, result in rows}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_recorded_cases_pass(device, capsys):
+    assert replay.main([str(FOLDER), "--device", device]) == 0
+    out = capsys.readouterr().out
+    results = table(out)
+    assert set(results.values()) == {"pass"}
+    assert len(results) == 11 + 7 + 12
+    assert out.splitlines()[-1] == "5 cases, 30 arrays: all pass"
+
+
+def test_recorded_cases_are_what_the_recorder_writes(tmp_path, capsys):
+    assert record.main([str(tmp_path)]) == 0
+    written, kept = sorted(tmp_path.iterdir()), sorted(FOLDER.iterdir())
+    assert [path.name for path in written] == [path.name for path in kept]
+    for new, old in zip(written, kept, strict=True):
+        ours, theirs = load(new), load(old)
+        assert ours.keys() == theirs.keys()
+        assert ours.pop("config") == theirs.pop("config")
+        for name, array in ours.items():
+            np.testing.assert_allclose(array, theirs[name], atol=1e-6, err_msg=name)
+
+
+def test_recorded_cases_hold_what_they_should_prove():
+    cases = [load(path) for path in sorted(FOLDER.iterdir())]
+    assert {int(case["num_actions"]) for case in cases} == {4, 6, 9, 27}
+    assert any((case["boundary_mask"] != case["action_mask"]).any() for case in cases)
+    assert any((case["heard"] != case["heard"].T).any() for case in cases)
+    assert any(case["truth"].shape[0] != case["truth"].shape[1] for case in cases)
+    places = [case["positions_m"][:, :2].tolist() for case in cases]
+    assert any(place in others[:i] for others in places for i, place in enumerate(others))
+    assert any((case["beliefs_before"] != case["beliefs_after"]).any() for case in cases)
+    assert all(path.stat().st_size < 100_000 for path in FOLDER.iterdir())
+
+
+def nudge(array: np.ndarray, by: float) -> np.ndarray:
+    """Change the entry that is farthest from 0.5, which a reading would be."""
+    changed = array.copy()
+    changed.flat[np.abs(array - 0.5).argmax()] += by
+    return changed
+
+
+@pytest.mark.parametrize("name", replay.TOLERANCES)
+def test_a_perturbed_case_fails(name, tmp_path, capsys):
+    case = load()
+    original = case[name]
+    if original.dtype.kind in "bi":
+        case[name] = original.copy()
+        case[name].flat[1] = not original.flat[1]
+    elif name.startswith("utility"):
+        case[name] = original * (1 + 3e-4)
+    else:
+        case[name] = nudge(original, 3e-4)
+    record.write_case(tmp_path / "case_00.npz", case)
+    assert replay.main([str(tmp_path)]) == 1
+    results = table(capsys.readouterr().out)
+    failed = {row.split(":")[0] for row, result in results.items() if result == "FAIL"}
+    assert failed == {name}
+
+
+def test_values_that_are_no_numbers_fail(tmp_path, capsys):
+    case = load()
+    case["beliefs_after"] = nudge(case["beliefs_after"], np.nan)
+    record.write_case(tmp_path / "case_00.npz", case)
+    record.write_case(tmp_path / "case_01.npz", load())
+    assert replay.main([str(tmp_path)]) == 1
+    results = table(capsys.readouterr().out)
+    assert [row for row, result in results.items() if result == "FAIL"] == ["beliefs_after"]
+
+
+def unclamped(belief, readings, odds, prior):
+    odds = torch.where(readings > 0, *odds.unbind(-1))
+    updated = belief * odds / (belief * odds + 1 - belief)
+    return torch.where(readings != 0, updated, belief)
+
+
+CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
+    "belief: no clamp": (fusion, "bayes_update", unclamped, "beliefs_after"),
+    "observation: no weight": (
+        channels,
+        "weighted_entropy",
+        channels.weighted_entropy.__globals__["entropy"],
+        "actor_observation: entropy",
+    ),
+    "observation: footprints of all": (
+        builder.channels.FootprintStrips,
+        "heard_map",
+        lambda strips, heard: original_heard_map(strips, torch.ones_like(heard)),
+        "actor_observation: footprint",
+    ),
+    "mask: no collisions": (lattice, "_exclude", lambda mask, conflict: mask, "action_mask"),
+    "reward: no weight": (reward, "interest_weight", torch.ones_like, "utility_absolute"),
+}
+original_heard_map = channels.FootprintStrips.heard_map
+
+
+@pytest.mark.parametrize("change", CHANGED_FORMULAS)
+def test_a_changed_formula_fails(change, monkeypatch, capsys):
+    # The formulas are those of plain PyTorch; the compiled loops are held equal to it elsewhere.
+    monkeypatch.setattr(fusion.WindowLoops, "available", staticmethod(lambda: False))
+    where, name, formula, row = CHANGED_FORMULAS[change]
+    monkeypatch.setattr(where, name, formula)
+    assert replay.main([str(FOLDER)]) == 1
+    assert table(capsys.readouterr().out)[row] == "FAIL"
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a refused folder gives."""
+    assert replay.main([str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_missing_or_empty_folder_is_refused(tmp_path, capsys):
+    assert "no such folder" in refused(tmp_path / "none", capsys)
+    (tmp_path / "other.npz").touch()
+    assert "holds no case_*.npz" in refused(tmp_path, capsys)
+
+
+def test_a_missing_gpu_is_refused(capsys):
+    assert replay.main([str(FOLDER), "--device", "cuda:99"]) == 2
+    assert "cuda:99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no archive", CASE.read_bytes()[:-100], CASE.read_bytes()[:5000] + b"\0" * 9000],
+    ids=["empty", "text", "cut", "overwritten"],
+)
+def test_a_broken_file_is_refused(content, tmp_path, capsys):
+    (tmp_path / "case_00.npz").write_bytes(content)
+    assert "case_00.npz" in refused(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("heard", None, "has no array heard"),
+        ("t", None, "has no array t"),
+        ("truth", np.zeros((3, 3)), "truth: must be numbers of shape (41, 41)"),
+        ("critic_state", np.array("text"), "critic_state: must be numbers"),
+        ("n_agents", np.array(2.5), "n_agents: must be whole numbers"),
+        ("num_actions", np.array(5), "num_actions"),
+        ("actions", np.array([0, 1, 27]), "actions: must lie in"),
+        ("positions_m", np.full((3, 3), 5.5), "positions_m: must lie on the planning lattice"),
+        ("positions_m", np.full((3, 3), np.nan), "positions_m: must lie on the planning lattice"),
+        ("config", np.array("{"), "config: not a JSON object"),
+        ("config", np.array("[]"), "config: not a JSON object"),
+        ("config", np.array('{"mapping": {"prior": 2}}'), "config: mapping.prior"),
+    ],
+)
+def test_a_wrong_array_is_refused(name, value, message, tmp_path, capsys):
+    case = load()
+    del case[name]
+    if value is not None:
+        case[name] = value
+    record.write_case(tmp_path / "case_00.npz", case)
+    assert message in refused(tmp_path, capsys)
+
+
+def test_a_case_without_settings_is_of_the_default_mission(tmp_path, capsys):
+    case = load()
+    del case["config"]  # the paper's map has 493 × 493 cells
+    record.write_case(tmp_path / "case_00.npz", case)
+    assert "shape (493, 493)" in refused(tmp_path, capsys)
+
+
+def test_the_recorder_names_a_folder_it_cannot_make(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert record.main([str(tmp_path / "file" / "below")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file")

@@ -1,0 +1,114 @@
+"""Joint steps a second, their stages and their memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.harness import CPU
+from benchmarks.speed import rollout
+from marl_framework.training.timing import StageTimer
+from tests.benchmarks.running import positive, refusal, run
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize("policy", rollout.POLICIES)
+def test_rollout_writes_consistent_rows(policy, tmp_path, capsys, monkeypatch):
+    for name, value in (("MOST_EAGER", 1), ("MEMORY_ENVS", (2, 4)), ("SETTLED", 2)):
+        monkeypatch.setattr(rollout, name, value)
+    found = run(rollout, tmp_path, "--num-envs", "3,1", "--policy", policy, "--episodes", "3")
+    rows = found["rows"]
+    assert [(r["num_envs"], r["compiled"]) for r in rows] == [(1, True), (1, False), (3, True)]
+    for row in rows:
+        assert row["agent_steps_per_s"] == pytest.approx(2 * row["joint_steps_per_s"])
+        assert row["joint_steps_per_s"] * row["seconds_per_joint_step"] == pytest.approx(1)
+        assert 0 < row["lower_quartile"] <= row["seconds_per_joint_step"] <= row["upper_quartile"]
+        assert row["episodes"] >= 3
+        assert tuple(row["stages"]) == rollout.STAGES
+        assert positive(row["stages"][stage] for stage in rollout.STAGES[:-1])
+        total = sum(row["stages"].values())
+        assert row["reset_share"] == pytest.approx(row["stages"]["reset"] / total)
+    assert isinstance(found["bytes_per_env"], float)
+    growth = found["growth_over_episodes"]
+    assert growth["episodes"] == [2, 3]
+    assert growth["growth_bytes"] == growth["held_bytes"][1] - growth["held_bytes"][0]
+    assert found["settings"]["policy"] == policy
+    printed = capsys.readouterr().out
+    assert "one move of all UAVs of one mission" in printed
+    assert "One more mission takes" in printed
+
+
+def test_random_policy_is_even_over_the_allowed_actions(config):
+    flown = rollout.Flight(config, 5, CPU).episode()
+    even = flown.masks / flown.masks.sum(-1, keepdim=True)
+    assert torch.allclose(flown.probabilities, even)
+
+
+def test_stages_are_watched_only_while_they_are_timed(config):
+    flight = rollout.Flight(config, 2, CPU)
+    policy, owned = flight._policy, set(vars(flight.environment))
+    first = flight.stages(1)
+    assert tuple(first) == rollout.STAGES
+    assert flight._policy is policy
+    assert set(vars(flight.environment)) == owned
+
+
+def test_a_stage_inside_another_belongs_to_the_outer_one():
+    clock = rollout._StageClock(CPU)
+    now = 0.0
+
+    def wait(seconds):
+        nonlocal now
+        now += seconds
+
+    clock._timer = StageTimer(CPU, clock=lambda: now)
+    inner = clock.around("inner", wait)
+
+    def both():
+        wait(1)
+        inner(2)
+
+    outer = clock.around("outer", both)
+
+    def work():
+        outer()
+        inner(4)
+        wait(8)
+
+    for _ in range(2):  # every call starts anew
+        assert clock.measure(work) == {"outer": 3, "inner": 4, "other": 8}
+
+
+def test_memory_of_a_mission_is_the_slope_between_both_numbers(config, monkeypatch):
+    few, many = rollout.MEMORY_ENVS
+    peaks = {few: 1_000_000 + few * 700, many: 1_000_000 + many * 700}
+    monkeypatch.setattr(rollout, "flight_peak", lambda _c, num, _d, _p: peaks[num])
+    assert rollout.bytes_per_env(config, CPU, "random") == 700
+
+
+def test_more_missions_than_memory_are_refused(config, monkeypatch, tmp_path, capsys):
+    rows, cols = config.map_shape
+    monkeypatch.setattr(harness, "free_memory", lambda _: 10 * rows * cols * (2 * 4 + 4 + 1))
+    rollout.refuse_too_many(config, 10, CPU)
+    error = refusal(rollout, tmp_path, capsys, "--num-envs", "4,11")
+    assert "there is room for 10 missions" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--num-envs", "0"], "--num-envs 0: must lie in 1"),
+        (["--num-envs", "4,x"], "--num-envs 4,x: give whole numbers"),
+        (["--num-envs", "2000000"], "must lie in 1"),
+        (["--policy", "greedy"], "greedy"),
+        (["--episodes", "50"], "--episodes 50: must be above 50"),
+        (["--set", "networks.nonsense=1"], "nonsense"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["--out", "found.txt"], "must end in .json"),
+    ],
+)
+def test_bad_arguments_end_with_one_line(arguments, complaint, tmp_path, capsys):
+    assert complaint in refusal(rollout, tmp_path, capsys, *arguments)

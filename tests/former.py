@@ -1,0 +1,53 @@
+"""The layout of configurations before keys were regrouped, for checkpoints as they were then."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from marl_framework.config.former import RENAMED
+from marl_framework.config.yaml_text import format_yaml, parse_yaml
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+
+TYPES = {"learned": "COMA", "coverage": "lawnmower"}
+
+
+def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return plain data of a configuration under the names that it had then."""
+    tree = deepcopy(tree)
+    del tree["experiment"]["algorithm"]
+    for network in ("actor", "critic"):
+        assert tree["networks"][network].pop("type") == "cnn"
+    for old, new in RENAMED.items():
+        value = take(tree, new)
+        put(tree, old, TYPES.get(value, value) if old == "experiment.missions.type" else value)
+    assert tree.pop("compute") == {}
+    assert tree.pop("learning") == {"actor": {}, "critic": {}}
+    assert tree["experiment"]["baselines"].pop("coverage") == {}
+    tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
+    return tree
+
+
+def make_former(path: Path) -> None:
+    """Give a checkpoint, or a params file, the configuration of its past."""
+    if path.suffix == ".yaml":
+        tree = parse_yaml(path.read_text(), str(path))
+        path.write_text(format_yaml(former_layout(tree)))
+        return
+    payload = load_checkpoint(path)
+    save_checkpoint(path, {**payload, "config": former_layout(payload["config"])})
+
+
+def take(tree: dict[str, Any], path: str) -> Any:
+    *parents, leaf = path.split(".")
+    for name in parents:
+        tree = tree[name]
+    return tree.pop(leaf)
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, leaf = path.split(".")
+    for name in parents:
+        tree = tree.setdefault(name, {})
+    tree[leaf] = value

@@ -1,0 +1,175 @@
+"""Examples in README and pages run, their shapes are right, and their commands and keys exist."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marl_framework import main as main_module
+from marl_framework.config.loading import load_config
+from marl_framework.config.messages import KEYS, SECTIONS
+from tests.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    all_blocks,
+    blocks,
+    promised_shapes,
+    run_script,
+    shapes,
+)
+
+SCRIPTS = [block for block in all_blocks("python") if block.module is None]
+PARTS = [block for block in all_blocks("python") if block.module is not None]
+COMMANDS = [(block, command) for block in all_blocks("sh") for command in block.commands()]
+OURS = [(b, c) for b, c in COMMANDS if "marl_framework." in c or c.startswith("./train_with")]
+EXTENDING = ROOT / "docs" / "extending.md"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater which:DeprecationWarning"),
+]
+
+
+def _label(value: object) -> str:
+    return value[:60] if isinstance(value, str) else str(value)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=_label)
+def test_a_script_runs_and_prints_the_shapes_of_its_comments(block: Block) -> None:
+    with warnings.catch_warnings():
+        if "benchmarl" in block.code:  # it uses names that TorchRL warns of
+            warnings.filterwarnings("ignore", module=r"(benchmarl|torchrl|tensordict|torch)\b")
+        printed = run_script(block)
+    for line, promised in promised_shapes(block.code).items():
+        assert printed[line] == promised, f"{block}, line {line} of the block"
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=_label)
+def test_shapes_stand_only_where_a_test_compares_them(block: Block) -> None:
+    comments = [shapes(found) for found in re.findall(r"  # (.*)", block.code)]
+    assert [found for found in comments if found] == list(promised_shapes(block.code).values())
+
+
+def test_there_is_an_example_of_each_own_part() -> None:
+    assert [block.module for block in PARTS if block.page == EXTENDING] == [
+        "my_terrain",
+        "my_sensor",
+        "my_reward",
+        "my_planner",
+        "my_network",
+        "my_algorithm",
+    ]
+    for block in PARTS:
+        assert len(block.code.splitlines()) < 60
+
+
+@pytest.mark.parametrize(
+    "part",
+    PARTS,
+    ids=lambda part: part.module,
+)
+def test_an_own_part_is_used_by_the_commands_after_it(part: Block, tmp_path: Path) -> None:
+    assert part.module is not None
+    sys.modules.pop(part.module, None)
+    (tmp_path / f"{part.module}.py").write_text(part.code, encoding="utf-8")
+    page = blocks(part.page)
+    following = page[page.index(part) + 1]
+    assert f"{part.module}." in following.code
+    for command in following.commands():
+        python, flag, module, *arguments = shlex.split(command)
+        assert (python, flag) == ("python", "-m")
+        assert importlib.import_module(module).main(arguments) == 0
+    assert part.module in sys.modules
+
+
+def test_the_algorithm_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    (part,) = (block for block in PARTS if block.module == "my_algorithm")
+    (tmp_path / "my_algorithm.py").write_text(part.code, encoding="utf-8")
+
+    def weights(name: str, *options: str) -> str:
+        chosen = ("--set", "experiment.algorithm=my_algorithm.Reinforce")
+        arguments = ["--config", "params_test.yaml", "--run-name", name, *chosen, *options]
+        assert main_module.main(arguments) == 0
+        summary = json.loads((tmp_path / "runs" / name / "summary.json").read_text())
+        digest: str = summary["results"]["weights_sha256"]
+        return digest
+
+    half = weights("halved", "--set", "learning.training_steps=2")
+    resumed = weights("halved", "--resume", "--allow-changed", "learning.training_steps")
+    assert half != resumed == weights("whole")
+
+
+def parsed(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what a command line understands, and do nothing of it."""
+    parse, found = argparse.ArgumentParser.parse_args, []
+
+    def stop(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> None:
+        found.append(parse(parser, args, namespace))
+        raise SystemExit
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    with pytest.raises(SystemExit):
+        importlib.import_module(module).main(arguments)
+    (options,) = found
+    return options
+
+
+@pytest.mark.parametrize(("block", "command"), OURS, ids=_label)
+def test_a_command_of_ours_is_understood(
+    block: Block, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(command)
+    while "=" in words[0]:  # environment variables
+        load_config(words.pop(0).partition("=")[2])
+    if words[0] == "./train_with_backup.sh":
+        assert (ROOT / words[0]).is_file()
+        module, arguments = "marl_framework.main", ["--run-name", *words[1:]]
+    else:
+        assert words[0] in ("python", "torchrun")
+        at = words.index("-m")
+        module, arguments = words[at + 1], words[at + 2 :]
+    if module.startswith("marl_framework.integrations."):  # the other library's own options
+        assert importlib.util.find_spec(module) is not None
+        return
+    options = parsed(module, arguments, monkeypatch)
+    if hasattr(options, "overrides"):
+        load_config(getattr(options, "config", None) or "params.yaml", options.overrides)
+
+
+@pytest.mark.parametrize(("block", "command"), COMMANDS, ids=_label)
+def test_a_command_names_files_and_targets_that_exist(block: Block, command: str) -> None:
+    words = shlex.split(command)
+    if words[0] == "make":
+        targets = [word for word in words[1:] if "=" not in word]
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    elif words[0] == "python" and words[1] == "-m":
+        assert importlib.util.find_spec(words[2]) is not None
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_keys_in_the_text_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    sections = {name.partition(".")[0] for name in SECTIONS}
+    named = re.findall(r"`([a-z_]+)\.([\w.]+)(?:[:=][^`]*)?`", text)
+    keys = {f"{first}.{rest}" for first, rest in named if first in sections}
+    keys = {key for key in keys if not key.endswith((".yaml", ".md", ".py", ".json"))}
+    assert {key for key in keys if key not in KEYS and key not in SECTIONS} == set()

@@ -1,0 +1,262 @@
+"""What a training prints is in the log of its run; an earlier run moves away first."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from marl_framework.main import main
+from marl_framework.runs.files import RunLock
+from marl_framework.training.trainer import Trainer
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Train two steps of params_test.yaml into tmp_path/runs/t; returns the exit code."""
+    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
+    runs = f"--set=logging.directory={tmp_path / 'runs'}"
+
+    def run(*arguments: str) -> int:
+        steps = "--set=learning.training_steps=2"
+        return main(["--config=params_test.yaml", runs, steps, "--run-name=t", *arguments])
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "t" / "train.log"
+
+
+def raise_in_step_2(monkeypatch: pytest.MonkeyPatch, problem: Callable[[], None]) -> None:
+    real = Trainer.training_step
+
+    def step(self: Trainer, timer):
+        if self.algorithm.training_steps == 1:
+            problem()
+        return real(self, timer)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_log_holds_what_was_printed(train: Train, log: Path, capsys) -> None:
+    assert train("--set", "networks.gamma=0.9") == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("warning: ")
+    assert log.read_text() == err + out
+
+
+def test_resuming_appends_and_a_refusal_writes_nothing(train: Train, log: Path, capsys) -> None:
+    assert train() == 0
+    before = log.read_text()
+    assert train("--resume", "--set", "learning.gamma=0.5") == 2
+    assert train("--resume") == 0  # finished already: nothing is touched
+    assert log.read_text() == before
+    capsys.readouterr()
+    longer = ("--set", "learning.training_steps=3", "--allow-changed", "learning.training_steps")
+    assert train("--resume", *longer) == 0
+    assert log.read_text() == before + capsys.readouterr().out
+
+
+def test_a_traceback_is_in_the_log(train: Train, log: Path, monkeypatch) -> None:
+    def problem() -> None:
+        raise RuntimeError("a mistake of ours")
+
+    raise_in_step_2(monkeypatch, problem)
+    before = sys.stdout, sys.stderr
+    with pytest.raises(RuntimeError):
+        train()
+    assert (sys.stdout, sys.stderr) == before
+    lines = log.read_text().splitlines()
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1] == "RuntimeError: a mistake of ours"
+
+
+def test_a_terminal_shows_a_block_and_the_log_has_lines(
+    train: Train, log: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    raise_in_step_2(monkeypatch, lambda: print("by the way"))
+    assert train() == 0
+    text = log.read_text()
+    assert "\x1b" in screen.getvalue()
+    assert "\x1b" not in text
+    steps = [line for line in text.splitlines() if line.startswith("step ")]
+    assert [line.partition(" | ")[0] for line in steps] == ["step 1/2", "step 2/2"]
+    for line in ("by the way", "run folder: "):
+        assert text.count(line) == 1
+        assert line in screen.getvalue()
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_training_outlives_its_screen(tty: bool, train: Train, log: Path, monkeypatch) -> None:
+    class Closed(io.StringIO):
+        def isatty(self) -> bool:
+            return tty
+
+        def flush(self) -> None:
+            raise OSError(errno.EIO if tty else errno.EPIPE, "nobody reads")
+
+        def write(self, text: str) -> int:
+            self.flush()
+            return 0
+
+        def fileno(self) -> int:
+            raise io.UnsupportedOperation
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    monkeypatch.setenv("TERM", "xterm")
+    assert train() == 0
+    assert log.read_text().splitlines()[-1].startswith("done: ")
+
+
+def test_a_log_that_cannot_be_written_is_one_warning(train: Train, log: Path, capsys) -> None:
+    log.mkdir(parents=True)
+    assert train("--resume") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [line for line in out.splitlines() if line.startswith("warning: ")] == [
+        f"warning: {log} could not be written: Is a directory; the run continues"
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_training_at_once(
+    number: signal.Signals, train: Train, log: Path, monkeypatch, capsys
+) -> None:
+    def problem() -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("not at once")
+
+    raise_in_step_2(monkeypatch, problem)
+    assert train() == 130
+    error = capsys.readouterr().err
+    assert error.startswith("interrupted at once; its state is in ")
+    assert log.read_text().endswith(error)
+
+
+def test_a_closing_terminal_is_one_signal(train: Train, log: Path, monkeypatch, capsys) -> None:
+    def problem() -> None:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+
+    raise_in_step_2(monkeypatch, problem)
+    assert train("--set", "learning.training_steps=9") == 130
+    assert capsys.readouterr().err.startswith("interrupted; ")
+    assert json.loads((log.parent / "status.json").read_text())["training_step"] == 2
+
+
+def test_nohup_stays_as_it_is(train: Train, monkeypatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise_in_step_2(monkeypatch, lambda: signal.raise_signal(signal.SIGHUP))
+    try:
+        assert train("--set", "learning.training_steps=3") == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def earlier_run(log: Path) -> Path:
+    log.parent.mkdir(parents=True)
+    log.write_text("old\n")
+    (log.parent / "status.json").write_text('{"state": "training", "training_step": 6}')
+    return log.parent
+
+
+def test_an_earlier_run_moves_to_the_history_each_time(
+    train: Train, log: Path, tmp_path: Path, capsys
+) -> None:
+    earlier_run(log)
+    (tmp_path / "runs" / "other").mkdir()
+    for count in (1, 2, 3):  # in one second too: no copy replaces another
+        assert train("--archive-earlier") == 0
+        kept = sorted((tmp_path / "training_history" / "t").iterdir())
+        assert len(kept) == count
+    assert sorted((path / "train.log").read_text()[:4] for path in kept) == [
+        "Usin",
+        "Usin",
+        "old\n",
+    ]
+    (first,) = [path for path in kept if (path / "train.log").read_text() == "old\n"]
+    assert f"The earlier run 't' is now in {first}" in capsys.readouterr().out
+    known = json.loads((first / "metadata.json").read_text())
+    assert (known["name"], known["state"], known["training_step"]) == ("t", "killed", 6)
+    assert sorted(os.listdir(tmp_path / "runs")) == ["other", "t"]
+
+
+def test_an_earlier_flight_moves_too(train: Train, log: Path, tmp_path: Path) -> None:
+    earlier_run(log)
+    fly = ("--set=experiment.policy=random", "--set=experiment.baselines.random.missions=1")
+    assert train("--archive-earlier", *fly) == 0
+    assert len(list((tmp_path / "training_history" / "t").iterdir())) == 1
+    assert (log.parent / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--check",), 0),
+        (("--print-config",), 0),
+        (("--resume",), 0),
+        (("--resume", "--set", "experiment.policy=random"), 2),  # flights do not resume
+        (("--set", "learning.gamma=2"), 2),
+        (("--set", "networks.no=1"), 2),
+        (("--device", "cuda:99"), 2),
+        (("--profile", "-1"), 2),
+        (("--run-name", "a b"), 2),
+    ],
+)
+def test_nothing_moves_without_a_new_training(
+    arguments: tuple[str, ...], code: int, train: Train, log: Path, tmp_path: Path, capsys
+) -> None:
+    earlier_run(log)
+    assert train("--archive-earlier", *arguments) == code
+    assert log.read_text().startswith("old\n")
+    assert (log.read_text() == "old\n") == (arguments != ("--resume",))
+    assert os.listdir(tmp_path) == ["runs"]
+    assert os.listdir(tmp_path / "runs") == ["t"]
+    assert capsys.readouterr().err.count("\n") == (code == 2)
+
+
+def test_a_run_in_training_is_refused(train: Train, log: Path, tmp_path: Path, capsys) -> None:
+    lock = RunLock(earlier_run(log))
+    assert train("--archive-earlier") == 2
+    lock.release()
+    error = capsys.readouterr().err
+    assert "under way" in error
+    assert error.count("\n") == 1
+    assert log.read_text() == "old\n"
+    assert os.listdir(tmp_path) == ["runs"]
+
+
+def test_a_history_that_cannot_be_written_stops_the_start(
+    train: Train, log: Path, tmp_path: Path, capsys
+) -> None:
+    earlier_run(log)
+    (tmp_path / "training_history").write_text("a file, not a folder")
+    assert train("--archive-earlier") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert log.read_text() == "old\n"
+    assert not (log.parent / "checkpoints").exists()
+
+
+def test_a_run_to_archive_needs_a_name(capsys) -> None:
+    assert main(["--config", "params_test.yaml", "--archive-earlier"]) == 2
+    assert "--archive-earlier: name the run" in capsys.readouterr().err

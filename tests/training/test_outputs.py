@@ -1,0 +1,152 @@
+"""What a training writes, and that a rank without a folder does the same and writes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
+from marl_framework.evaluation.flight import evaluate
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners import RandomPlanner
+from marl_framework.runs.checkpoint import load_checkpoint
+from marl_framework.runs.checkpoint_store import CheckpointStore
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.console import SilentProgress
+from marl_framework.training.outputs import Outputs
+from marl_framework.training.timing import StageTimer
+from marl_framework.training.trainer import Trainer
+from tests.training.test_console import Clock
+
+CPU = torch.device("cpu")
+
+
+def config_with(*overrides: str) -> Config:
+    return load_config("params_test", overrides)
+
+
+def due(folder: Path, clock: Clock, *overrides: str) -> Outputs:
+    """Outputs whose checkpoints go by a clock of ours."""
+    config = config_with("logging.writers=[]", *overrides)
+    run = RunFolder.create(folder, "t", config, CPU)
+    out = Outputs(config, CPU, run)
+    out._store = CheckpointStore(run.checkpoints, 3, print, clock)
+    return out
+
+
+def test_checkpoints_come_by_steps_and_by_minutes(tmp_path: Path) -> None:
+    clock = Clock()
+    overrides = ("logging.checkpoint_interval=5", "logging.checkpoint_minutes=2")
+    with due(tmp_path, clock, *overrides) as out:
+        steps = range(1, 11)
+        assert [step for step in steps if out.is_checkpoint_due(step, step - 1)] == [5, 10]
+        assert out.is_checkpoint_due(7, 4)  # a stretch of several training steps
+        clock.now += 119
+        assert not out.is_checkpoint_due(1, 0)
+        clock.now += 1
+        assert out.is_checkpoint_due(1, 0)
+        out.save(1, {"training_step": 1})
+        assert not out.is_checkpoint_due(2, 1)
+
+
+def test_zero_means_never(tmp_path: Path) -> None:
+    clock = Clock()
+    overrides = ("logging.checkpoint_interval=0", "logging.checkpoint_minutes=0")
+    with due(tmp_path, clock, *overrides) as out:
+        clock.now += 1e6
+        assert not out.is_checkpoint_due(7, 6)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_without_a_folder_everything_is_taken_and_nothing_written(
+    empty: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_with("logging.scalar_interval=1", "logging.checkpoint_interval=1")
+    environment = MissionEnvironment(config, 1, CPU, "test")
+    record = evaluate(environment, RandomPlanner(environment.lattice), 1, 3, "test")
+    timer = StageTimer(CPU)
+    with Outputs(config, CPU, None, profile=1) as out:
+        assert not out.leads
+        assert isinstance(out._progress, SilentProgress)
+        assert out.logger.log(1, {"return": torch.tensor(1.5)}, {}) == {"return": 1.5}
+        out.logger.write(1, {"share_rollout": 1.0})
+        out.report(1, {"return": 1.5}, True, timer)
+        out.say("a line")
+        assert not out.is_checkpoint_due(1, 0)
+        assert out.save(1, {"training_step": 1}, last={})
+        out.save_best({"training_step": 1})
+        out.last_is_best()
+        out.draw(1, record)
+        out.end_step()
+        assert out.hardware == {}
+    assert os.listdir(empty) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_silent_progress_takes_what_the_view_takes_and_shows_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    known: dict[str, Any] = {"episode_return": 1.0, "shares": {"rollout": 1.0}}
+    with SilentProgress() as progress:
+        progress.update(3, **known)
+        progress.print("a line")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_rank_without_a_folder_trains_as_one_with_it(
+    empty: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_with("logging.figure_interval=2")
+    alone = Trainer(config, CPU)
+    found = alone.train(None)
+    assert os.listdir(empty) == []
+    assert capfd.readouterr() == ("", "")
+    run = RunFolder.create(tmp_path, "t", config, CPU)
+    writing = Trainer(config, CPU)
+    expected = writing.train(run)
+    assert found["results"] == expected["results"]
+    assert found["results"]["finished"]
+    for name, module in alone.algorithm.modules.items():
+        for key, value in writing.algorithm.modules[name].state_dict().items():
+            assert torch.equal(module.state_dict()[key], value)
+    assert torch.equal(alone.task.generator.get_state(), writing.task.generator.get_state())
+    assert (run.figures / "mission.png").is_file()
+
+
+def test_skipped_updates_are_counted_on_after_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_with("learning.max_skipped_updates=100")
+    run = RunFolder.create(tmp_path, "t", config, CPU)
+    trainer = Trainer(config, CPU)
+    update = trainer.algorithm.update
+
+    def spoiled(rollout: Any, *others: Any) -> dict[str, torch.Tensor]:
+        rollout.rewards[0, 0] = torch.nan
+        return update(rollout, *others)
+
+    monkeypatch.setattr(trainer.algorithm, "update", spoiled)
+    trainer.train(run)
+    state = load_checkpoint(run.checkpoints / "last.pt")
+    skipped = int(state["skipped_updates"])
+    assert 0 < skipped <= 4 * 4 * 2  # training steps, batches, networks
+    longer = config_with("learning.max_skipped_updates=100", "learning.training_steps=5")
+    again = Trainer(longer, CPU)
+    again.load_state_dict(state)
+    assert int(again._skipped) == skipped
+    monkeypatch.setattr(again.algorithm, "update", lambda *_: {"skipped_updates": torch.tensor(2)})
+    again.training_step(StageTimer(CPU))
+    assert int(again._skipped) == skipped + 2
