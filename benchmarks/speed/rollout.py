@@ -42,6 +42,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion
 from marl_framework.observations.task import MissionTask
 from marl_framework.training.timing import OTHER, StageTimer
 
@@ -112,6 +113,12 @@ class Flight:
             (task, "choose_in_order", "policy"),
             (task, "reset", "reset"),
         ]
+        if isinstance(environment._fusion, TritonFusion):  # a step of its own in three kernels
+            watched += [
+                (environment._fusion, "_read", "measure"),
+                (environment._fusion, "_fuse_team", "reward"),
+                (environment._fusion, "_fuse_own", "hear_and_fuse"),
+            ]
         before = [vars(owner).get(name) for owner, name, _ in watched]
         for owner, name, stage in watched:
             setattr(owner, name, clock.around(stage, getattr(owner, name)))

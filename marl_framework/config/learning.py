@@ -223,7 +223,7 @@ class ComputeConfig(Section):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the networks' forward passes."""
     compile: bool = True
-    """Compiled loops where there are some; plain PyTorch operators otherwise."""
+    """Compiled loops and GPU kernels where there are some; plain PyTorch operators otherwise."""
     tf32: bool = True
     """Float32 convolutions on tensor cores, about three digits (GPU)."""
     cudnn_benchmark: bool = True

@@ -200,10 +200,8 @@ class MissionEnvironment:
                 _assign(pooled, uncertainty(torch.full_like(pooled, self._prior)), mask)
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
         _assign(state.weighted_entropy, blank * self._cells, mask)
-        self._fusion.measure(state, draws.first.sensor, active)
-        self._fusion.fuse_global(state, active)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
-        self._fusion.fuse_heard(state, active)
+        self._fusion.update(state, draws.first.sensor, active)
         return state
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
@@ -216,10 +214,8 @@ class MissionEnvironment:
         """
         state.positions.copy_(self.lattice.move(state.positions, actions))
         state.t.add_(1)
-        self._fusion.measure(state, draws.sensor, self._all)
-        utility = self._fusion.fuse_global(state, self._all)
         state.heard.copy_(self.hear(state, draws.communication))
-        self._fusion.fuse_heard(state, self._all)
+        utility = self._fusion.update(state, draws.sensor, self._all)
         terminated = state.t >= self.episode_length
         return StepResult(
             reward=self._reward(state, actions, utility),

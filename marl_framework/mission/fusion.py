@@ -1,11 +1,15 @@
 """Updates of beliefs in footprint windows: nothing here passes over a whole map.
 
-Each update exists twice: in plain PyTorch operators, for every device and for `torch.compile`,
-and in compiled loops for the CPU. Both keep the pooled maps and the information sums of the
-state up to date; tests compare them.
+Each update exists three times: in plain PyTorch operators, for every device and for
+`torch.compile`, in compiled loops for the CPU, and in Triton kernels for GPUs. All keep the pooled
+maps and the information sums of the state up to date; tests compare them.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
 
 import torch
 from torch import Tensor
@@ -37,6 +41,25 @@ class WindowFusion:
         self._camera = camera
         self._prior = config.mapping.prior
         self._cells = camera.shape[0] * camera.shape[1]
+
+    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+        """Take a reading at each UAV and put it into all beliefs that learn of it.
+
+        `measure`, `fuse_global` and `fuse_heard` in one.
+
+        Args:
+            state: positions and `heard` are up to date; readings, beliefs, their pooled maps and
+                the information sums are written.
+            bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
+            active: [E] bool.
+
+        Returns:
+            The information these readings gained.
+        """
+        self.measure(state, bits, active)
+        gained = self.fuse_global(state, active)
+        self.fuse_heard(state, active)
+        return gained
 
     def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
         """Take a reading at each UAV and put it into the UAV's own belief.
@@ -197,12 +220,124 @@ class CompiledFusion(WindowFusion):
         return utility(gain, reweighted, state.weighted_entropy, self._cells)
 
 
+class TritonFusion(WindowFusion):
+    """The same on a GPU in Triton kernels, as operators that `torch.compile` sees whole.
+
+    `update` touches each belief once.
+    """
+
+    def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
+        super().__init__(config, camera)
+        # Triton takes a while to import, and many machines do without it.
+        from marl_framework.mission.kernels import window_operators
+
+        self._operators = window_operators
+        self._odds = camera.odds * ((1 - self._prior) / self._prior)
+        self._sides = torch.tensor(camera.sides).T.contiguous().to(camera.odds.device)
+
+    @staticmethod
+    def available(device: torch.device) -> bool:
+        """Return whether Triton compiles for a device: NVIDIA, 8.0 or newer; a C compiler."""
+        return (
+            device.type == "cuda"
+            and torch.version.hip is None
+            and torch.cuda.is_available()
+            and torch.cuda.get_device_capability(device) >= (8, 0)
+            and importlib.util.find_spec("triton") is not None
+            and any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang"))
+        )
+
+    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+        """See `WindowFusion.update`."""
+        boxes, odds = self._look_up(state)
+        self._read(state, bits, active, boxes)
+        gained = self._fuse_team(state, active, boxes, odds)
+        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=True)
+        return gained
+
+    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+        """See `WindowFusion.measure`."""
+        boxes, odds = self._look_up(state)
+        self._read(state, bits, active, boxes)
+        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=False)
+
+    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+        """See `WindowFusion.fuse_heard`."""
+        boxes, odds = self._look_up(state)
+        self._fuse_own(state, active, boxes, odds, takes_own=False, takes_heard=True)
+
+    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+        """See `WindowFusion.fuse_global`."""
+        return self._fuse_team(state, active, *self._look_up(state))
+
+    def _look_up(self, state: MissionState) -> tuple[Tensor, Tensor]:
+        """Return footprints [E, N, 8] and what readings multiply odds with, [E, N, 2]."""
+        return self._camera.boxes(state.positions), self._odds[state.positions[..., 2]]
+
+    def _read(self, state: MissionState, bits: Tensor, active: Tensor, boxes: Tensor) -> None:
+        """Take a reading at each UAV."""
+        levels = state.positions[..., 2]
+        self._operators.read_windows(
+            state.truth,
+            bits,
+            self._camera.flip_below[levels],
+            boxes,
+            self._sides[levels],
+            active,
+            state.readings,
+            state.pooled_readings,
+        )
+
+    def _fuse_team(
+        self, state: MissionState, active: Tensor, boxes: Tensor, odds: Tensor
+    ) -> Utility:
+        """Put all readings into the global belief."""
+        sums = self._operators.fuse_global(
+            state.readings,
+            boxes,
+            odds,
+            active,
+            state.global_belief,
+            state.pooled_global,
+            state.pooled_global_uncertainty,
+            self.tracks_uncertainty,
+        )
+        gain, reweighted = sums.unbind(0)
+        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+
+    def _fuse_own(
+        self,
+        state: MissionState,
+        active: Tensor,
+        boxes: Tensor,
+        odds: Tensor,
+        takes_own: bool,
+        takes_heard: bool,
+    ) -> None:
+        """Put readings into own beliefs."""
+        self._operators.fuse_own(
+            state.readings,
+            state.heard,
+            boxes,
+            odds,
+            active,
+            state.beliefs,
+            state.pooled_beliefs,
+            state.pooled_uncertainty,
+            takes_own,
+            takes_heard,
+            self.tracks_uncertainty,
+        )
+
+
 def make_fusion(
     config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
 ) -> WindowFusion:
     """Return the fastest fusion for a device; plain PyTorch where `compute.compile` is off."""
     if config.compute.compile and device.type == "cpu" and WindowLoops.available():
         return CompiledFusion(config, camera, shape)
+    if config.compute.compile and TritonFusion.available(device):
+        return TritonFusion(config, camera, shape)
     return WindowFusion(config, camera)
 
 

@@ -1,0 +1,441 @@
+"""The loops over footprint windows for a GPU, in Triton; `window_operators` launches them.
+
+One program serves one row of the lattice: it owns the map's cell rows that begin there, so that
+every cell is read, updated, pooled and written by one program, in one order. There are no atomic
+sums, and the same input gives the same bits. A cell row that two lattice rows share leaves its
+second share in a carry row, which `add_parts` adds afterwards. Programs skip the UAVs that their
+rows do not see.
+
+Shapes are constants of the compiled code: E missions, N UAVs, maps of R × C cells, lattice X × Y,
+windows K_x × K_y. Booleans come as int8. `box` is a row of `Camera.boxes`: row0, row1, col0, col1,
+window_row, window_col, top, left.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LOW = tl.constexpr(1e-4)  # mission.belief.PROBABILITY_FLOOR
+_HIGH = tl.constexpr(1 - 1e-4)
+
+
+# Cells ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _log2(x, FAST: tl.constexpr):
+    """Binary logarithm; FAST is the GPU's own, to 2^-22."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.log2(x)
+
+
+@triton.jit
+def _ratio(a, b, FAST: tl.constexpr):
+    """Quotient; FAST multiplies with the GPU's own reciprocal, to 2^-23."""
+    if FAST:
+        return a * tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return a / b
+
+
+@triton.jit
+def _clamp(p):
+    return tl.minimum(tl.maximum(p, _LOW), _HIGH)
+
+
+@triton.jit
+def _bayes(p, odds, FAST: tl.constexpr):
+    q = _clamp(p)
+    weighed = q * odds
+    return _ratio(weighed, weighed + (1.0 - q), FAST)
+
+
+@triton.jit
+def _entropy(q, FAST: tl.constexpr):
+    """Entropy of clamped probabilities [bit]."""
+    return -(q * _log2(q, FAST) + (1.0 - q) * _log2(1.0 - q, FAST))
+
+
+@triton.jit
+def _weight(p):
+    """Weight w(p) of a cell in the reward, see `mission.belief.interest_weight`."""
+    return tl.where(p > 0.501, 0.5, 0.0) + tl.where(p >= 0.499, 0.5, 0.0)
+
+
+# Areas ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _share_of(cell, share, CELLS, SHARES):
+    """Weight of cells in the means over equal shares of an axis: 0 where they do not overlap.
+
+    Whole numbers: a cell is SHARES long, a share CELLS.
+    """
+    end = tl.minimum((cell + 1) * SHARES, (share + 1) * CELLS)
+    overlap = end - tl.maximum(cell * SHARES, share * CELLS)
+    return tl.maximum(overlap, 0).to(tl.float32) / CELLS
+
+
+@triton.jit
+def _pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
+    """Average sums over rows [BLOCK_C], at columns `cols` of CELLS, onto Y shares."""
+    y = tl.arange(0, BLOCK_Y)
+    weights = _share_of(cols[:, None], y[None, :], CELLS, Y)
+    return tl.sum(totals[:, None] * weights, 0)
+
+
+@triton.jit
+def _load_box(box):
+    """Return the fields of a box that say what the UAV sees: row0, row1, col0, col1."""
+    row0, row1 = tl.load(box).to(tl.int32), tl.load(box + 1).to(tl.int32)
+    col0, col1 = tl.load(box + 2).to(tl.int32), tl.load(box + 3).to(tl.int32)
+    return row0, row1, col0, col1
+
+
+@triton.jit
+def _reaches(box, r0, c0, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Return whether a footprint and a tile of cells overlap."""
+    row0, row1, col0, col1 = _load_box(box)
+    return (row0 < r0 + BLOCK_R) & (row1 > r0) & (col0 < c0 + BLOCK_C) & (col1 > c0)
+
+
+@triton.jit
+def _inside(box, rows, cols, last):
+    """Return which cells of a tile lie in a footprint and before row `last`."""
+    row0, row1, col0, col1 = _load_box(box)
+    in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
+    in_cols = (cols >= col0) & (cols < col1)
+    return in_rows[:, None] & in_cols[None, :]
+
+
+# Readings ---------------------------------------------------------------------------------
+
+
+@triton.jit
+def read(
+    truth,
+    bits,
+    flip_below,
+    boxes,
+    sides,
+    active,
+    readings,
+    pooled,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    KX: tl.constexpr,
+    KY: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+):
+    """Take the readings of a UAV, and average them over X × Y parts of its unclipped footprint.
+
+    A program serves one row of these parts. Cells that two rows share are read twice and
+    written once.
+
+    Tensors:
+        truth: [E, R, C].
+        bits: [E, N, K_x, K_y] int16.
+        flip_below: bits below this read wrongly, for cells not of interest and of interest,
+            [E, N, 2] int16.
+        boxes: [E, N, 8] int64.
+        sides: of the unclipped footprints [cells], [E, N, 2] int64.
+        active: missions to touch, [E].
+        readings: [E, N, K_x, K_y] int8, written.
+        pooled: their means [E, N, X, Y], written.
+    """
+    x = tl.program_id(0) % X
+    uav = (tl.program_id(0) // X).to(tl.int64)
+    e = uav // N
+    if tl.load(active + e) != 0:
+        box = boxes + uav * 8
+        row0, row1, col0, col1 = _load_box(box)
+        window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
+        top, left = tl.load(box + 6).to(tl.int32), tl.load(box + 7).to(tl.int32)
+        side_x = tl.load(sides + uav * 2).to(tl.int32)
+        side_y = tl.load(sides + uav * 2 + 1).to(tl.int32)
+        flip_other, flip_interest = tl.load(flip_below + uav * 2), tl.load(flip_below + uav * 2 + 1)
+        low = tl.maximum(top + x * side_x // X, row0)
+        high = tl.minimum(top + ((x + 1) * side_x + X - 1) // X, row1)
+        # Rows of the window that this program clears where they lie outside the footprint.
+        blank_low, blank_high = x * KX // X, (x + 1) * KX // X
+        below = truth + e * (R * C)
+        window = uav * (KX * KY)
+        means = tl.zeros([BLOCK_Y], tl.float32)
+        for c0 in range(0, KY, BLOCK_C):
+            window_cols = c0 + tl.arange(0, BLOCK_C)
+            cols = window_cols + window_col
+            in_window = window_cols < KY
+            in_cols = (cols >= col0) & (cols < col1)
+            totals = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+            for r0 in range(low, high, BLOCK_R):
+                rows = r0 + tl.arange(0, BLOCK_R)
+                inside = (rows < high)[:, None] & in_cols[None, :]
+                at = (rows - window_row)[:, None] * KY + window_cols[None, :]
+                interest = (
+                    tl.load(below + (rows[:, None] * C + cols[None, :]), mask=inside, other=0) != 0
+                )
+                drawn = tl.load(bits + window + at, mask=inside, other=0)
+                flipped = drawn < tl.where(interest, flip_interest, flip_other)
+                sign = tl.where(inside, tl.where(interest != flipped, 1, -1), 0)
+                begins = (rows < high) & ((rows - top) * X // side_x == x)
+                tl.store(
+                    readings + window + at,
+                    sign.to(tl.int8),
+                    mask=begins[:, None] & in_window[None, :],
+                )
+                share = _share_of(rows - top, x, side_x, X)
+                totals += sign.to(tl.float32) * share[:, None]
+            means += _pool_columns(tl.sum(totals, 0), cols - left, side_y, Y, BLOCK_Y)
+            for r0 in range(blank_low, blank_high, BLOCK_R):
+                window_rows = r0 + tl.arange(0, BLOCK_R)
+                rows = window_rows + window_row
+                blank = (window_rows < blank_high) & ((rows < row0) | (rows >= row1))
+                tl.store(
+                    readings + window + (window_rows[:, None] * KY + window_cols[None, :]),
+                    tl.zeros([BLOCK_R, BLOCK_C], tl.int8),
+                    mask=blank[:, None] & in_window[None, :],
+                )
+        y = tl.arange(0, BLOCK_Y)
+        tl.store(pooled + (uav * X + x) * Y + y, means, mask=y < Y)
+
+
+# Beliefs ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sender(turn, i, TEAM: tl.constexpr):
+    """Return whose reading comes in a turn: ids in order, but the map's own UAV first."""
+    if TEAM:
+        return turn
+    else:
+        return tl.where(turn == 0, i, tl.where(turn <= i, turn - 1, turn))
+
+
+@triton.jit
+def _wanted(heard, turn, j, TEAM: tl.constexpr, OWN: tl.constexpr, HEARD: tl.constexpr):
+    """Return whether a map takes the reading of UAV j, whose turn it is."""
+    if TEAM:
+        return turn >= 0
+    elif OWN and HEARD:
+        return (turn == 0) | (tl.load(heard + j) != 0)
+    elif OWN:
+        return turn == 0
+    else:
+        return (turn > 0) & (tl.load(heard + j) != 0)
+
+
+@triton.jit
+def _take(
+    p,
+    readings,
+    odds,
+    box,
+    uav,
+    rows,
+    cols,
+    inside,
+    KX: tl.constexpr,
+    KY: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Update a tile of cells with the reading of one UAV."""
+    window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
+    at = (rows - window_row)[:, None] * KY + (cols - window_col)[None, :]
+    sign = tl.load(readings + uav * (KX * KY) + at, mask=inside, other=0)
+    odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
+    return tl.where(inside, _bayes(p, odd, FAST), p)
+
+
+@triton.jit
+def fuse(
+    readings,
+    heard,
+    boxes,
+    odds,
+    active,
+    beliefs,
+    parts,
+    unsure_parts,
+    sums,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    KX: tl.constexpr,
+    KY: tl.constexpr,
+    N: tl.constexpr,
+    TEAM: tl.constexpr,
+    OWN: tl.constexpr,
+    HEARD: tl.constexpr,
+    TRACKS: tl.constexpr,
+    FAST: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+):
+    """Update maps with readings, every cell once; leave what that changes in the pooled maps.
+
+    M maps a mission: one of the whole TEAM, which takes every reading, or one a UAV, which takes
+    its OWN reading and then those HEARD, in order of ids.
+
+    Tensors:
+        readings: [E, N, K_x, K_y] int8.
+        heard: [E, N, N]; not read for the TEAM.
+        boxes: [E, N, 8] int64.
+        odds: what a positive and a negative reading multiply odds with, [E, N, 2].
+        active: missions to touch, [E].
+        beliefs: [E, M, R, C], updated.
+        parts: changes of the pooled map, of the row itself and of the next, [E, M, X, 2, Y],
+            written.
+        unsure_parts: the same of the pooled uncertainty, written where it TRACKS that.
+        sums: of w(after)·(H(before) - H(after)) and of (w(after) - w(before))·H(before) over the
+            changed cells, [E, X, 2] float64, written for the TEAM.
+    """
+    MAPS: tl.constexpr = 1 if TEAM else N
+    x = tl.program_id(0) % X
+    index = (tl.program_id(0) // X).to(tl.int64)
+    e, i = index // MAPS, (index % MAPS).to(tl.int32)
+    hears = heard + index * N
+    first, last = (x * R + X - 1) // X, ((x + 1) * R + X - 1) // X
+    # The rectangle around all that is seen of these rows.
+    low_r, high_r, low_c, high_c = last, first, C, 0
+    if tl.load(active + e) != 0:
+        for turn in range(N):
+            j = _sender(turn, i, TEAM)
+            row0, row1, col0, col1 = _load_box(boxes + (e * N + j) * 8)
+            row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
+            seen = (row0 < row1) & (col0 < col1) & _wanted(hears, turn, j, TEAM, OWN, HEARD)
+            low_r = tl.where(seen, tl.minimum(low_r, row0), low_r)
+            high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
+            low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
+            high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
+    own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
+    unsure, unsure_carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
+    gain, moved = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
+    mine = beliefs + index * (R * C)
+    for c0 in range(low_c, high_c, BLOCK_C):
+        cols = c0 + tl.arange(0, BLOCK_C)
+        # Sums over the rows of tiles; over those within a tile once at the end.
+        blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+        total, unsure_total, told, reweighted = blank, blank, blank, blank
+        for r0 in range(low_r, high_r, BLOCK_R):
+            rows = r0 + tl.arange(0, BLOCK_R)
+            covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
+            near = 0
+            for turn in range(N):
+                j = _sender(turn, i, TEAM)
+                box = boxes + (e * N + j) * 8
+                if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(
+                    box, r0, c0, BLOCK_R, BLOCK_C
+                ):
+                    covered |= _inside(box, rows, cols, last)
+                    near = 1
+            if near != 0:  # the rectangle has gaps
+                at = mine + (rows[:, None] * C + cols[None, :])
+                old = tl.load(at, mask=covered, other=0.5)
+                new = old
+                for turn in range(N):
+                    j = _sender(turn, i, TEAM)
+                    box = boxes + (e * N + j) * 8
+                    if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(
+                        box, r0, c0, BLOCK_R, BLOCK_C
+                    ):
+                        inside = _inside(box, rows, cols, last)
+                        uav = e * N + j
+                        new = _take(new, readings, odds, box, uav, rows, cols, inside, KX, KY, FAST)
+                tl.store(at, new, mask=covered)
+                here = _share_of(rows, x, R, X)[:, None]
+                there = _share_of(rows, x + 1, R, X)[:, None]
+                shared = r0 + BLOCK_R >= last  # with the next row of the lattice: the last cell row
+                change = new - old
+                total += change * here
+                if shared:
+                    carry += _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
+                if TEAM or TRACKS:
+                    q_old, q_new = _clamp(old), _clamp(new)
+                    h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
+                    if TEAM:
+                        w_new = _weight(new)
+                        told += w_new * (h_old - h_new)
+                        reweighted += (w_new - _weight(old)) * h_old
+                    if TRACKS:
+                        change = q_new * h_new - q_old * h_old
+                        unsure_total += change * here
+                        if shared:
+                            pooled = _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
+                            unsure_carry += pooled
+        own += _pool_columns(tl.sum(total, 0), cols, C, Y, BLOCK_Y)
+        if TRACKS:
+            unsure += _pool_columns(tl.sum(unsure_total, 0), cols, C, Y, BLOCK_Y)
+        if TEAM:
+            gain += tl.sum(tl.sum(told, 0).to(tl.float64), 0)
+            moved += tl.sum(tl.sum(reweighted, 0).to(tl.float64), 0)
+    y = tl.arange(0, BLOCK_Y)
+    out = (index * X + x) * (2 * Y) + y
+    tl.store(parts + out, own, mask=y < Y)
+    tl.store(parts + out + Y, carry, mask=y < Y)
+    if TRACKS:
+        tl.store(unsure_parts + out, unsure, mask=y < Y)
+        tl.store(unsure_parts + out + Y, unsure_carry, mask=y < Y)
+    if TEAM:
+        tl.store(sums + (index * X + x) * 2, gain)
+        tl.store(sums + (index * X + x) * 2 + 1, moved)
+
+
+@triton.jit
+def _add(
+    parts,
+    pooled,
+    index,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+):
+    x, y = tl.arange(0, BLOCK_X)[:, None], tl.arange(0, BLOCK_Y)[None, :]
+    within = (x < X) & (y < Y)
+    part = parts + (index * X + x) * (2 * Y) + y
+    own = tl.load(part, mask=within, other=0.0)
+    carry = tl.load(part - Y, mask=within & (x > 0), other=0.0)
+    at = pooled + index * (X * Y) + x * Y + y
+    tl.store(at, tl.load(at, mask=within) + (own + carry), mask=within)
+
+
+@triton.jit
+def add_parts(
+    parts,
+    unsure_parts,
+    sums,
+    pooled,
+    unsure,
+    totals,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    TEAM: tl.constexpr,
+    TRACKS: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_Y: tl.constexpr,
+):
+    """Add to one map's pooled maps [E, M, X, Y] what `fuse` left, and up its sums: [2, E]."""
+    index = tl.program_id(0).to(tl.int64)
+    _add(parts, pooled, index, X, Y, BLOCK_X, BLOCK_Y)
+    if TRACKS:
+        _add(unsure_parts, unsure, index, X, Y, BLOCK_X, BLOCK_Y)
+    if TEAM:
+        x = tl.arange(0, BLOCK_X)
+        row = sums + (index * X + x) * 2
+        tl.store(totals + index, tl.sum(tl.load(row, mask=x < X, other=0.0), 0))
+        moved = tl.sum(tl.load(row + 1, mask=x < X, other=0.0), 0)
+        tl.store(totals + tl.num_programs(0) + index, moved)

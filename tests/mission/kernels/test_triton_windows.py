@@ -1,0 +1,301 @@
+"""The Triton kernels on machines without a GPU: interpreted, compiled, and seen by PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion
+from marl_framework.mission.state import MissionState
+from tests.small import meta_draws, small_config
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+GPU = torch.device("cuda", 0)
+ARCHITECTURES = (80, 89, 90)
+MOST_REGISTERS = 128
+POINTERS = {
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int64: "*i64",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+}
+
+
+# Interpreted --------------------------------------------------------------------------------
+
+
+def test_interpreted_kernels_are_their_twins() -> None:
+    tests = Path(__file__).with_name("interpreted_windows.py")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        cwd=Path(__file__).parents[3],
+        env={**kept, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), "none may be skipped"
+
+
+# Compiled -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Kernels are compiled anew, whatever the caller's environment says."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def launches(config: Config, work: Callable[[WindowFusion, MissionState], object]) -> list[Any]:
+    """Return the kernels that `work` launches: (name, function, arguments, constants)."""
+    from marl_framework.mission.kernels import triton_windows
+
+    env = MissionEnvironment(config, 1, "cpu")
+    state = env._empty_state()
+    kernels = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    found: list[Any] = []
+
+    class Recorder:
+        def __init__(self, name: str) -> None:
+            self._name, self._kernel = name, getattr(triton_windows, name)
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            def launch(*arguments: Tensor, **constants: Any) -> None:
+                found.append((self._name, self._kernel, arguments, constants))
+
+            return launch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("read", "fuse", "add_parts"):
+            patch.setattr(triton_windows, name, Recorder(name))
+        work(kernels, state)
+    return found
+
+
+def machine_code(kernel: Any, arguments: Any, constants: dict[str, Any], architecture: int) -> Any:
+    """Compile a launch for a GPU that need not be here; return Triton's compiled kernel."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = kernel.arg_names
+    values = {name: constants[name] for name in names if name in constants}
+    if "FAST" in values:
+        values["FAST"] = True  # as on every GPU
+    tensors = dict(zip(names, arguments, strict=False))
+    assert set(tensors) | set(values) == set(names)
+    types = {name: POINTERS[tensor.dtype] for name, tensor in tensors.items()}
+    source = ASTSource(
+        fn=kernel,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in values.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
+    )
+    options = {name: value for name, value in constants.items() if name not in names}
+    target = GPUTarget("cuda", architecture, 32)
+    return triton.compile(source, target=target, options=options)
+
+
+def tool(name: str, option: str, file: Path) -> str:
+    """Return what one of the CUDA tools that come with Triton says of a file."""
+    import triton
+
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    done = subprocess.run([program, option, file], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def step(fusion: WindowFusion, state: MissionState) -> None:
+    bits = torch.zeros(state.readings.shape, dtype=torch.int16)
+    fusion.update(state, bits, torch.ones(1, dtype=torch.bool))
+
+
+def every_part(fusion: WindowFusion, state: MissionState) -> None:
+    step(fusion, state)
+    bits, active = torch.zeros(state.readings.shape, dtype=torch.int16), torch.ones(1).bool()
+    fusion.measure(state, bits, active)
+    fusion.fuse_heard(state, active)
+
+
+@pytest.mark.parametrize(
+    ("params", "work", "number"), [("params.yaml", step, 5), ("params_gpu.yaml", every_part, 7)]
+)
+def test_kernels_compile_without_spills_and_atomics(
+    params: str,
+    work: Callable[[WindowFusion, MissionState], None],
+    number: int,
+    tmp_path: Path,
+) -> None:
+    kernels = launches(load_config(params), work)
+    assert [name for name, *_ in kernels][:5] == ["read", "fuse", "add_parts", "fuse", "add_parts"]
+    done = set()
+    for name, kernel, arguments, constants in kernels:
+        flags = " ".join(f for f in ("TEAM", "OWN", "HEARD", "TRACKS") if constants.get(f))
+        if (name, flags) in done:
+            continue
+        done.add((name, flags))
+        for architecture in ARCHITECTURES:
+            where = f"{name} {flags} on sm_{architecture}"
+            compiled = machine_code(kernel, arguments, constants, architecture)
+            file = tmp_path / "kernel.cubin"
+            file.write_bytes(compiled.asm["cubin"])
+            usage = tool("cuobjdump", "-res-usage", file)
+            found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
+            assert found, usage
+            registers, stack, local = map(int, found.groups())
+            print(where, f"{registers} registers, {stack} B stack, {local} B local")
+            assert registers <= MOST_REGISTERS, where
+            assert (stack, local) == (0, 0), where
+            code = tool("nvdisasm", "-c", file)
+            operations = set(re.findall(r"\s/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z]\w*)", code))
+            assert {"LDG", "STG"} <= operations, where
+            wrong = {op for op in operations if re.match(r"ATOM|RED|LDL|STL", op)}
+            assert wrong <= {"REDUX"}, where
+    assert len(done) == number
+
+
+# Seen by PyTorch ----------------------------------------------------------------------------
+
+
+def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
+    config = small_config()
+    env = MissionEnvironment(config, 3, "meta")
+    env._fusion = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    state, moves = env._empty_state(), torch.zeros(3, env.n_agents, dtype=torch.int64)
+    result = env.step(state, moves.to("meta"), meta_draws(env))
+    assert result.reward.shape == (3,)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = {name: torch.empty_like(t, device="cuda") for name, t in state.tensors()}
+        sums = torch.ops.marl_framework.fuse_global(
+            fakes["readings"],
+            torch.empty(3, env.n_agents, 8, dtype=torch.int64, device="cuda"),
+            torch.empty(3, env.n_agents, 2, device="cuda"),
+            torch.empty(3, dtype=torch.bool, device="cuda"),
+            fakes["global_belief"],
+            fakes["pooled_global"],
+            fakes["pooled_global_uncertainty"],
+            True,
+        )
+    assert (sums.shape, sums.dtype, sums.device.type) == ((2, 3), torch.float64, "cuda")
+
+
+def test_strided_memory_is_refused() -> None:
+    config = small_config()
+    env = MissionEnvironment(config, 2, "cpu")
+    kernels = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    state = env._empty_state()
+    state.beliefs = state.beliefs.mT
+    with pytest.raises(ValueError, match="contiguous"):
+        kernels.fuse_heard(state, torch.ones(2, dtype=torch.bool))
+
+
+def test_kernels_start_on_the_tensors_gpu() -> None:
+    from marl_framework.mission.kernels.window_operators import _on
+
+    with FakeTensorMode():
+        context = _on(torch.empty(1, device="cuda:1"))
+    assert isinstance(context, torch.cuda.device)
+    assert context.idx == 1
+
+
+# Chosen -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend a GPU, and what kernels need beside it."""
+
+    def pretend(capability: tuple[int, int] = (9, 0), triton: bool = True, compiler: bool = True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        spec = SimpleNamespace() if triton else None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+        which = "/usr/bin/gcc" if compiler else None
+        monkeypatch.setattr("shutil.which", lambda name: which)
+
+    return pretend
+
+
+def chosen(config: Config) -> type:
+    env = MissionEnvironment(config, 1, "cpu")
+    return type(make_fusion(config, env.camera, env.lattice.shape[:2], GPU))
+
+
+def test_a_gpu_gets_the_kernels(pretended: Callable[..., None]) -> None:
+    pretended()
+    assert chosen(small_config()) is TritonFusion
+    assert chosen(small_config(compute={"compile": False})) is WindowFusion
+
+
+@pytest.mark.parametrize(
+    "lack", [{"capability": (7, 5)}, {"triton": False}, {"compiler": False}], ids=str
+)
+def test_a_gpu_that_cannot_run_them_gets_plain_operators(
+    pretended: Callable[..., None], lack: dict[str, Any]
+) -> None:
+    pretended(**lack)
+    assert chosen(small_config()) is WindowFusion
+
+
+def test_a_machine_without_a_gpu_gets_plain_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert chosen(small_config()) is WindowFusion
+
+
+# On a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_missions_on_a_gpu_are_those_of_the_twin_and_repeat() -> None:
+    """The GPU's own logarithm and reciprocal are good to 2^-22."""
+
+    def fly(compiled: bool) -> tuple[MissionState, Tensor]:
+        config = load_config("params_gpu.yaml", [f"compute.compile={str(compiled).lower()}"])
+        env = MissionEnvironment(config, 4, GPU)
+        assert type(env._fusion) is (TritonFusion if compiled else WindowFusion)
+        state = env.reset(env.draw_reset())
+        generator, rewards = torch.Generator(GPU).manual_seed(0), []
+        for _ in range(5):
+
+            def choose(_: int, mask: Tensor) -> Tensor:
+                drawn = torch.rand(mask.shape, generator=generator, device=GPU)
+                return (drawn * mask).argmax(-1)
+
+            actions = env.lattice.choose_in_order(state.positions, choose)[0]
+            rewards.append(env.step(state, actions, env.draw_step()).reward)
+        return state, torch.stack(rewards)
+
+    (found, ours), (again, repeated), (expected, theirs) = fly(True), fly(True), fly(False)
+    assert ours.equal(repeated)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for name, tensor in expected.tensors():
+        assert getattr(again, name).equal(getattr(found, name)), name
+        torch.testing.assert_close(
+            getattr(found, name),
+            tensor,
+            rtol=1e-5,
+            atol=0.0 if tensor.dtype in (torch.bool, torch.int8, torch.int64) else 3e-6,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
