@@ -101,9 +101,14 @@ class _Log:
 
 
 class _Stopwatch:
-    """Sums the duration of code blocks; on a GPU with CUDA events, without synchronising."""
+    """Sums the duration of code blocks; on a GPU with events on its stream, without waiting.
+
+    Args:
+        device: that the blocks use, current or not.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._cuda = device.type == "cuda"
         self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._seconds = 0.0
@@ -113,10 +118,10 @@ class _Stopwatch:
         start = time.perf_counter()
         if self._cuda:
             span = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            span[0].record()
+            span[0].record(torch.cuda.current_stream(self._device))
         yield
         if self._cuda:
-            span[1].record()
+            span[1].record(torch.cuda.current_stream(self._device))
             self._spans.append(span)
         else:
             self._seconds += time.perf_counter() - start
@@ -124,7 +129,7 @@ class _Stopwatch:
     def seconds(self) -> float:
         """Return the total time [s], after synchronising with the GPU."""
         if self._cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             return sum(a.elapsed_time(b) for a, b in self._spans) / 1000
         return self._seconds
 
