@@ -9,7 +9,11 @@ from torch import Tensor
 
 from marl_framework.algorithms.losses import taken
 from marl_framework.algorithms.policy import kl_divergence, policy_entropy
+from marl_framework.algorithms.ranks import number_of_ranks, power_sums, variance_over_ranks
 from marl_framework.algorithms.rollout import Rollout
+
+POWER_SUMS = "power_sums"
+"""Of targets, their residuals and advantages, [3, 3]: a diagnostic on several ranks only."""
 
 
 @dataclass
@@ -73,14 +77,36 @@ def diagnostics(
         advantages: of the actions taken, [B].
     """
     q = taken(values, batch.actions)
-    residual = (batch.targets - q).var()
-    return {
+    residuals = batch.targets - q
+    found = {
         "q_taken": q.mean(),
-        "td_error": (batch.targets - q).abs().mean(),
-        "explained_variance": 1 - residual / batch.targets.var().clamp(min=1e-8),
+        "td_error": residuals.abs().mean(),
+        "explained_variance": _explained(residuals.var(), batch.targets.var()),
         "advantage": advantages.mean(),
         "advantage_std": advantages.std(),
         "policy_entropy": policy_entropy(probabilities).mean(),
         "largest_probability": probabilities.max(-1).values.mean(),
         "kl": kl_divergence(batch.old_probabilities, probabilities).mean(),
     }
+    if number_of_ranks() > 1:
+        numbers = (batch.targets, residuals, advantages)
+        found[POWER_SUMS] = torch.stack([power_sums(value) for value in numbers])
+    return found
+
+
+def spreads_over_ranks(sums: Tensor) -> dict[str, Tensor]:
+    """Return the diagnostics that are no mean of the ranks' own, as means over K batches.
+
+    Args:
+        sums: means over the ranks of each batch's `POWER_SUMS`, [K, 3, 3].
+    """
+    targets, residuals, advantages = variance_over_ranks(sums).unbind(-1)
+    return {
+        "explained_variance": _explained(residuals, targets).mean(),
+        "advantage_std": advantages.sqrt().mean(),
+    }
+
+
+def _explained(residuals: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of the targets' variance that the critic explains."""
+    return 1 - residuals / targets.clamp(min=1e-8)

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.batch import Transitions, diagnostics
+from marl_framework.algorithms.batch import (
+    POWER_SUMS,
+    Transitions,
+    diagnostics,
+    spreads_over_ranks,
+)
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.losses import (
     actor_loss,
@@ -141,8 +146,9 @@ class COMAWrapper:
             rate: what the configured learning rates are multiplied by.
 
         Returns:
-            Scalars on the device (names of `training.logging.METRICS`): means over all batches and
-            ranks; those that describe policy and critic are means over the last pass.
+            Scalars on the device (names of `training.logging.METRICS`): means over all batches,
+            each with the transitions of all ranks; those that describe policy and critic are means
+            over the last pass, of networks before each update.
         """
         self._set_rates(rate)
         if self._graphs is None:
@@ -184,10 +190,16 @@ class COMAWrapper:
                 record = self._learn(batch, epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
+        sums = records.pop(POWER_SUMS, None)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
-        stats["td_target"], stats["td_target_std"] = targets.mean(), targets.std()
-        return means_over_ranks(stats)
+        stats["td_target"] = targets.mean()
+        if sums is not None:
+            stats[POWER_SUMS] = torch.stack(sums)
+        stats = means_over_ranks(stats, {"td_target_std": targets})
+        if sums is not None:
+            stats |= spreads_over_ranks(stats.pop(POWER_SUMS))
+        return stats
 
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:

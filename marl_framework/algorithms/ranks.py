@@ -30,12 +30,49 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     return total / ranks
 
 
-def means_over_ranks(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the means of named scalars over all ranks, by one exchange."""
+def means_over_ranks(
+    values: dict[str, Tensor], spreads: dict[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Return means and standard deviations over all ranks, by one exchange.
+
+    Args:
+        values: tensors to average, by name.
+        spreads: numbers of this rank, by the name of their standard deviation.
+
+    Returns:
+        The mean of each value over the ranks; the standard deviation of the numbers of all ranks
+        together. In float64 on several ranks.
+    """
+    spreads = spreads or {}
     if number_of_ranks() == 1:
-        return values
-    stacked = mean_over_ranks(torch.stack([value.double() for value in values.values()]))
-    return dict(zip(values, stacked.unbind(), strict=True))
+        return values | {name: numbers.std() for name, numbers in spreads.items()}
+    sums = {name: power_sums(numbers) for name, numbers in spreads.items()}
+    wanted = values | sums
+    flat = mean_over_ranks(torch.cat([value.double().flatten() for value in wanted.values()]))
+    parts = flat.split([value.numel() for value in wanted.values()])
+    found = {
+        name: part.view_as(value) for (name, value), part in zip(wanted.items(), parts, strict=True)
+    }
+    return found | {name: variance_over_ranks(found[name]).sqrt() for name in spreads}
+
+
+def power_sums(numbers: Tensor) -> Tensor:
+    """Return how many numbers there are, their sum and the sum of their squares, [3] float64."""
+    numbers = numbers.detach().double()
+    count = torch.full_like(numbers.sum(), numbers.numel())
+    return torch.stack((count, numbers.sum(), numbers.square().sum()))
+
+
+def variance_over_ranks(sums: Tensor) -> Tensor:
+    """Return the variance of the numbers of all ranks together, [...] float64.
+
+    A mean of the ranks' own variances lacks what lies between their means.
+
+    Args:
+        sums: means over the ranks of `power_sums`, [..., 3].
+    """
+    count, total, squares = (sums * number_of_ranks()).unbind(-1)
+    return (squares - total.square() / count).clamp(min=0) / (count - 1)
 
 
 def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module:

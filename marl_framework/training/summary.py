@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.ranks import means_over_ranks
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
@@ -34,7 +35,10 @@ class Trained(Protocol):
 def flown_metrics(
     rollout: Rollout, reward: RewardConfig, num_actions: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return scalars and histogram counts of a rollout, on its device (see `training.logging`).
+    """Return scalars and histogram counts, on the rollout's device (see `training.logging`).
+
+    The scalars are those of the rollouts of all ranks, which call this together; the counts are
+    those of this one.
 
     Args:
         rollout: of a `MissionTask`, whose metrics are absolute and relative utility and the
@@ -43,15 +47,15 @@ def flown_metrics(
         num_actions: A.
     """
     absolute, relative = rollout.metrics[..., 0], rollout.metrics[..., 1]
-    metrics = {
+    means = {
         "return": rollout.rewards.sum(0).mean(),
         "absolute_return": (reward.absolute_scale * absolute + reward.absolute_offset)
         .sum(0)
         .mean(),
         "relative_return": relative.sum(0).mean(),
         "reward": rollout.rewards.mean(),
-        "reward_std": rollout.rewards.std(),
     }
+    metrics = means_over_ranks(means, {"reward_std": rollout.rewards})
     actions = torch.arange(num_actions, device=rollout.actions.device)
     counts = {
         "actions": (rollout.actions.unsqueeze(-1) == actions).sum((0, 1, 2)),

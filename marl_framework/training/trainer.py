@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marl_framework.algorithms.graphs import make_graphs
 from marl_framework.algorithms.policy import epsilon_at
-from marl_framework.algorithms.ranks import mean_over_ranks, means_over_ranks
+from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.errors import ConfigError
@@ -212,7 +212,7 @@ class Trainer:
         )
         known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
         return (
-            {**learned, **means_over_ranks(flown), **known},
+            {**learned, **flown, **known},
             {name: ranks * mean_over_ranks(count.double()) for name, count in counts.items()},
         )
 

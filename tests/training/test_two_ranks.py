@@ -16,7 +16,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.test_wrapper import concatenate
-from tests.training.two_ranks import CASES, STOP, arguments, learn, rollout_of
+from tests.training.two_ranks import (
+    CASES,
+    STOP,
+    arguments,
+    described,
+    learn,
+    rollout_apart,
+    rollout_of,
+)
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 500
@@ -108,6 +116,16 @@ def test_metrics_are_those_of_all_ranks(tensors) -> None:
     first, second = (rank["updated"]["stats"] for rank in tensors)
     assert first == second
     assert {"critic_loss", "kl", "td_target", "skipped_updates"} <= set(first)
+
+
+@pytest.mark.usefixtures("_exactly")
+def test_metrics_are_those_of_one_rank_with_the_missions_of_both(tensors) -> None:
+    alone = described(concatenate([rollout_apart(0), rollout_apart(1)]))
+    assert {"td_target_std", "advantage_std", "explained_variance", "reward_std"} <= set(alone)
+    for rank in tensors:
+        assert set(rank["shown"]) == set(alone)
+        for name, value in alone.items():
+            torch.testing.assert_close(rank["shown"][name], value.double(), rtol=1e-6, atol=1e-9)
 
 
 def test_one_folder_one_event_file_and_the_number_of_ranks(folder: Path, said) -> None:

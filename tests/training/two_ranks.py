@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.rollout import Rollout
+from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.training import distributed, launch
 from marl_framework.training.distributed import Ranks, joined
+from marl_framework.training.summary import flown_metrics
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.test_wrapper import make, rollout_on
 
@@ -75,6 +78,20 @@ def weights_after_an_update(rank: int) -> dict[str, Any]:
     coma = make(normalize_advantages=True, batch_number=3)
     stats = coma.update(rollout_of(rank), 0.1, torch.Generator().manual_seed(rank))
     return {"state": coma.state_dict(), "stats": stats}
+
+
+def described(rollout: Rollout) -> dict[str, torch.Tensor]:
+    """Learn once from all transitions of a rollout; return what the log shows of them."""
+    coma = make(batch_number=1, data_passes=1)
+    metrics = torch.zeros(*rollout.rewards.shape, 3)
+    flown, _ = flown_metrics(replace(rollout, metrics=metrics), RewardConfig(), 2)
+    return {**coma.update(rollout, 0.1), **flown}
+
+
+def rollout_apart(rank: int) -> Rollout:
+    """Transitions of a rank whose rewards lie far from those of the other."""
+    rollout = rollout_of(rank)
+    return replace(rollout, rewards=(1 + 3 * rank) * rollout.rewards + 5 * rank)
 
 
 def stop_in(step: int) -> None:
@@ -135,9 +152,12 @@ if __name__ == "__main__":
     with joined(Config(), torch.device("cpu"), ranks):
         torch.set_default_dtype(torch.float64)
         learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}
+        shown = described(rollout_apart(ranks.rank))
         torch.set_default_dtype(torch.float32)
         updated = weights_after_an_update(ranks.rank)
-        torch.save({"learned": learned, "updated": updated}, folder / f"{ranks.rank}.pt")
+        torch.save(
+            {"learned": learned, "shown": shown, "updated": updated}, folder / f"{ranks.rank}.pt"
+        )
         found = run(folder, ranks)
         during = threads()
     found["threads"] = {"during": during, "after": threads()}
