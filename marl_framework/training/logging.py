@@ -42,7 +42,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "advantage_std": ("policy/advantage_std", "its standard deviation"),
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
     "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
-    "kl": ("policy/kl", "KL(policy that flew ‖ policy after the update) [nat]"),
+    "kl": (
+        "policy/kl",
+        "KL(policy that flew ‖ policy), of the last pass, before each update [nat]",
+    ),
     "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit held back"),
     "learning_rate_factor": (
         "loss/learning_rate_factor",

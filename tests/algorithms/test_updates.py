@@ -14,6 +14,7 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import NetworkConfig
 from marl_framework.networks.convolutional import ConvolutionalNetwork
+from marl_framework.training.logging import METRICS
 from tests.algorithms.test_wrapper import concatenate, make, rollout_on, same, settings
 from tests.algorithms.toy_game import ToyGame
 
@@ -133,6 +134,19 @@ def test_kl_is_that_of_the_definition() -> None:
         torch.distributions.Categorical(old), torch.distributions.Categorical(new)
     )
     torch.testing.assert_close(kl_divergence(old, new), divergence)
+
+
+def test_the_kl_of_the_log_is_that_before_each_update_of_the_last_pass() -> None:
+    once, twice = make(data_passes=1, batch_number=1), make(data_passes=2, batch_number=1)
+    rollout = flown_by(once)
+    before = once.update(rollout, 0.1)["kl"]
+    assert before.abs() < 1e-6
+    moved = flown_by(once).probabilities
+    after = kl_divergence(rollout.probabilities, moved).mean()
+    assert after > 1e-5
+    torch.testing.assert_close(twice.update(rollout, 0.1)["kl"], after, rtol=1e-3, atol=1e-7)
+    meaning = METRICS["kl"][1]
+    assert meaning == "KL(policy that flew ‖ policy), of the last pass, before each update [nat]"
 
 
 def test_a_limit_with_a_gradient_scaler_is_refused(monkeypatch) -> None:
