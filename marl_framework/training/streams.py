@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.training.distributed import Ranks
 
-_GOLDEN = 0x9E3779B1  # spreads ranks over the 32 bits that torch's CPU generator keeps of a seed
+_STEP = 648_053  # no common factor with MAX_SEED - 1: other episodes, another seed
 
 
 def stream_state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
@@ -39,8 +40,21 @@ def restore_streams(
 
 
 def renew_stream(generator: torch.Generator, seed: int, episodes: int, rank: int) -> None:
-    """Seed a fresh stream for a training that continues on another kind of device."""
-    generator.manual_seed(seed + (episodes << 20) + rank * _GOLDEN)
+    """Seed a fresh stream for a training that continues on another kind of device.
+
+    The seed is one of the training split, so it never meets validation, test or another rank, nor
+    the streams that the training began with. Two things remain, since 32 bits hold no more: the
+    training split of some other `environment.seed` has the same seed, and so does this training
+    2**20 - 1 episodes later.
+
+    Args:
+        generator: of this rank's missions.
+        seed: `environment.seed`.
+        episodes: missions flown so far.
+        rank: of this process.
+    """
+    other = (seed + 1 + (episodes + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
+    generator.manual_seed(split_seed(other, "training", rank))
 
 
 def tell_of_other_streams(
