@@ -38,11 +38,11 @@ class MissionClass(TaskClass):
     """Missions of a params file as :class:`~marl_framework.integrations.torchrl.MissionEnv`.
 
     Maps have their channels last, as BenchMARL's CNN expects: observations [E, N, X, Y, C] and
-    state [E, X, Y, C_s]. Training and evaluation environments of an experiment fly the missions
-    of the experiment's seed.
+    state [E, X, Y, C_s]. An experiment trains on the missions of `split` and evaluates on those
+    of `evaluation_split`, both of the experiment's seed.
 
-    `conf/task/marl_framework/mapping.yaml` describes the keys of the task: `params`, `overrides`
-    and `split`.
+    `conf/task/marl_framework/mapping.yaml` describes the keys of the task: `params`, `overrides`,
+    `split` and `evaluation_split`.
     """
 
     def get_env_fun(
@@ -71,7 +71,13 @@ class MissionClass(TaskClass):
         return True
 
     def has_render(self, env: EnvBase) -> bool:
-        """Return False: use another wrapper to render missions."""
+        """Return False: use another wrapper to render missions.
+
+        An experiment makes training and evaluation environments by the same call, and asks this
+        of the latter alone, before each evaluation: from then on `env` flies the missions of
+        `evaluation_split`.
+        """
+        env.missions.move_to(self.config["evaluation_split"])
         return False
 
     def max_steps(self, env: EnvBase) -> int:

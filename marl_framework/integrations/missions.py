@@ -56,7 +56,7 @@ class Missions:
         self.observation_shape = (len(self.builder.actor_channels), *self.builder.shape)
         self.team_shape = (len(self.builder.team_channels), *self.builder.shape)
         self.num_actions = lattice.num_actions
-        self._split = split
+        self._split, self._seed = split, seed
         self._ids = torch.arange(1, self.num_actions + 1, device=self.environment.device)
         self._state: MissionState | None = None
 
@@ -73,8 +73,22 @@ class Missions:
 
     def seed(self, seed: int) -> None:
         """Restart the sequence of missions with `seed` modulo 2**20."""
-        number = split_seed(seed % MAX_SEED, self._split)
+        self._seed = seed % MAX_SEED
+        number = split_seed(self._seed, self._split)
         self.environment.generator.manual_seed(number)
+
+    def move_to(self, split: str) -> None:
+        """Fly the missions of another split from now on, with the same seed; then call `reset`.
+
+        Without effect where the missions are of that split already.
+        """
+        if split == self._split:
+            return
+        old = self.environment
+        self.environment = MissionEnvironment(
+            old.config, old.num_envs, old.device, split, self._seed
+        )
+        self._split, self._state = split, None
 
     def reset(self, mask: Tensor | None = None) -> None:
         """Start new missions where `mask` [E] bool is True; without a mask, start all."""

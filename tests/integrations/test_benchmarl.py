@@ -13,7 +13,7 @@ from benchmarl.experiment import Experiment, ExperimentConfig
 from benchmarl.hydra_config import load_task_config_from_hydra
 from benchmarl.models import CnnConfig
 from hydra import compose, initialize_config_module
-from torch import nn
+from torch import Tensor, nn
 from torchrl.envs import Compose, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
@@ -21,6 +21,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.integrations import benchmarl
 from marl_framework.integrations.benchmarl import MissionTask
+from marl_framework.integrations.missions import Missions
+from marl_framework.mission.seeding import SPLITS, split_seed
 from tests.integrations.core_flight import fly
 
 OVERRIDES = [
@@ -48,11 +50,10 @@ def _their_warnings() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("_their_warnings")
-@pytest.mark.parametrize("algorithm", [MappoConfig, IppoConfig])
-def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
+def _experiment(algorithm: Any, folder: Path) -> Experiment:
+    """Three iterations with small networks, evaluated after each."""
     config = ExperimentConfig.get_from_yaml()
-    config.save_folder = str(tmp_path)
+    config.save_folder = str(folder)
     config.loggers, config.create_json, config.render = [], False, False
     config.max_n_iters, config.max_n_frames = 3, None
     config.on_policy_collected_frames_per_batch = 32
@@ -69,13 +70,46 @@ def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
         mlp_layer_class=nn.Linear,
         mlp_activation_class=nn.ReLU,
     )
-    experiment = Experiment(_task(), algorithm.get_from_yaml(), model, seed=0, config=config)
+    return Experiment(_task(), algorithm.get_from_yaml(), model, seed=0, config=config)
+
+
+@pytest.mark.usefixtures("_their_warnings")
+@pytest.mark.parametrize("algorithm", [MappoConfig, IppoConfig])
+def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
+    experiment = _experiment(algorithm, tmp_path)
     before = [p.detach().clone() for p in experiment.policy.parameters()]
     experiment.run()
     assert experiment.n_iters_performed == 3
     after = list(experiment.policy.parameters())
     assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
     assert all(parameter.isfinite().all() for parameter in after)
+
+
+@pytest.mark.usefixtures("_their_warnings")
+@pytest.mark.parametrize("static", [False, True])
+def test_an_experiment_evaluates_on_missions_that_no_training_flies(
+    static: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flown: list[tuple[str, Tensor]] = []
+    reset = Missions.reset
+
+    def noted(missions: Missions, mask: Tensor | None = None) -> None:
+        seed = missions.environment.generator.initial_seed()
+        reset(missions, mask)
+        names = {split_seed(0, split): split for split in SPLITS}
+        flown.append((names[seed], missions.state.truth.clone()))
+
+    experiment = _experiment(MappoConfig, tmp_path)
+    experiment.config.evaluation_static = static
+    experiment.config.create_json = True  # without any log it does not evaluate
+    experiment._setup_logger()
+    monkeypatch.setattr(Missions, "reset", noted)
+    experiment.run()
+    assert {split for split, _ in flown} == {"training", "validation"}
+    trained = torch.cat([truth for split, truth in flown if split == "training"])
+    judged = [truth for split, truth in flown if split == "validation"]
+    assert not any(torch.equal(a, b) for a in trained for b in torch.cat(judged))
+    assert torch.equal(judged[0], judged[1]) == static
 
 
 def test_rewards_and_maps_are_the_cores() -> None:
