@@ -103,14 +103,21 @@ class CoveragePlanner:
 
     def _current_plan(self, state: MissionState) -> _Plan:
         """Return the plans, with new ones for missions at their start."""
-        new = self._new_plan(state)
-        old = self._plan
-        if old is not None and old.piece.shape == new.piece.shape:
-            start = (state.t == 0).unsqueeze(1)
-            fields = zip(vars(new).items(), vars(old).values(), strict=True)
-            new = _Plan(**{name: torch.where(start, a, b) for (name, a), b in fields})
-        self._plan = new
-        return new
+        plan, start = self._plan, state.t == 0
+        if plan is None or plan.piece.shape != state.positions.shape[:2]:
+            plan = self._new_plan(state.positions, state.t)
+        elif start.device.type == "cpu":
+            rows = start.nonzero().squeeze(1)
+            if len(rows):
+                new = self._new_plan(state.positions[rows], state.t[rows])
+                for name, values in vars(new).items():
+                    getattr(plan, name)[rows] = values
+        else:  # elsewhere all plan anew at every move: to know which start would be a read-back
+            new = self._new_plan(state.positions, state.t)
+            fields = zip(vars(new).items(), vars(plan).values(), strict=True)
+            plan = _Plan(**{name: torch.where(start.unsqueeze(1), a, b) for (name, a), b in fields})
+        self._plan = plan
+        return plan
 
     def _target(self, plan: _Plan) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
@@ -130,13 +137,18 @@ class CoveragePlanner:
         offset = offset if self._climbs else offset[..., :2]
         return offset.amax(-1) if self._diagonal else offset.sum(-1)
 
-    def _new_plan(self, state: MissionState) -> _Plan:
-        """Assign pieces, entries and directions by the cells that each UAV can observe."""
+    def _new_plan(self, positions: Tensor, t: Tensor) -> _Plan:
+        """Assign pieces, entries and directions by the cells that each UAV can observe.
+
+        Args:
+            positions: of the UAVs, [E, N, 3].
+            t: moves made, [E].
+        """
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
-        travel = self._steps(state.positions[:, :, None, None], points)  # [E, N, G, L]
-        left = (self._moves - state.t).view(-1, 1, 1, 1) - travel
+        travel = self._steps(positions[:, :, None, None], points)  # [E, N, G, L]
+        left = (self._moves - t).view(-1, 1, 1, 1) - travel
         cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
         piece = _assign(best.values)

@@ -92,16 +92,18 @@ class OraclePlanner:
         open_entropy = entropy(state.global_belief) * state.truth
         left = self._cells[0] @ open_entropy @ self._cells[1].mT * self._unit
         moves = self._moves - state.t
+        # On a GPU the host would wait here for every move, so it searches on to the full depth.
+        most = int(moves.max()) if moves.device.type == "cpu" else self._moves
 
         def choose(i: int, mask: Tensor) -> Tensor:
             nonlocal left
-            action, left = self._search(state.positions[:, i], mask, left, moves)
+            action, left = self._search(state.positions[:, i], mask, left, moves, most)
             return action
 
         return self._lattice.choose_in_order(state.positions, choose)
 
     def _search(
-        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor
+        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> tuple[Tensor, Tensor]:
         """Return the first action [E] of the best path, and the map [E, X, Y] that it leaves.
 
@@ -110,6 +112,7 @@ class OraclePlanner:
             mask: its allowed first actions, [E, A].
             left: entropy around each lattice position, [E, X, Y].
             moves: moves left, [E].
+            most: no fewer than the most moves left; paths are searched no deeper.
         """
         beams = _Beams(
             positions=position.unsqueeze(1),
@@ -119,18 +122,24 @@ class OraclePlanner:
         )
         for depth in range(self._moves):
             allowed = mask.unsqueeze(1) if depth == 0 else None
-            beams = self._grow(beams, allowed, (depth < moves).view(-1, 1, 1), depth == 0)
+            flies = (depth < moves).view(-1, 1, 1) if depth < most else None
+            beams = self._grow(beams, allowed, flies, depth == 0)
         best = beams.gain.argmax(1)
         at = torch.arange(len(best), device=best.device)
         return beams.first[at, best], beams.left[at, best]
 
-    def _grow(self, beams: _Beams, allowed: Tensor | None, flies: Tensor, root: bool) -> _Beams:
+    def _grow(
+        self, beams: _Beams, allowed: Tensor | None, flies: Tensor | None, root: bool
+    ) -> _Beams:
         """Make every path one move longer and keep the best.
+
+        Where no mission has moves left, nothing is searched: the paths are only ranked again,
+        which decides between those of equal gain.
 
         Args:
             beams: the paths.
             allowed: actions [E, B, A]; those that stay on the lattice without it.
-            flies: whether the mission still has moves, [E, 1, 1] bool.
+            flies: whether the mission still has moves, [E, 1, 1] bool; None: no mission has.
             root: the paths have no first action yet.
         """
         if allowed is None:
@@ -138,25 +147,29 @@ class OraclePlanner:
         e, _, a = allowed.shape
         size = torch.tensor(self._lattice.shape, device=allowed.device)
         goals = self._lattice.destinations(beams.positions).clamp(min=0).minimum(size - 1)
-        rows, cols = self._seen(goals)  # [E, B, A, X], [E, B, A, Y]
-        gain = ((rows @ beams.left) * cols).sum(-1) * flies
-        total = (beams.gain.unsqueeze(2) + gain).masked_fill(~allowed, -torch.inf)
-        around = (self._near[0] @ beams.left @ self._near[1]).flatten(2)
-        pull = _PULL * around.gather(2, self._lattice.cells(goals))
+        total = beams.gain.unsqueeze(2).expand(allowed.shape)
+        if flies is not None:
+            rows, cols = self._seen(goals)  # [E, B, A, X], [E, B, A, Y]
+            total = total + ((rows @ beams.left) * cols).sum(-1) * flies
+        score = total = total.masked_fill(~allowed, -torch.inf)
+        if flies is not None:
+            around = (self._near[0] @ beams.left @ self._near[1]).flatten(2)
+            score = total + _PULL * around.gather(2, self._lattice.cells(goals)) * flies
         kept = _best_different(
-            (total + pull * flies).round(decimals=_DIGITS).flatten(1),
-            goals.flatten(1, 2),
-            self._lattice.shape,
+            score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2), self._lattice.shape
         )
         parent = kept // a
         at = torch.arange(e, device=kept.device).unsqueeze(1)
         actions = kept % a
-        seen = rows[at, parent, actions].unsqueeze(-1) * cols[at, parent, actions].unsqueeze(-2)
+        left = beams.left[at, parent]
+        if flies is not None:
+            seen = rows[at, parent, actions].unsqueeze(-1) * cols[at, parent, actions].unsqueeze(-2)
+            left = left * (1 - seen * flies.unsqueeze(-1))
         return _Beams(
             positions=goals[at, parent, actions],
             first=actions if root else beams.first[at, parent],
             gain=total.flatten(1).gather(1, kept),
-            left=beams.left[at, parent] * (1 - seen * flies.unsqueeze(-1)),
+            left=left,
         )
 
     def _seen(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
-"""The oracle bounds what other planners reach."""
+"""The oracle, a planner that sees the truth, uses what it sees."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor
 
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
@@ -33,6 +35,30 @@ def test_the_oracle_beats_all_others() -> None:
     # The order of the others is that of what they know.
     means = [metrics["roi_entropy"][:, -1].mean() for metrics in flown.values()]
     assert means == sorted(means)
+
+
+def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(agents=2, budget=5)
+    env = MissionEnvironment(config, 3, "cpu", "test")
+    planner, blind = (OraclePlanner(config, env.lattice) for _ in range(2))
+    searched = []
+    seen = OraclePlanner._seen
+
+    def noted(planner: OraclePlanner, positions: Tensor) -> tuple[Tensor, Tensor]:
+        searched.append(planner)
+        return seen(planner, positions)
+
+    monkeypatch.setattr(OraclePlanner, "_seen", noted)
+    search = blind._search
+    # As on a GPU, where the host does not know how many moves are left.
+    blind._search = lambda *rest: search(*rest[:-1], env.episode_length)  # type: ignore[method-assign]
+    flown = [evaluate(env, each, 3, 20001).positions for each in (planner, blind)]
+    assert torch.equal(*flown)
+    depth = env.episode_length
+    assert searched.count(planner) == 2 * sum(range(1, depth + 1))
+    assert searched.count(blind) == 2 * depth * depth
 
 
 def test_the_oracle_flies_straight_to_what_only_it_can_know() -> None:
