@@ -131,7 +131,9 @@ class GpuTensor(Tensor):
     is_cpu = property(lambda self: False)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Refuse what comes when no `PretendGpu` is there."""
         raise RuntimeError(f"{func}: outside of the pretend GPU")
 
