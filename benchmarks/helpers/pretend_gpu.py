@@ -11,7 +11,7 @@ Streams, events and CUDA graphs are not there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -184,19 +184,21 @@ class PretendGpu:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what follows under a name; the outermost of nested stages counts."""
+        """Count what follows under a name."""
         before = self._stage
-        self._stage = before or name
+        self._stage = name
         try:
             yield
         finally:
             self._stage = before
 
-    def watch(self, owner: object, method: str, stage: str) -> None:
-        """Count what a method of an object does under a stage, from now on."""
+    def watch(self, owner: object, method: str, stage: str, within: Collection[str]) -> None:
+        """Count a method of an object under a stage from now on, but inside stages not `within`."""
         real = getattr(owner, method)
 
         def staged(*args: Any, **kwargs: Any) -> Any:
+            if self._stage not in within:
+                return real(*args, **kwargs)
             with self.stage(stage):
                 return real(*args, **kwargs)
 
@@ -208,6 +210,11 @@ class PretendGpu:
         for key in [key for key, (ref, _) in self._storages.items() if ref.expired()]:
             self._held -= self._storages.pop(key)[1]
         return self._held
+
+    def restart_peak(self) -> int:
+        """Return `peak`, and begin anew from what is alive."""
+        found, self.peak = self.peak, self.alive
+        return found
 
     # What the host asks for -----------------------------------------------------------------
 
