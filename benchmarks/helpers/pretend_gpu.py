@@ -90,7 +90,7 @@ class Generator(torch.Generator):
         """Nothing is left to do."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """Where it was asked for."""
         return self._where
 
@@ -122,7 +122,7 @@ class GpuTensor(Tensor):
         """See the class."""
         self.held = held
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         """Return the shape; values would be a read."""
         return f"GpuTensor({tuple(self.shape)}, {self.dtype})"
 
@@ -151,6 +151,7 @@ class PretendGpu:
         peak: the most bytes that were alive, without the allocator's gaps and libraries'
             workspaces.
         operators: how many have run.
+        uploads: tensors of the host that were copied here.
         twins: what computes custom operators, by name; itself where there is none.
     """
 
@@ -164,6 +165,7 @@ class PretendGpu:
         self.bytes: Counter[str] = Counter()
         self.peak = 0
         self.operators = 0
+        self.uploads = 0
         self.twins = twins or {}
         self._inside = CPU if values else torch.device("meta")
         self._costs = costs or {}
@@ -253,6 +255,7 @@ class PretendGpu:
         if to_gpu and not isinstance(tensor, GpuTensor):
             with torch.no_grad():
                 tensor = self._wrap(tensor.to(self._inside))
+                self.uploads += 1
         return Tensor.to(tensor, dtypes[0]) if dtypes else tensor
 
     def _read(self, tensor: GpuTensor, func: Any) -> Tensor:
@@ -294,6 +297,8 @@ class PretendGpu:
         if (packet in _READS or masks) and not self._may_read:
             raise HostReadError(f"{func}: the host reads from cuda:0")
         inner, given = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
+        self.uploads += upload and not isinstance(args[1], GpuTensor)
+        self.uploads += made and packet is aten.lift_fresh
         if self._inside != CPU:
             if "device" in given:
                 given["device"] = self._inside

@@ -1,4 +1,4 @@
-"""On a GPU that computes on the CPU, missions and training give the CPU's bits and keep its rules."""
+"""On a GPU that computes on the CPU, training gives the CPU's bits and keeps a GPU's rules."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
         readings: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
         belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool,
     ) -> Tensor:  # fmt: skip
-        return torch.stack(
-            loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure)
-        )
+        return torch.stack(loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure))
 
     return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))
 
@@ -210,10 +208,10 @@ def test_broken_observations_are_found(
     monkeypatch.setattr(
         ObservationBuilder, "actor", lambda self, state: breaks(self, real(self, state))
     )
-    config = small("compute.compile=false")
-    with pretend_gpu(PretendGpu()), pytest.raises(error):
-        trainer = Trainer(config, GPU)
-        trainer.collector.collect(trainer.algorithm.act, 0.1)
+    with pretend_gpu(PretendGpu()):
+        trainer = Trainer(small("compute.compile=false"), GPU)
+        with pytest.raises(error):
+            trainer.collector.collect(trainer.algorithm.act, 0.1)
 
 
 READS: dict[str, Callable[[Tensor], Any]] = {
@@ -244,6 +242,20 @@ MIXES: dict[str, Callable[[Tensor], Any]] = {
     "factory": lambda a: torch.rand(1, generator=Generator("cuda"), device="cpu"),
     "other factory": lambda a: torch.rand(1, generator=Generator("cpu"), device="cuda"),
 }
+
+
+def test_a_training_step_copies_nothing_to_the_gpu() -> None:
+    gpu = PretendGpu()
+    with pretend_gpu(gpu):
+        trainer = Trainer(small("compute.compile=false"), GPU)
+        before = gpu.uploads
+        rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+        trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
+        assert gpu.uploads == before > 10
+        torch.tensor([1], device="cuda")
+        torch.zeros(1, device="cuda").copy_(torch.ones(1))
+        torch.ones(1).to("cuda")
+        assert gpu.uploads == before + 3
 
 
 @pytest.mark.parametrize("name", READS)
