@@ -185,15 +185,20 @@ def _mixed_precision(config: Config, device: torch.device) -> Check:
 
 
 def _memory(config: Config, device: torch.device) -> Check:
-    from marl_framework.training.memory import device_memory, memory_advice, memory_estimate
-
-    parts = memory_estimate(config)
-    needed, (free, _) = sum(parts.values()), device_memory(device)
-    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    found = (
-        f"needs about {needed / _GIB:.2f} GiB ({listed}), {free / _GIB:.2f} GiB free on {device}"
+    from marl_framework.training.memory import (
+        device_memory,
+        memory_advice,
+        memory_estimate,
+        peak,
     )
-    return Check("memory", needed < free, found, f"use --set {memory_advice(config, free)}")
+
+    parts = memory_estimate(config, device=device)
+    needed, (free, _) = peak(parts), device_memory(device)
+    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+    found = f"needs about {needed / _GIB:.2f} GiB at once ({listed})"
+    found = f"{found}, {free / _GIB:.2f} GiB free on {device}"
+    advice = memory_advice(config, free, device=device)
+    return Check("memory", needed < free, found, f"use --set {advice}")
 
 
 def _disk(config: Config, device: torch.device) -> Check:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from marl_framework.algorithms.coma import _TARGET_CHUNK
+from marl_framework.algorithms.coma import TARGET_CHUNK
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.registry import make_actor, make_critic
@@ -44,7 +44,7 @@ class NetworkCalls:
         batches = places.tensor_split(min(learning.batch_number, transitions))
         return cls(
             inference=(team,) * (rollouts * config.episode_length),
-            targets=tuple(len(part) for part in places.split(_TARGET_CHUNK)),
+            targets=tuple(len(part) for part in places.split(TARGET_CHUNK)),
             learning=tuple(len(part) for part in batches) * learning.data_passes,
         )
 

@@ -38,7 +38,7 @@ from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
 from marl_framework.networks.registry import make_actor, make_critic
 
-_TARGET_CHUNK = 4096
+TARGET_CHUNK = 4096  # transitions that the target critic takes at once
 
 
 @torch.no_grad()
@@ -205,8 +205,8 @@ class COMAWrapper:
     def targets(self, rollout: Rollout) -> Tensor:
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
         inputs = zip(
-            rollout.observations.flatten(0, 2).split(_TARGET_CHUNK),
-            rollout.critic_maps.flatten(0, 2).split(_TARGET_CHUNK),
+            rollout.observations.flatten(0, 2).split(TARGET_CHUNK),
+            rollout.critic_maps.flatten(0, 2).split(TARGET_CHUNK),
             strict=True,
         )
         with self._amp():

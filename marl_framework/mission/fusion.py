@@ -330,15 +330,24 @@ class TritonFusion(WindowFusion):
         )
 
 
+def fusion_type(config: Config, device: torch.device) -> type[WindowFusion]:
+    """Return the fastest fusion for a device; plain PyTorch where `compute.compile` is off."""
+    if config.compute.compile and device.type == "cpu" and WindowLoops.available():
+        return CompiledFusion
+    if config.compute.compile and TritonFusion.available(device):
+        return TritonFusion
+    return WindowFusion
+
+
 def make_fusion(
     config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
 ) -> WindowFusion:
-    """Return the fastest fusion for a device; plain PyTorch where `compute.compile` is off."""
-    if config.compute.compile and device.type == "cpu" and WindowLoops.available():
-        return CompiledFusion(config, camera, shape)
-    if config.compute.compile and TritonFusion.available(device):
-        return TritonFusion(config, camera, shape)
-    return WindowFusion(config, camera)
+    """Make the fusion of `fusion_type`."""
+    made = fusion_type(config, device)
+    if made is WindowFusion:
+        return made(config, camera)
+    assert issubclass(made, CompiledFusion | TritonFusion)
+    return made(config, camera, shape)
 
 
 def _listens(state: MissionState, active: Tensor) -> Tensor:

@@ -3,53 +3,88 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from marl_framework.algorithms.coma import TARGET_CHUNK
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.mission.fusion import WindowFusion, fusion_type
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _FLOAT = 4
-_SCRATCH = 32  # bytes a cell in view: its index, its belief before and after, its random bits
+_IN_VIEW = 3  # bytes a cell in view that stay: its random bits and its reading
+_SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, uncertainties
+_BUILDING = 4  # bytes a cell of a map while ground truths are made
+_MEASURING = 20  # and while a validation measures its beliefs
+_IN_TURN = ("windows", "activations", "validation")
 _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
 
 
-def memory_estimate(config: Config, ranks: int = 1) -> dict[str, int]:
-    """Return the bytes needed on one of `ranks` devices, by purpose.
+def memory_estimate(
+    config: Config, ranks: int = 1, device: torch.device | None = None
+) -> dict[str, int]:
+    """Return the bytes needed on one of `ranks` devices, by purpose; not all at once, see `peak`.
 
-    `missions` flown at once, `tables` of the camera, `transitions` between updates, `activations`
-    of one batch, `weights` with gradients and moments, `validation` missions. The estimate knows
-    shapes alone, not workspaces of kernels or gaps of the allocator.
+    `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
+    `transitions` between updates, `activations` of one batch, `weights` with gradients and
+    moments, `validation` missions. The estimate knows shapes alone, not workspaces of kernels or
+    gaps of the allocator.
+
+    Args:
+        config: what is to be trained.
+        ranks: that share the missions.
+        device: where; None for one without compiled loops or kernels, which needs the most.
     """
     sizes, learning = config.network_sizes, config.learning
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         algorithm = make_algorithm(config, "meta")
-        weights, hidden = _weights(algorithm), _hidden(algorithm, sizes)
+        weights = _weights(algorithm)
+        layers = [_outputs(m, name, sizes) for name, m in algorithm.modules.items()]
+    hidden, widest = max(map(sum, layers)), 2 * max(map(max, layers))  # before and after a ReLU
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
     interval = min(learning.update_interval, config.learning.training_steps)
     collected = config.transitions_per_step // ranks
     batch = -(-collected // learning.batch_number)
     part = min(learning.micro_batch or batch, batch)
+    learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
+    mission, flown = _mission(config), config.environment.num_envs // ranks
+    acting = flown * config.experiment.missions.n_agents
+    at_once = max(acting, min(TARGET_CHUNK, collected * interval))
+    rows, cols = config.map_shape
+    plain = device is None or fusion_type(config, device) is WindowFusion
+    scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols)
+    measuring = max(scratch, _MEASURING * rows * cols)
     return {
-        "missions": config.environment.num_envs // ranks * _mission(config),
+        "missions": flown * mission,
+        "windows": flown * scratch,
         "tables": _camera_tables(config),
         "transitions": collected * interval * transition,
-        # What layers put out, kept for the way back and with a gradient there.
-        "activations": batch * transition + part * (transition + hidden * _FLOAT * 3 // 2),
+        # What layers put out: learning keeps it for the way back and has a gradient there.
+        "activations": max(learned, at_once * (transition + widest * _FLOAT)),
         "weights": weights * _FLOAT,
-        "validation": config.evaluation.missions * _mission(config)
+        "validation": config.evaluation.missions * (mission + measuring)
         if config.evaluation.interval
         else 0,
     }
+
+
+def peak(parts: Mapping[str, int]) -> int:
+    """Return the most bytes that are needed at once, from `memory_estimate`.
+
+    Missions are flown, learned from and validated in turn.
+    """
+    always = sum(size for name, size in parts.items() if name not in _IN_TURN)
+    return always + max(parts.get(name, 0) for name in _IN_TURN)
 
 
 def _weights(algorithm: Algorithm) -> int:
@@ -61,15 +96,9 @@ def _weights(algorithm: Algorithm) -> int:
     )
 
 
-def _hidden(algorithm: Algorithm, sizes: NetworkSizes) -> int:
-    """Outputs of all layers for one transition, of the network with the most."""
-    return max(
-        _outputs(module, sizes.actor_channels if name == "actor" else sizes.critic_channels, sizes)
-        for name, module in algorithm.modules.items()
-    )
-
-
-def _outputs(module: nn.Module, channels: int, sizes: NetworkSizes) -> int:
+def _outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int]:
+    """Numbers that each layer of a network puts out for one transition."""
+    channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
     counted: list[int] = []
     hooks = [
         layer.register_forward_hook(lambda _, __, out: counted.append(out.numel()))
@@ -80,7 +109,7 @@ def _outputs(module: nn.Module, channels: int, sizes: NetworkSizes) -> int:
         module(torch.empty(1, channels, *sizes.shape))
     for hook in hooks:
         hook.remove()
-    return sum(counted)
+    return counted
 
 
 def device_memory(device: torch.device) -> tuple[int, int]:
@@ -111,31 +140,39 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
         ConfigError: the tensors that are needed for sure are larger than the device's memory.
     """
     ranks = ranks if device.type == "cuda" else 1
-    parts = memory_estimate(config, ranks)
-    needed = sum(parts[name] for name in ("missions", "tables", "transitions", "weights"))
-    needed = max(needed, parts["validation"])
+    parts = memory_estimate(config, ranks, device)
+    needed = peak({name: size for name, size in parts.items() if name != "activations"})
     _, total = device_memory(device)
     if needed > total:
-        advice = memory_advice(config, total, ranks, activations=False)
+        advice = memory_advice(config, total, ranks, device, activations=False)
         raise ConfigError(
             f"{advice}: this training needs at least "
             f"{needed / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
         )
 
 
-def memory_advice(config: Config, free: int, ranks: int = 1, *, activations: bool = True) -> str:
+def memory_advice(
+    config: Config,
+    free: int,
+    ranks: int = 1,
+    device: torch.device | None = None,
+    *,
+    activations: bool = True,
+) -> str:
     """Return which keys to lower, most useful first, with values that should fit.
 
     Args:
         config: what does not fit.
         free: bytes that are there for all of it.
         ranks: that share the missions, each with so many bytes.
+        device: as in `memory_estimate`.
         activations: count them too; fewer of them do not help where the rest is too much.
     """
-    parts = memory_estimate(config, ranks)
+    parts = memory_estimate(config, ranks, device)
     if not activations:
         del parts["activations"]
-    share = min(_SHARE * free / sum(parts.values()), 0.5)
+    share = min(_SHARE * free / peak(parts), 0.5)
+    parts["missions"] += parts.pop("windows")
     collected, learning = config.transitions_per_step // ranks, config.learning
     batch = min(learning.micro_batch or collected, -(-collected // learning.batch_number))
     interval = min(learning.update_interval, config.learning.training_steps)
@@ -188,10 +225,20 @@ def _mission(config: Config) -> int:
     """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
     rows, cols = config.map_shape
     n = config.experiment.missions.n_agents
+    x, y, _ = config.lattice_shape
+    pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
+    maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
+    maps += n * (24 + n) + 20  # positions, who hears whom, time, range, entropy
+    return maps + _cells_in_view(config) * _IN_VIEW
+
+
+def _cells_in_view(config: Config) -> int:
+    """Cells in the windows of one mission's UAVs, each the largest footprint."""
+    rows, cols = config.map_shape
     high = config.altitudes[-1] / config.altitudes[0]
     pixel = config.sensor.pixel
     seen = min(round(pixel.number_x * high), rows) * min(round(pixel.number_y * high), cols)
-    return rows * cols * (1 + _FLOAT * (n + 1)) + n * seen * _SCRATCH
+    return config.experiment.missions.n_agents * seen
 
 
 def _power_of_two(value: float) -> int:

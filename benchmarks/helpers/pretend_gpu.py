@@ -1,0 +1,453 @@
+"""A GPU that is not there: tensors say `cuda:0`, and the CPU computes or nothing does.
+
+With values every number is that of the CPU, bit for bit. Without, tensors know their shapes alone
+and programs of any size can be counted: kernels, bytes moved, bytes alive.
+
+A GPU's rules are kept: tensors of both devices meet in no operator (but for CPU scalars), a
+generator serves its own device, and a read back to the host is an error unless it is allowed.
+Streams, events and CUDA graphs are not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+
+from marl_framework.mission.fusion import TritonFusion
+
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+
+aten = torch.ops.aten
+
+# Their results depend on values: a GPU makes the host wait for them.
+_READS = {
+    aten._local_scalar_dense,
+    aten._unique2,
+    aten.equal,
+    aten.is_nonzero,
+    aten.masked_select,
+    aten.nonzero,
+    aten.unique_dim,
+}
+_TO_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
+_MASKED = {aten.index, aten.index_put, aten.index_put_}
+
+# Kernels of the operators that start more or fewer than one, from reading ATen's CUDA sources.
+_KERNELS = {
+    aten.sort.default: 2,
+    aten.sort.stable: 3,
+    aten.topk.default: 2,
+    aten.randperm.default: 7,
+    aten.randperm.generator: 7,
+    aten.convolution.default: 3,  # both changes of layout too
+    aten.convolution_backward.default: 7,
+    aten._fused_adam_.default: 2,
+    aten._fused_adam_.tensor_lr: 2,
+    aten._reshape_alias.default: 0,
+    aten._unsafe_view.default: 0,
+    aten.empty.memory_format: 0,
+    aten.empty_like.default: 0,
+    aten.empty_strided.default: 0,
+    aten.lift_fresh.default: 0,
+    aten.new_empty.default: 0,
+}
+
+OperatorCost = tuple[int, float]
+"""Kernels that an operator starts, and the bytes it moves."""
+
+
+class HostReadError(RuntimeError):
+    """The host waits for a value of the GPU."""
+
+
+class MixedDevicesError(RuntimeError):
+    """Tensors of two devices meet in an operator."""
+
+
+class Generator(torch.Generator):
+    """A generator of the CPU that says that it lives where it was asked for."""
+
+    _where: torch.device
+
+    def __new__(cls, device: torch.device | str = "cpu") -> Generator:
+        """Make one on the CPU."""
+        self = super().__new__(cls)
+        self._where = torch.device(device)
+        return self
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        """Nothing is left to do."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where it was asked for."""
+        return self._where
+
+
+class GpuTensor(Tensor):
+    """Says `cuda:0` and holds a tensor of the CPU, or of the meta device.
+
+    To PyTorch's C++ it is one of the CPU, so that autograd and autocast find what they need.
+    """
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> GpuTensor:
+        """Wrap a tensor."""
+        made: GpuTensor = Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            layout=held.layout,
+            device=CPU,
+            requires_grad=held.requires_grad,
+        )
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        """See the class."""
+        self.held = held
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        """Return the shape; values would be a read."""
+        return f"GpuTensor({tuple(self.shape)}, {self.dtype})"
+
+    device = property(lambda self: GPU)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Refuse what comes when no `PretendGpu` is there."""
+        raise RuntimeError(f"{func}: outside of the pretend GPU")
+
+
+class PretendGpu:
+    """What happens on the GPU.
+
+    Args:
+        values: whether tensors have values; else shapes alone.
+        costs: of custom operators, by name; what they cost for their arguments.
+
+    Attributes:
+        kernels, bytes: by stage (see `stage`). A kernel reads each input and writes each output
+            once; what is expanded counts once.
+        peak: the most bytes that were alive, without the allocator's gaps and libraries'
+            workspaces.
+        operators: how many have run.
+        uploads: tensors of the host that were copied here.
+        twins: what computes custom operators, by name; itself where there is none.
+    """
+
+    def __init__(
+        self,
+        values: bool = True,
+        costs: dict[str, Callable[[tuple[Any, ...]], OperatorCost]] | None = None,
+        twins: dict[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.kernels: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.peak = 0
+        self.operators = 0
+        self.uploads = 0
+        self.twins = twins or {}
+        self._inside = CPU if values else torch.device("meta")
+        self._costs = costs or {}
+        self._stage = ""
+        self._making = False
+        self._may_read = False
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._held = 0
+
+    @contextmanager
+    def reads_allowed(self) -> Iterator[None]:
+        """Let the host read."""
+        before, self._may_read = self._may_read, True
+        try:
+            yield
+        finally:
+            self._may_read = before
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count what follows under a name."""
+        before = self._stage
+        self._stage = name
+        try:
+            yield
+        finally:
+            self._stage = before
+
+    def watch(self, owner: object, method: str, stage: str, within: Collection[str]) -> None:
+        """Count a method of an object under a stage from now on, but inside stages not `within`."""
+        real = getattr(owner, method)
+
+        def staged(*args: Any, **kwargs: Any) -> Any:
+            if self._stage not in within:
+                return real(*args, **kwargs)
+            with self.stage(stage):
+                return real(*args, **kwargs)
+
+        setattr(owner, method, staged)
+
+    @property
+    def alive(self) -> int:
+        """Bytes of all tensors that have been made and not freed."""
+        for key in [key for key, (ref, _) in self._storages.items() if ref.expired()]:
+            self._held -= self._storages.pop(key)[1]
+        return self._held
+
+    def restart_peak(self) -> int:
+        """Return `peak`, and begin anew from what is alive."""
+        found, self.peak = self.peak, self.alive
+        return found
+
+    # What the host asks for -----------------------------------------------------------------
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call a function of PyTorch's Python interface; tensors come and go between devices."""
+        generator = kwargs.get("generator")
+        if func in _TO_HOST and isinstance(args[0], GpuTensor):
+            return func(self._read(args[0], func), *args[1:], **kwargs)
+        if func in (Tensor.to, Tensor.cuda):
+            return self._transfer(func, args, kwargs)
+        wanted = kwargs.get("device")
+        if wanted is not None:
+            kwargs = {**kwargs, "device": CPU}
+        on_gpu = _is_gpu(wanted)
+        if generator is not None:
+            kwargs = self._check_generator(func, args, kwargs, on_gpu)
+        if not on_gpu:
+            return func(*args, **kwargs)
+        before, self._making = self._making, True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._making = before
+
+    def _transfer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call `Tensor.to` or `Tensor.cuda`."""
+        tensor = args[0]
+        to = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.device | str)]
+        others = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, Tensor)]
+        to += [other.device for other in others]
+        to_gpu = func is Tensor.cuda or (_is_gpu(to[0]) if to else isinstance(tensor, GpuTensor))
+        dtypes = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.dtype)]
+        dtypes += [other.dtype for other in others]
+        if not to_gpu and isinstance(tensor, GpuTensor):
+            tensor = self._read(tensor, func)
+        if to_gpu and not isinstance(tensor, GpuTensor):
+            with torch.no_grad():
+                tensor = self._wrap(tensor.to(self._inside))
+                self.uploads += 1
+        return Tensor.to(tensor, dtypes[0]) if dtypes else tensor
+
+    def _read(self, tensor: GpuTensor, func: Any) -> Tensor:
+        if not self._may_read:
+            raise HostReadError(f"{getattr(func, '__name__', func)}: the host reads from cuda:0")
+        return tensor.held.detach()
+
+    def _check_generator(
+        self, func: Any, args: Any, kwargs: dict[str, Any], on_gpu: bool
+    ) -> dict[str, Any]:
+        generator = kwargs["generator"]
+        target = GPU if on_gpu else CPU
+        if args and isinstance(args[0], Tensor):
+            target = args[0].device
+        if generator.device.type != target.type:
+            raise MixedDevicesError(f"{func}: generator of {generator.device} for {target}")
+        return kwargs if self._inside == CPU else {**kwargs, "generator": None}
+
+    # What the GPU is asked for --------------------------------------------------------------
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator."""
+        tensors = _tensors((args, kwargs))
+        on_gpu = [t for t in tensors if isinstance(t, GpuTensor)]
+        packet = func.overloadpacket
+        made = self._making and not on_gpu
+        if func.namespace == "prim" or not (on_gpu or made):
+            return func(*args, **kwargs)
+        self.operators += 1
+        upload = packet is aten.copy_ and isinstance(args[0], GpuTensor)
+        for tensor in tensors:
+            if isinstance(tensor, GpuTensor) or tensor.dim() == 0 or upload or made:
+                continue
+            if packet is aten.copy_:
+                self._read(args[1], func)
+            else:
+                raise MixedDevicesError(f"{func}: tensors on cuda:0 and cpu")
+        masks = packet in _MASKED and any(t.dtype == torch.bool for t in _tensors(args[1]))
+        if (packet in _READS or masks) and not self._may_read:
+            raise HostReadError(f"{func}: the host reads from cuda:0")
+        inner, given = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
+        self.uploads += upload and not isinstance(args[1], GpuTensor)
+        self.uploads += made and packet is aten.lift_fresh
+        if self._inside != CPU:
+            if "device" in given:
+                given["device"] = self._inside
+            if packet is aten.lift_fresh:
+                inner = (inner[0].to(self._inside),)
+        name = str(packet)
+        out = self.twins.get(name, func)(*inner, **given)
+        out = tree_map(lambda t: GpuTensor(t) if isinstance(t, Tensor) else t, out)
+        self._count(func, name, args, kwargs, tensors, _tensors(out))
+        return return_and_correct_aliasing(func, args, kwargs, out)
+
+    def _wrap(self, tensor: Tensor) -> GpuTensor:
+        made = GpuTensor(tensor)
+        self._track([made])
+        return made
+
+    def _count(
+        self, func: Any, name: str, args: Any, kwargs: Any, before: list[Tensor], after: list[Any]
+    ) -> None:
+        self._track(after)
+        if name in self._costs:
+            kernels, moved = self._costs[name](args)
+        else:
+            returns = func._schema.returns
+            if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+                return  # a view
+            kernels = _KERNELS.get(func, 1)
+            moved = _moved(func, args, before, after) if kernels else 0
+        self.kernels[self._stage] += kernels
+        self.bytes[self._stage] += round(moved)
+
+    def _track(self, made: list[Any]) -> None:
+        """Note new storages."""
+        for tensor in made:
+            storage = tensor.held.untyped_storage()
+            key = storage._cdata
+            if key in self._storages:
+                if not self._storages[key][0].expired():
+                    continue
+                self._held -= self._storages.pop(key)[1]  # another storage in its place
+            self._storages[key] = (StorageWeakRef(storage), storage.nbytes())
+            self._held += storage.nbytes()
+        if self._held > self.peak:
+            self.peak = max(self.peak, self.alive)
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, gpu: PretendGpu) -> None:
+        super().__init__()
+        self._gpu = gpu
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._gpu.call(func, args, kwargs or {})
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, gpu: PretendGpu) -> None:
+        super().__init__()
+        self._gpu = gpu
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._gpu.run(func, args, kwargs or {})
+
+
+@contextmanager
+def pretend_gpu(
+    gpu: PretendGpu, triton: bool = False, capability: tuple[int, int] = (9, 0)
+) -> Iterator[PretendGpu]:
+    """Let the machine have a GPU, `cuda:0`.
+
+    Args:
+        gpu: what happens there.
+        triton: whether the mission's kernels are chosen; without values they need no compiler,
+            with values `gpu.twins` for them.
+        capability: of the GPU.
+    """
+
+    class Autocast(torch.amp.autocast):
+        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__("cpu", *args, **kwargs)
+
+    group = torch._C._group_tensors_by_device_and_dtype
+
+    def group_here(*args: Any) -> Any:
+        found = group(*args)
+        return {(GPU, dtype): tensors for (_, dtype), tensors in found.items()}
+
+    replaced = (
+        (torch, "Generator", Generator),
+        (torch, "autocast", Autocast),
+        (torch.amp, "autocast", Autocast),
+        (torch._C, "_group_tensors_by_device_and_dtype", group_here),
+        (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
+        (torch.cuda, "get_device_capability", lambda *_, **__: capability),
+        (torch.cuda, "synchronize", lambda *_, **__: None),
+        (TritonFusion, "available", staticmethod(lambda _: triton)),
+    )
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    with ExitStack() as stack:
+        for owner, name, value in replaced:
+            stack.enter_context(patch.object(owner, name, value))
+        stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, before)
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        stack.enter_context(_Operators(gpu))
+        stack.enter_context(_Functions(gpu))
+        yield gpu
+
+
+def _is_gpu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def _unwrap(value: Any) -> Any:
+    return value.held if isinstance(value, GpuTensor) else value
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _size(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, what is expanded once."""
+    number = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        number *= size if stride else min(size, 1)
+    return number * tensor.element_size()
+
+
+def _moved(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> int:
+    """Return the bytes that an operator reads and writes."""
+    packet = func.overloadpacket
+    if packet is aten.gather:
+        return _size(args[2]) + 2 * _size(after[0])
+    if packet in (aten.scatter_, aten.scatter):
+        index, source = args[2], args[3]
+        read = _size(source) if isinstance(source, Tensor) else 0
+        return _size(index) + read + index.numel() * args[0].element_size()
+    if packet is aten.index:
+        return 2 * _size(after[0]) + sum(map(_size, _tensors(args[1])))
+    if packet is aten.copy_:
+        return _size(args[0]) + _size(args[1])
+    if packet in (aten.fill_, aten.zero_, aten.random_, aten.uniform_, aten.normal_):
+        return _size(args[0])
+    written = [
+        value
+        for argument, value in zip(func._schema.arguments, args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    moved = sum(map(_size, before)) + sum(map(_size, _tensors(written)))
+    if not any(r.alias_info is not None for r in func._schema.returns):
+        moved += sum(map(_size, after))
+    return moved

@@ -1,0 +1,177 @@
+"""What a training asks of a GPU: kernels and bytes by stage, and bytes alive; no GPU is needed.
+
+    python -m benchmarks.speed.kernel_budget [--config FILE] [--out FILE.json]
+
+One training step and one validation run on a GPU that is not there (`helpers.pretend_gpu`), with
+the mission's Triton kernels and with plain operators. A joint step is one move of every UAV of one
+mission; its kernels serve all missions at once. What Triton's kernels move is counted from missions
+flown at random. Kernels that libraries start for convolutions are an estimate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import Parser, with_overrides
+from benchmarks.helpers.pretend_gpu import GPU, OperatorCost, PretendGpu, pretend_gpu
+from benchmarks.speed.scaling import count_work
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.mission.fusion import TritonFusion
+from marl_framework.training.memory import memory_estimate, peak
+from marl_framework.training.trainer import Trainer
+
+ROLLOUT = ("reset", "observe", "act", "choose", "critic maps", "draw", "move", "fuse", "rollout")
+"""Stages of flying; the last is what none of the others counts."""
+
+
+def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], OperatorCost]]:
+    """Return what the window operators cost: kernels, and bytes at the mean of flown missions.
+
+    Cells that a UAV hears of twice count twice.
+    """
+    work = count_work(with_overrides(config, "learning.symmetries=false"))
+    cells, seen, heard = (work[f"cells_{name}"] for name in ("measured", "seen", "heard"))
+
+    def small(tensors: Sequence[torch.Tensor]) -> int:
+        """Bytes of maps on the lattice: read, written, and their parts written and read."""
+        return sum(6 * t.numel() * t.element_size() for t in tensors)
+
+    def read(arguments: tuple[Any, ...]) -> OperatorCost:
+        readings, pooled = arguments[6:8]  # windows are written whole
+        missions = len(readings)
+        moved = readings.numel() + 4 * pooled.numel()
+        return 1, missions * cells * 3 + moved  # truth 1, bits 2
+
+    def own(arguments: tuple[Any, ...]) -> OperatorCost:
+        missions = len(arguments[0])
+        return 2, missions * (cells + heard) * 9 + small(arguments[6:8])  # reading 1, belief 4 + 4
+
+    def team(arguments: tuple[Any, ...]) -> OperatorCost:
+        missions = len(arguments[0])
+        return 2, missions * (cells + 8 * seen) + small(arguments[5:7])
+
+    names = {"read_windows": read, "fuse_own": own, "fuse_global": team}
+    return {f"marl_framework.{name}": cost for name, cost in names.items()}
+
+
+def count(config: Config, triton: bool) -> dict[str, Any]:
+    """Count one training step and one validation.
+
+    Args:
+        config: of the training.
+        triton: whether the mission's kernels run; else plain operators.
+
+    Returns:
+        `stages` of a joint step and `joint_step` with `kernels` and `megabytes`; `update` and
+        `training_step` with `kernels`; `peak_bytes` of flying, learning and validating,
+        `estimated_bytes` by purpose and `estimated_peak_bytes`.
+    """
+    config = with_overrides(
+        config, f"compute.compile={str(triton).lower()}", "compute.cuda_graphs=false"
+    )
+    gpu = PretendGpu(values=False, costs=operator_costs(config) if triton else {})
+    peaks = {}
+    with pretend_gpu(gpu, triton):
+        trainer = Trainer(config, GPU)
+        task, environment = trainer.task, trainer.task.environment
+        assert isinstance(environment._fusion, TritonFusion) is triton
+        for owner, method, stage in (
+            (task, "reset", "reset"),
+            (task, "observe", "observe"),
+            (trainer.algorithm, "act", "act"),
+            (task, "choose_in_order", "choose"),
+            (task, "critic_maps", "critic maps"),
+            (environment, "draw_step", "draw"),
+            (environment._fusion, "update", "fuse"),
+            (environment, "step", "move"),
+        ):
+            gpu.watch(owner, method, stage, within=("rollout", "move"))
+        with gpu.stage("rollout"):
+            rollout = trainer.collector.collect(
+                trainer.algorithm.act, 0.1, config.rollouts_per_step
+            )
+        peaks["rollout"] = gpu.restart_peak()
+        with gpu.stage("update"):
+            trainer.algorithm.update(rollout, 0.1, task.generator)
+        peaks["update"] = gpu.restart_peak()
+        del rollout
+        with gpu.reads_allowed(), gpu.stage("validation"):
+            trainer.fly_validation()
+        peaks["validation"] = gpu.restart_peak()
+        estimate = memory_estimate(config, device=GPU)
+    steps = config.episode_length * config.rollouts_per_step
+    stages = {
+        name: {
+            "kernels": gpu.kernels[name] / steps,
+            "megabytes": gpu.bytes[name] / steps / config.environment.num_envs / 1e6,
+        }
+        for name in ROLLOUT
+    }
+    flown = sum(gpu.kernels[name] for name in ROLLOUT)
+    return {
+        "stages": stages,
+        "joint_step": {
+            unit: sum(row[unit] for row in stages.values()) for unit in ("kernels", "megabytes")
+        },
+        "update": {"kernels": gpu.kernels["update"]},
+        "training_step": {"kernels": flown + gpu.kernels["update"]},
+        "peak_bytes": peaks,
+        "estimated_bytes": estimate,
+        "estimated_peak_bytes": peak(estimate),
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the results as text."""
+    paths = found["paths"]
+    rows = []
+    for name in (*ROLLOUT, "joint step"):
+        cells = [p["joint_step"] if name == "joint step" else p["stages"][name] for p in paths]
+        numbers = ((f"{c['kernels']:.1f}", f"{c['megabytes']:.3f}") for c in cells)
+        rows.append((name, *(text for pair in numbers for text in pair)))
+    header = [f"{p['path']}: {unit}" for p in paths for unit in ("kernels", "MB a mission")]
+    text = harness.table_text("A joint step", ("", *header), rows)
+    rows = [
+        (
+            p["path"],
+            f"{p['update']['kernels']:,}",
+            f"{p['training_step']['kernels']:,}",
+            *(f"{size / 1e9:.2f}" for size in p["peak_bytes"].values()),
+            f"{p['estimated_peak_bytes'] / 1e9:.2f}",
+        )
+        for p in paths
+    ]
+    header = ["kernels of an update", "of a training step"]
+    header += [f"GB in {name}" for name in paths[0]["peak_bytes"]]
+    return text + harness.table_text("A training step", ("", *header, "GB estimated"), rows)
+
+
+# Command line -----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser(
+        "speed.kernel_budget", "Count what a GPU is asked for.", "params_gpu.yaml", device=False
+    )
+    return parser.publish(parser.parse_args(arguments), _measure, table)
+
+
+def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    paths = [{"path": "kernels", **count(config, True)}, {"path": "plain", **count(config, False)}]
+    return {
+        "paths": paths,
+        "settings": {"configuration": config_to_dict(config)},
+        "machine": harness.announce_machine(device),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What a training asks of a GPU stays within its budget, and within the memory estimated for it.
+
+Limits are a little above what was last counted: lower them when less is asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.helpers.command_line import with_overrides
+from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
+from benchmarks.speed import kernel_budget
+from marl_framework.config.loading import load_config
+from tests.benchmarks.running import read_strict
+
+# Aims for the kernels: 150 a joint step, 2.6 MB a mission and 6700 a training step.
+KERNELS = {"joint_step": 510, "megabytes": 4.6, "training_step": 18_700}
+PLAIN = {"joint_step": 980, "megabytes": 330, "training_step": 25_800}
+KEPT = ("missions", "tables", "transitions", "weights")
+
+
+@cache
+def counted(name: str, triton: bool) -> dict[str, Any]:
+    # Validation takes time by the mission: each draws for itself.
+    config = with_overrides(load_config(name), "evaluation.missions=32")
+    if name != "params_gpu.yaml":  # a second pass holds no more than the first
+        config = with_overrides(config, "learning.data_passes=1")
+    return kernel_budget.count(config, triton)
+
+
+@pytest.mark.parametrize(("triton", "limits"), [(True, KERNELS), (False, PLAIN)])
+def test_a_training_stays_within_its_budget(triton: bool, limits: dict[str, float]) -> None:
+    if triton:
+        pytest.importorskip("triton")
+    found = counted("params_gpu.yaml", triton)
+    step = found["joint_step"]
+    used = {
+        "joint_step": step["kernels"],
+        "megabytes": step["megabytes"],
+        "training_step": found["training_step"]["kernels"],
+    }
+    for name, limit in limits.items():
+        assert 0.9 * limit < used[name] <= limit, (name, found["stages"])
+    assert found["update"]["kernels"] <= 11_000
+
+
+@pytest.mark.parametrize(
+    ("name", "triton"),
+    [
+        ("params.yaml", False),
+        ("params_fast.yaml", False),
+        ("params_gpu.yaml", False),
+        ("params_gpu.yaml", True),
+    ],
+)
+def test_no_more_memory_than_estimated(name: str, triton: bool) -> None:
+    if triton:
+        pytest.importorskip("triton")
+    found = counted(name, triton)
+    peaks, parts = found["peak_bytes"], found["estimated_bytes"]
+    kept = sum(parts[part] for part in KEPT)
+    assert peaks["rollout"] <= kept + max(parts["windows"], parts["activations"])
+    assert peaks["update"] <= kept + parts["activations"]
+    assert peaks["validation"] <= kept + parts["validation"]
+    assert max(peaks.values()) <= found["estimated_peak_bytes"] <= 1.5 * max(peaks.values())
+
+
+def test_the_table_tells_both_paths(tmp_path, capsys, quick):
+    pytest.importorskip("triton")
+    out = tmp_path / "found.json"
+    assert kernel_budget.main(["--config", "params_test.yaml", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert all(stage in text for stage in kernel_budget.ROLLOUT)
+    kernels, plain = read_strict(out)["paths"]
+    assert kernels["joint_step"]["kernels"] < plain["joint_step"]["kernels"]
+    assert kernels["stages"]["fuse"]["kernels"] > 5  # one to read, two for each belief
+
+
+def test_nothing_is_counted_twice_and_views_are_free() -> None:
+    gpu = PretendGpu(values=False)
+    with pretend_gpu(gpu), gpu.stage("here"):
+        a = torch.zeros(10, 10, device="cuda")  # 400 bytes written
+        b = (a.T[2:] + 1).sum(0)  # 320 read, 320 written; 320 read, 40 written
+        del a
+    assert gpu.kernels == {"here": 3}
+    assert gpu.bytes == {"here": 400 + 640 + 360}
+    assert (gpu.alive, gpu.peak) == (40, 400 + 320 + 40)
+    assert b.device.type == "cuda"

@@ -1,0 +1,278 @@
+"""On a GPU that computes on the CPU, training gives the CPU's bits and keeps a GPU's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.helpers.pretend_gpu import (
+    GPU,
+    Generator,
+    HostReadError,
+    MixedDevicesError,
+    PretendGpu,
+    pretend_gpu,
+)
+from marl_framework.algorithms import optimisers
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
+from marl_framework.mission import environment
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion, WindowFusion
+from marl_framework.mission.kernels.cpu import WindowLoops
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+OPERATORS = ("read_windows", "fuse_own", "fuse_global")
+SMALL = (
+    "environment.num_envs=3",
+    "sensor.pixel.number_x=14",
+    "sensor.pixel.number_y=14",
+    "experiment.constraints.budget=4",
+    "networks.actor.conv_channels=8",
+    "networks.critic.conv_channels=8",
+    "networks.actor.hidden_dim=16",
+    "networks.critic.hidden_dim=16",
+    "learning.batch_size=30",
+    "learning.batch_number=2",
+    "evaluation.missions=2",
+    "compute.cudnn_benchmark=false",
+)
+
+
+def small(*overrides: str) -> Config:
+    return load_config("params_gpu.yaml", [*SMALL, *overrides])
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU draws random bits and adds up norms as a GPU does."""
+
+    def words(tensor: Tensor, generator: torch.Generator) -> None:
+        tensor.random_(-(2**63), None, generator=generator)
+
+    monkeypatch.setattr(environment, "random_words", words)
+    monkeypatch.setattr(optimisers, "_norm", torch.nn.utils.get_total_norm)
+
+
+def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
+    """Return the window operators of Triton, computed by the CPU's compiled loops."""
+    env = MissionEnvironment(config, 1, CPU)
+    sides = torch.tensor(env.camera.sides[0])
+    loops = WindowLoops(
+        env.camera.shape, env.lattice.shape[:2], env.camera.sides, env._fusion.tracks_uncertainty
+    )
+    assert loops.pools_readings
+
+    def read_windows(
+        truth: Tensor, bits: Tensor, flip_below: Tensor, boxes: Tensor, wide: Tensor,
+        active: Tensor, readings: Tensor, pooled: Tensor,
+    ) -> None:  # fmt: skip
+        levels = (wide[..., :1] == sides).long().argmax(-1)
+        odds = torch.ones(*levels.shape, 2)
+        unused = [torch.full((*levels.shape, *truth.shape[1:]), 0.5)]
+        unused += [torch.zeros_like(pooled) for _ in range(2)]
+        loops.measure(
+            truth, bits, flip_below, boxes, active, odds, levels, readings, pooled, *unused
+        )
+
+    def fuse_own(
+        readings: Tensor, heard: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
+        beliefs: Tensor, pooled: Tensor, unsure: Tensor, own: bool, others: bool, tracks: bool,
+    ) -> None:  # fmt: skip
+        itself = torch.eye(heard.shape[1], dtype=torch.bool)
+        for wanted, who in ((own, itself.expand_as(heard)), (others, heard & ~itself)):
+            if wanted:
+                listens = who & active.view(-1, 1, 1)
+                loops.fuse_heard(readings, listens, boxes, odds, beliefs, pooled, unsure)
+
+    def fuse_global(
+        readings: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
+        belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool,
+    ) -> Tensor:  # fmt: skip
+        return torch.stack(loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure))
+
+    return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))
+
+
+@contextmanager
+def kernels_on_the_cpu(twins: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Let the CPU choose Triton's fusion, with other operators."""
+    from marl_framework.mission.kernels import window_operators
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WindowLoops, "available", staticmethod(lambda: False))
+        patch.setattr(TritonFusion, "available", staticmethod(lambda _: True))
+        for name, twin in twins.items():
+            patch.setattr(window_operators, name, twin)
+        yield
+
+
+def train(config: Config, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
+    """Make a training step; return the trainer, and what was flown and learned by name."""
+    trainer = Trainer(config, device)
+    rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+    found = dict(vars(rollout))
+    found["targets"] = trainer.algorithm.targets(rollout)
+    found |= trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
+    found |= dict(trainer.task.state.tensors())
+    for name, module in trainer.algorithm.modules.items():
+        found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+    return trainer, found
+
+
+def assert_same_bits(gpu: PretendGpu, found: dict[str, Tensor], cpu: dict[str, Tensor]) -> None:
+    assert found.keys() == cpu.keys()
+    with gpu.reads_allowed():
+        for name, expected in cpu.items():
+            assert found[name].device == GPU, name
+            assert found[name].cpu().equal(expected), name
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_training_step_has_the_bits_of_the_cpu(precision: str) -> None:
+    config = small("compute.compile=false", f"compute.precision={precision}")
+    _, expected = train(config, CPU)
+    gpu = PretendGpu()
+    with pretend_gpu(gpu):
+        trainer, found = train(config, GPU)
+        assert type(trainer.task.environment._fusion) is WindowFusion
+        assert_same_bits(gpu, found, expected)
+    assert gpu.operators > 5000
+
+
+def test_missions_in_kernels_have_the_bits_of_the_cpu() -> None:
+    pytest.importorskip("triton")
+    config = small("compute.precision=float32")
+    twins = loops_as_operators(config)
+    with kernels_on_the_cpu(twins):
+        _, expected = train(config, CPU)
+    gpu = PretendGpu(twins={f"marl_framework.{name}": twin for name, twin in twins.items()})
+    with pretend_gpu(gpu, triton=True):
+        trainer, found = train(config, GPU)
+        assert type(trainer.task.environment._fusion) is TritonFusion
+        assert_same_bits(gpu, found, expected)
+
+
+def test_a_validation_reads_nothing_back() -> None:
+    config = small("compute.compile=false", "compute.precision=float32")
+    gpu = PretendGpu()
+    with pretend_gpu(gpu):
+        found = Trainer(config, GPU).fly_validation()
+        with gpu.reads_allowed():
+            found = {name: value.cpu() for name, value in found.items()}
+    for name, expected in Trainer(config, CPU).fly_validation().items():
+        assert found[name].equal(expected), name
+
+
+# What a GPU does not allow --------------------------------------------------------------------
+
+
+def _with_a_map_of_the_cpu(self: ObservationBuilder, real: Tensor) -> Tensor:
+    return real + torch.ones(real.shape[-2:])
+
+
+def _with_a_look(self: ObservationBuilder, real: Tensor) -> Tensor:
+    return real if float(real.sum()) > -1e9 else real * 2
+
+
+def _with_a_mask(self: ObservationBuilder, real: Tensor) -> Tensor:
+    return real + real[real > 0].sum()
+
+
+def _by_the_host(self: ObservationBuilder, real: Tensor) -> Tensor:
+    return real.cpu().to(GPU)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "error"),
+    [
+        (_with_a_map_of_the_cpu, MixedDevicesError),
+        (_with_a_look, HostReadError),
+        (_with_a_mask, HostReadError),
+        (_by_the_host, HostReadError),
+    ],
+)
+def test_broken_observations_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[ObservationBuilder, Tensor], Tensor],
+    error: type[Exception],
+) -> None:
+    real = ObservationBuilder.actor
+    monkeypatch.setattr(
+        ObservationBuilder, "actor", lambda self, state: breaks(self, real(self, state))
+    )
+    with pretend_gpu(PretendGpu()):
+        trainer = Trainer(small("compute.compile=false"), GPU)
+        with pytest.raises(error):
+            trainer.collector.collect(trainer.algorithm.act, 0.1)
+
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "item": Tensor.item,
+    "tolist": Tensor.tolist,
+    "numpy": Tensor.numpy,
+    "bool": lambda a: bool(a.sum() > 0),
+    "if": lambda a: 1 if a.sum() else 0,
+    "cpu": Tensor.cpu,
+    "to": lambda a: a.to("cpu"),
+    "to another's": lambda a: a.to(torch.ones(1)),
+    "to by name": lambda a: a.to(device="cpu"),
+    "copy": lambda a: torch.zeros(1).copy_(a),
+    "assign": lambda a: torch.zeros(1, 1).__setitem__(0, a),
+    "nonzero": Tensor.nonzero,
+    "mask": lambda a: a[a > 0],
+    "equal": lambda a: a.equal(a),
+    "unique": torch.unique,
+}
+MIXES: dict[str, Callable[[Tensor], Any]] = {
+    "add": lambda a: a + torch.ones(1),
+    "in place": lambda a: a.add_(torch.ones(1)),
+    "into": lambda a: torch.ones(1).add_(a),
+    "index": lambda a: a[torch.zeros(1, dtype=torch.int64)],
+    "concatenate": lambda a: torch.cat((a, torch.ones(1))),
+    "where": lambda a: torch.where(torch.ones(1, dtype=torch.bool), a, 0.0),
+    "generator": lambda a: a.uniform_(generator=Generator("cpu")),
+    "factory": lambda a: torch.rand(1, generator=Generator("cuda"), device="cpu"),
+    "other factory": lambda a: torch.rand(1, generator=Generator("cpu"), device="cuda"),
+}
+
+
+def test_a_training_step_copies_nothing_to_the_gpu() -> None:
+    gpu = PretendGpu()
+    with pretend_gpu(gpu):
+        trainer = Trainer(small("compute.compile=false"), GPU)
+        before = gpu.uploads
+        rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+        trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
+        assert gpu.uploads == before > 10
+        torch.tensor([1], device="cuda")
+        torch.zeros(1, device="cuda").copy_(torch.ones(1))
+        torch.ones(1).to("cuda")
+        assert gpu.uploads == before + 3
+
+
+@pytest.mark.parametrize("name", READS)
+def test_every_read_is_an_error_unless_allowed(name: str) -> None:
+    gpu = PretendGpu()
+    with pretend_gpu(gpu):
+        tensor = torch.ones(1, device="cuda")
+        with pytest.raises(HostReadError):
+            READS[name](tensor)
+        with gpu.reads_allowed():
+            READS[name](tensor)
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_devices_never_mix(name: str) -> None:
+    with pretend_gpu(PretendGpu()):
+        with pytest.raises(MixedDevicesError):
+            MIXES[name](torch.ones(1, device="cuda"))
+        a = torch.ones(1).to("cuda") * torch.tensor(2.0)  # scalars of the CPU may come
+        assert (a.device, a.is_cuda) == (GPU, True)
