@@ -90,6 +90,7 @@ def test_there_are_only_so_many_streams_of_random_numbers() -> None:
         check_ranks(config_with("environment.num_envs=2048"), Ranks(count=2048))
 
 
+@pytest.mark.usefixtures("automatic")
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
     for name in ("auto", "cuda"):
@@ -99,6 +100,7 @@ def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_device(config_with("compute.device=cuda:1"), Ranks()) == torch.device("cuda", 1)
 
 
+@pytest.mark.usefixtures("automatic")
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 1)
     with pytest.raises(ConfigError, match=r"2 ranks on a machine with 1 GPU; use --nproc_per_node"):
@@ -108,7 +110,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl needs GPUs"):
-        rank_device(config_with("compute.distributed_backend=nccl"), Ranks())
+        rank_device(config_with("compute.distributed_backend=nccl", "compute.device=cpu"), Ranks())
     gpus(monkeypatch, 1)
     config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")
     assert rank_device(config, Ranks()).type == "cuda"
