@@ -19,6 +19,7 @@ NAMES = [
     "GPUs",
     "TensorBoard",
     "configuration",
+    "window kernels",
     "networks",
     "mixed precision",
     "memory",
@@ -48,7 +49,7 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
         *(f"✓ {name}" for name in NAMES),
         "a training can start",
     ]
-    assert "training step with one mission" in lines[5]
+    assert "training step with one mission" in lines[6]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
 

@@ -16,12 +16,16 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.main import main
+from marl_framework.mission import fusion
+from marl_framework.mission.fusion import Lack
 from marl_framework.runs.folder import RunFolder
+from marl_framework.training import launch
 from marl_framework.training.distributed import (
     LeaderError,
     Ranks,
     check_ranks,
     is_lost_rank,
+    joined,
     note_job,
     rank_device,
     started_by,
@@ -251,3 +255,41 @@ def test_the_advice_on_the_interval_fits() -> None:
     change = memory_advice(config_with(*sets), free).partition(" or ")[0]
     assert change.startswith("learning.update_interval=")
     assert sum(memory_estimate(config_with(*sets, change)).values()) < free
+
+
+# One process on one of several GPUs
+
+
+def test_a_training_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for device in (CPU, torch.device("cuda", 1)):
+        with joined(config_with(), device, Ranks()):
+            pass
+    assert chosen == [torch.device("cuda", 1)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lack", "line"),
+    [
+        ((), None, "window kernels: Triton"),
+        (("compute.deterministic=true",), None, "window kernels: Triton"),
+        (
+            (),
+            Lack("triton is not installed", "pip install triton"),
+            "window kernels: plain operators, which are slower, because triton is not installed; "
+            "fix: pip install triton",
+        ),
+        (
+            ("compute.deterministic=true",),
+            Lack("this GPU is old", ""),
+            "window kernels: plain operators, which are slower, because this GPU is old; "
+            "compute.deterministic makes them sort all windows, which is slower still",
+        ),
+    ],
+)
+def test_the_start_on_a_gpu_says_what_computes_windows(
+    settings: tuple[str, ...], lack: Lack | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusion, "_triton_lacks", lambda device: lack)
+    assert launch._windows(config_with(*settings), torch.device("cuda", 0)) == line
