@@ -6,16 +6,18 @@ import os
 import platform
 import re
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 
 _CPUINFO = Path("/proc/cpuinfo")
+_DEVICES = Path("/dev")
+_DRIVER = Path("/proc/driver/nvidia/version")
 _PRECISIONS = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -28,6 +30,8 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 def resolve_device(name: str) -> torch.device:
     """Return the device that `compute.device` names.
 
+    With `auto`, a GPU that PyTorch cannot use gives a `ConfigWarning` that says why.
+
     Args:
         name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
 
@@ -36,9 +40,9 @@ def resolve_device(name: str) -> torch.device:
     """
     if name == "cpu":
         return torch.device("cpu")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda", 0) if count else torch.device("cpu")
+        return _automatic()
+    count = _gpu_count()
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise ConfigError(f"compute.device: {name!r} is invalid; use auto, cpu, cuda or cuda:N")
@@ -49,6 +53,28 @@ def resolve_device(name: str) -> torch.device:
             "use compute.device: auto or cpu"
         )
     return torch.device("cuda", index)
+
+
+def unused_gpu() -> str:
+    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty where all is well.
+
+    Asks NVIDIA's driver, not PyTorch: wheels for a newer CUDA than the driver's find no GPU.
+    """
+    if _gpu_count() or torch.version.hip is not None or not _gpu_granted():
+        return ""
+    if torch.version.cuda is None:
+        return "the machine has an NVIDIA GPU, but this PyTorch is built for CPUs"
+    driver, supported = _driver()
+    name = f"NVIDIA's driver{f' {driver}' if driver else ''}"
+    if supported and supported[0] < int(torch.version.cuda.split(".")[0]):
+        return (
+            f"{name} supports CUDA {supported[0]}.{supported[1]}, and this PyTorch needs CUDA "
+            f"{torch.version.cuda}: update the driver, or install a PyTorch for CUDA {supported[0]}"
+        )
+    return (
+        f"{name} and this PyTorch for CUDA {torch.version.cuda} do not work together: update the "
+        "driver, or install a PyTorch for its CUDA (nvidia-smi shows it)"
+    )
 
 
 def describe_device(device: torch.device) -> str:
@@ -137,8 +163,50 @@ def _allow_tf32(allowed: bool) -> None:
     cudnn.rnn.fp32_precision = precision
 
 
+def _automatic() -> torch.device:
+    """Return the device of `auto`."""
+    if _gpu_count():
+        return torch.device("cuda", 0)
+    if reason := unused_gpu():
+        warnings.warn(f"compute.device: auto takes the CPU; {reason}", ConfigWarning, stacklevel=3)
+    return torch.device("cpu")
+
+
+def _gpu_count() -> int:
+    """Return the number of GPUs that PyTorch can use."""
+    with warnings.catch_warnings():  # `unused_gpu` says it in one line
+        warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _gpu_granted() -> bool:
+    """Whether the system shows this process an NVIDIA GPU that its environment does not hide."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles")
+    # In a container the driver's version is there for all, the devices only for those granted.
+    return not hidden and any(_DEVICES.glob("nvidia[0-9]*"))
+
+
+def _driver() -> tuple[str, tuple[int, int] | None]:
+    """Return version and newest CUDA of NVIDIA's driver, as far as it says."""
+    version, supported = "", None
+    with suppress(OSError):
+        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
+        match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", text)
+        version = match[1] if match else ""
+    with suppress(Exception):  # whatever the driver says: the warning needs none of it
+        import pynvml  # here, so that machines without NVIDIA's driver need it not
+
+        pynvml.nvmlInit()
+        number = pynvml.nvmlSystemGetCudaDriverVersion()
+        supported = (number // 1000, number % 1000 // 10)
+        version = version or str(pynvml.nvmlSystemGetDriverVersion())
+    return version, supported
+
+
 def _gpus_present(count: int) -> str:
     if count == 0:
+        if reason := unused_gpu():
+            return f"PyTorch finds no GPU ({reason})"
         built = torch.version.cuda is not None or torch.version.hip is not None
         reason = "" if built else " (this PyTorch is built for CPUs)"
         return f"PyTorch finds no GPU{reason}"

@@ -68,6 +68,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks.append(Check("configuration", True, f"{config_name}, on {device}"))
     smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
     for name, check, fix in (
+        ("window kernels", _window_kernels, ""),
         ("networks", _networks, smaller),
         ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
@@ -144,6 +145,16 @@ def _smallest(config: Config) -> Config:
     tree["evaluation"]["missions"] = 1
     tree["learning"] |= {"batch_size": 1, "batch_number": 1, "data_passes": 1}
     return config_from_dict(tree)
+
+
+def _window_kernels(config: Config, device: torch.device) -> Check:
+    from marl_framework.mission.fusion import window_kernels
+
+    kernels, lack = window_kernels(config, device)
+    found = kernels if lack is None else f"{kernels}, because {lack.reason}"
+    if lack is not None and lack.fix:
+        found += f"; fix: {lack.fix}"
+    return Check("window kernels", True, found)  # slower, but right
 
 
 def _networks(config: Config, device: torch.device) -> Check:

@@ -16,6 +16,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from marl_framework import device as device_module
+
 torch.set_num_threads(1)
 
 # The same examples in every run, and no verdict by the clock of a slow machine.
@@ -41,6 +43,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The CPU, and the GPU where there is one."""
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _named_devices() -> Iterator[None]:
+    """A test that leaves its device to the machine fails: with a GPU it would test another one.
+
+    Tests of `auto` itself ask for the fixture `automatic`; commands in processes of their own
+    say `--device cpu`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_module, "_automatic", leave_no_device)
+        yield
+
+
+_AUTOMATIC = device_module._automatic
+
+
+def leave_no_device() -> torch.device:
+    """Stand in for the choice of a device."""
+    pytest.fail("compute.device is auto here: say --device cpu or compute.device=cpu", False)
+
+
+@pytest.fixture
+def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `auto` choose, as it does outside of tests."""
+    monkeypatch.setattr(device_module, "_automatic", _AUTOMATIC)
 
 
 @pytest.fixture(autouse=True)

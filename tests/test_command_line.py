@@ -22,6 +22,7 @@ from marl_framework.runs.checkpoint import save_checkpoint
 from tests.soak import kill_and_resume, mutate_params
 
 ROOT = Path(__file__).parents[1]
+ON_CPU = "compute.device=cpu"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,8 @@ ROOT = Path(__file__).parents[1]
 def test_a_reader_that_stops_early_gets_no_traceback(module: str, option: str, code: int) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", f"marl_framework.{module}", "--config", "params_test.yaml"]
+    command = [sys.executable, "-m", f"marl_framework.{module}"]
+    command += ["--config", "params_test.yaml", "--set", ON_CPU]
     buffered = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [*command, option],
@@ -73,7 +75,7 @@ Main = Callable[[Sequence[str]], int]
 @pytest.fixture
 def old_run(tmp_path: Path) -> Path:
     """A run folder whose configuration is of an earlier version."""
-    config = load_config("params_test.yaml")
+    config = load_config("params_test.yaml", [ON_CPU])
     tree: dict[str, Any] = config_to_dict(config)
     tree["networks"]["gamma"] = tree["learning"].pop("gamma")
     team = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
@@ -92,9 +94,9 @@ FLY_MAP = ("--set", "experiment.missions.mission_mode=deployment", "--check")
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        (main.main, ("--check", "--config", "params_test.yaml", *FORMER)),
+        (main.main, ("--check", "--config", "params_test.yaml", "--set", ON_CPU, *FORMER)),
         (main.main, ("--print-config", "--checkpoint", "{run}", *FLY_MAP, *FORMER)),
-        (doctor.main, ("--config", "params_test.yaml", *FORMER)),
+        (doctor.main, ("--config", "params_test.yaml", "--set", ON_CPU, *FORMER)),
         (evaluate.main, ("--checkpoint", "{run}", "--agents", "1,2", *FLY)),
         (evaluate.main, ("--checkpoint", "{run}", "--config", "{run}/config.yaml", *FLY)),
         (export.main, ("--checkpoint", "{run}", "--format", "torch", "--out", "{base}/a.pt2")),

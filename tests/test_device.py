@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,8 @@ import pytest
 import torch
 
 from marl_framework import device as device_module
-from marl_framework.config.errors import ConfigError
+from marl_framework import main as main_module
+from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import (
     autocast,
@@ -21,7 +24,12 @@ from marl_framework.device import (
     resolve_device,
     resolve_precision,
     synchronize,
+    unused_gpu,
 )
+from marl_framework.main import main
+from marl_framework.training.distributed import Ranks
+from tests.soak import kill_and_resume
+from tests.training import two_ranks
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -45,6 +53,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # Device
 
 
+@pytest.mark.usefixtures("automatic")
 @pytest.mark.parametrize(
     ("name", "gpus", "expected"),
     [
@@ -93,6 +102,87 @@ def test_a_cpu_build_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> 
         resolve_device("cuda")
 
 
+@pytest.fixture
+def granted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with an NVIDIA GPU and a driver for CUDA 12.2, where PyTorch 13.0 finds no GPU."""
+    pretend_gpus(monkeypatch, 0)
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+    )
+    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlSystemGetCudaDriverVersion=lambda: 12020)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(device_module, "_DEVICES", tmp_path)
+    monkeypatch.setattr(device_module, "_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+TOO_OLD = (
+    "NVIDIA's driver 535.104.05 supports CUDA 12.2, and this PyTorch needs CUDA 13.0: update the "
+    "driver, or install a PyTorch for CUDA 12"
+)
+
+
+@pytest.mark.usefixtures("automatic", "granted")
+def test_a_driver_that_is_too_old_is_told() -> None:
+    with pytest.warns(ConfigWarning) as caught:
+        assert resolve_device("auto") == CPU
+    assert [str(w.message) for w in caught] == [f"compute.device: auto takes the CPU; {TOO_OLD}"]
+    with pytest.raises(ConfigError) as refused:
+        resolve_device("cuda")
+    assert str(refused.value) == (
+        f"compute.device: cuda does not exist: PyTorch finds no GPU ({TOO_OLD}); "
+        "use compute.device: auto or cpu"
+    )
+
+
+@pytest.mark.usefixtures("automatic", "granted")
+@pytest.mark.parametrize(("rank", "lines"), [(None, 1), ("0", 1), ("1", 0)])
+def test_one_rank_says_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: str | None, lines: int
+) -> None:
+    if rank is not None:
+        monkeypatch.setattr(Ranks, "of", lambda: Ranks(int(rank), 2, int(rank), 2))
+        monkeypatch.setattr(main_module, "train", lambda *_, **__: 0)
+    assert main(["--config", "params_test.yaml", "--check"]) == 0
+    said = capfd.readouterr().err
+    assert said == lines * f"warning: compute.device: auto takes the CPU; {TOO_OLD}\n"
+
+
+def test_a_driver_without_nvml_is_named(granted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (granted / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build\n"
+    )
+    assert unused_gpu().startswith("NVIDIA's driver 570.124.06 and this PyTorch for CUDA 13.0 do")
+    (granted / "version").unlink()
+    assert unused_gpu().startswith("NVIDIA's driver and this PyTorch for CUDA 13.0 do not work")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert unused_gpu() == "the machine has an NVIDIA GPU, but this PyTorch is built for CPUs"
+
+
+@pytest.mark.usefixtures("automatic")
+@pytest.mark.parametrize("why", ["no device", "hidden", "hip", "works"])
+def test_a_gpu_that_is_used_or_not_meant_is_no_warning(
+    granted: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "no device":  # a container without a GPU on a host that has one
+        (granted / "nvidia0").unlink()
+        (granted / "nvidiactl").touch()
+    elif why == "hidden":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    elif why == "hip":
+        monkeypatch.setattr(torch.version, "hip", "6.0")
+    else:
+        pretend_gpus(monkeypatch, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolve_device("auto")
+
+
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:-1", "cuda:1x", "mps"])
 def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N"):
@@ -126,6 +216,29 @@ def test_the_cpu_has_a_name_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_other_devices_have_a_description() -> None:
     assert describe_device(META) == "Using device: meta"
+
+
+# What tests start in processes of their own
+
+
+@pytest.mark.parametrize(
+    "command", [two_ranks.arguments(Path("runs"), "t"), kill_and_resume.command(Path("runs"), "t")]
+)
+def test_a_training_in_a_process_of_its_own_is_one_on_the_cpu(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_gpus(monkeypatch, 1)
+    arguments = command[command.index("--config") :]
+    assert main([*arguments, "--print-config"]) == 0
+    assert "device: cpu" in capsys.readouterr().out
+
+
+def test_a_test_that_leaves_its_device_to_the_machine_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_gpus(monkeypatch, 1)
+    with pytest.raises(pytest.fail.Exception, match="say --device cpu"):
+        main(["--config", "params_test.yaml", "--check"])
 
 
 # Precision
@@ -311,6 +424,7 @@ def test_synchronize_waits_only_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("automatic")
 def test_a_real_gpu_is_found_and_used() -> None:
     found = resolve_device("auto")
     assert found == GPU

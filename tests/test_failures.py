@@ -21,7 +21,7 @@ SMALL = tuple(f"networks.{name}.conv_channels=2" for name in ("actor", "critic")
 
 def arguments(tmp_path: Path, *settings: str) -> list[str]:
     sets = (f"logging.directory={tmp_path / 'runs'}", *settings)
-    return ["--config", "params_test.yaml", "--run-name", "t"] + [
+    return ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"] + [
         part for text in sets for part in ("--set", text)
     ]
 

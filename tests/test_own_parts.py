@@ -203,21 +203,23 @@ def test_own_reward_is_paid_and_nothing_else_changes() -> None:
 def test_own_reward_and_terrain_train_from_the_command_line(tmp_path: Path) -> None:
     own = ["sensor.simulation.kinds=[mine.Discs]", "experiment.reward.function=mine.low"]
     settings = [part for text in own for part in ("--set", text)]
-    assert main(["--config", "params_test", "--run-name", "t", *settings]) == 0
+    assert main(["--config", "params_test", "--device", "cpu", "--run-name", "t", *settings]) == 0
     results = json.loads((tmp_path / "runs/t/summary.json").read_text())["results"]
     assert results["finished"]
 
 
 def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
     options = ["--policies", "mine.Westward,random", "--missions", "3", "--no-figures"]
-    assert evaluate.main(["--config", "params_test", *options, "--out", "e"]) == 0
+    assert (
+        evaluate.main(["--config", "params_test", "--device", "cpu", *options, "--out", "e"]) == 0
+    )
     found = json.loads((tmp_path / "e/results.json").read_text())["summary"]
     assert list(found) == ["mine.Westward", "random"]
 
 
 def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
     settings = ["--set", "experiment.policy=mine.Westward"]
-    assert main(["--config", "params_test", "--run-name", "w", *settings]) == 0
+    assert main(["--config", "params_test", "--device", "cpu", "--run-name", "w", *settings]) == 0
     results = json.loads((tmp_path / "runs/w/results.json").read_text())
     assert results["settings"]["missions"] == 4  # evaluation.missions
 
@@ -254,7 +256,7 @@ def test_an_own_planner_that_returns_nonsense_is_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: str
 ) -> None:
     settings = ["--set", f"experiment.policy=mine.{name}"]
-    assert main(["--config", "params_test", "--run-name", "w", *settings]) == 2
+    assert main(["--config", "params_test", "--device", "cpu", "--run-name", "w", *settings]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         f"error: planner: mine.{name}.act must return a Decision or (actions, masks): {wrong}"
@@ -296,7 +298,10 @@ def test_what_is_wrong_with_an_own_part_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, value: str, wrong: str
 ) -> None:
     text = setting.format(value)
-    assert main(["--config", "params_test", "--run-name", "bad", "--set", text]) == 2
+    assert (
+        main(["--config", "params_test", "--device", "cpu", "--run-name", "bad", "--set", text])
+        == 2
+    )
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert wrong in lines[0]

@@ -94,7 +94,7 @@ def test_an_own_part_is_used_by_the_commands_after_it(part: Block, tmp_path: Pat
     for command in following.commands():
         python, flag, module, *arguments = shlex.split(command)
         assert (python, flag) == ("python", "-m")
-        assert importlib.import_module(module).main(arguments) == 0
+        assert importlib.import_module(module).main([*arguments, "--device", "cpu"]) == 0
     assert part.module in sys.modules
 
 
@@ -104,7 +104,8 @@ def test_the_algorithm_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> Non
 
     def weights(name: str, *options: str) -> str:
         chosen = ("--set", "experiment.algorithm=my_algorithm.Reinforce")
-        arguments = ["--config", "params_test.yaml", "--run-name", name, *chosen, *options]
+        arguments = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", name]
+        arguments += [*chosen, *options]
         assert main_module.main(arguments) == 0
         summary = json.loads((tmp_path / "runs" / name / "summary.json").read_text())
         digest: str = summary["results"]["weights_sha256"]

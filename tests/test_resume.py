@@ -29,6 +29,7 @@ SCHEDULE = (
     "logging.checkpoint_interval=2",
     "evaluation.interval=5",
     "evaluation.missions=2",
+    "compute.device=cpu",
 )
 WEIGHTS = ("actor", "critic", "target_critic")
 

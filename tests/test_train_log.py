@@ -17,6 +17,7 @@ from marl_framework.main import main
 from marl_framework.runs.files import RunLock
 from marl_framework.training.trainer import Trainer
 
+GIVEN = ("--config=params_test.yaml", "--device=cpu", "--run-name=t")
 Train = Callable[..., int]
 
 
@@ -28,7 +29,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
 
     def run(*arguments: str) -> int:
         steps = "--set=learning.training_steps=2"
-        return main(["--config=params_test.yaml", runs, steps, "--run-name=t", *arguments])
+        return main([*GIVEN, runs, steps, *arguments])
 
     return run
 

@@ -99,7 +99,9 @@ def real(tmp_path: Path) -> House:
     house.install(house.root / ".venv" / "bin", "")
     for folder in ("marl_framework", "params"):
         (house.root / folder).symlink_to(SCRIPT.parent / folder)
-    house.environment |= {"CONFIG_FILE_PATH": "params_test.yaml"}
+    params = tmp_path / "on_cpu.yaml"
+    params.write_text("extends: params_test.yaml\ncompute:\n  device: cpu\n")
+    house.environment |= {"CONFIG_FILE_PATH": str(params)}
     return house
 
 

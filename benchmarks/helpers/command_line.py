@@ -146,7 +146,8 @@ def read_options(options: argparse.Namespace, suite: str) -> tuple[Config, torch
         if (value := getattr(options, name, None)) is not None
     ]
     config = _read_config(options, [*options.overrides, *short])
-    device = resolve_device(config.compute.device)
+    with command_line.plain_warnings():
+        device = resolve_device(config.compute.device)
     resolve_precision(config.compute.precision, device)
     return config, device, output_file(options.out, suite, device)
 

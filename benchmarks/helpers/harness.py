@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -172,8 +172,17 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "torch_threads": torch.get_num_threads(),
         "memory_bandwidth": {name: memory_bandwidth(d) for name, d in devices.items()},
-        "versions": {**environment["versions"], "opencv": version("opencv-python-headless")},
+        "versions": {**environment["versions"], "opencv": _opencv_version()},
     }
+
+
+def _opencv_version() -> str | None:
+    """Return the version of OpenCV, whichever distribution brings it; None where none does."""
+    for name in ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless",
+                 "opencv-contrib-python"):  # fmt: skip
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def announce_machine(device: torch.device) -> dict[str, Any]:

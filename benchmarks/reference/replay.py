@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
-from marl_framework.command_line import BAD_INPUT, Parser
+from marl_framework.command_line import BAD_INPUT, Parser, plain_warnings
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
@@ -354,7 +354,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         paths = find_cases(options.folder)
-        rows = compare(paths, resolve_device(options.device))
+        with plain_warnings():
+            device = resolve_device(options.device)
+        rows = compare(paths, device)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -10,6 +10,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -237,15 +240,8 @@ class TritonFusion(WindowFusion):
 
     @staticmethod
     def available(device: torch.device) -> bool:
-        """Return whether Triton compiles for a device: NVIDIA, 8.0 or newer; a C compiler."""
-        return (
-            device.type == "cuda"
-            and torch.version.hip is None
-            and torch.cuda.is_available()
-            and torch.cuda.get_device_capability(device) >= (8, 0)
-            and importlib.util.find_spec("triton") is not None
-            and any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang"))
-        )
+        """Return whether Triton compiles for a device."""
+        return _triton_lacks(device) is None
 
     def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
         """See `WindowFusion.update`."""
@@ -337,6 +333,44 @@ def fusion_type(config: Config, device: torch.device) -> type[WindowFusion]:
     if config.compute.compile and TritonFusion.available(device):
         return TritonFusion
     return WindowFusion
+
+
+class Lack(NamedTuple):
+    """Why a GPU gets plain operators instead of Triton kernels."""
+
+    reason: str
+    fix: str
+    """What to do about it; empty where nothing helps."""
+
+
+def window_kernels(config: Config, device: torch.device) -> tuple[str, Lack | None]:
+    """Return what `make_fusion` takes for a device, in words, and why a GPU gets no Triton."""
+    if device.type == "cpu":
+        loops = config.compute.compile and WindowLoops.available()
+        return ("compiled loops" if loops else "plain operators"), None
+    if not config.compute.compile:
+        return "plain operators", Lack("compute.compile is false", "set compute.compile: true")
+    lack = _triton_lacks(device)
+    return ("Triton" if lack is None else "plain operators"), lack
+
+
+def _triton_lacks(device: torch.device) -> Lack | None:
+    """Return what Triton lacks to compile for a device and to load what it compiled."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return Lack("there is no GPU", "")
+    if torch.version.hip is not None:
+        return Lack("this PyTorch is for AMD's GPUs", "")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        found = ".".join(map(str, capability))
+        return Lack(f"this GPU has compute capability {found}, below 8.0", "")
+    if importlib.util.find_spec("triton") is None:
+        return Lack("triton is not installed", "pip install triton")
+    if not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
+        return Lack("there is no C compiler", "install gcc, or name a compiler in CC")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return Lack("Python.h is missing", "install Python's headers (Debian, Ubuntu: python3-dev)")
+    return None
 
 
 def make_fusion(

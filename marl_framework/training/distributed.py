@@ -222,6 +222,8 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
     imported, hence the early import; DistributedDataParallel would join the thread that waits for
     a lock that it holds itself, hence the garbage collection first.
     """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # what names no device, here or in libraries, means this one
     if ranks.count == 1:
         yield
         return
@@ -229,8 +231,6 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
     backend = config.compute.distributed_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     # torchrun keeps one store over all restarts; without a prefix a restarted rank may read the
     # address of a rank that is dead.
     store, rank, count = next(rendezvous("env://"))

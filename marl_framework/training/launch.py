@@ -10,6 +10,7 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
+from marl_framework.mission.fusion import window_kernels
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.start import start_run
@@ -122,6 +123,9 @@ def _start_or_resume(
             trainer.load_state_dict(found.payload, _warn if ranks.leads else _be_silent)
         _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
 
+        if device.type == "cuda":
+            _say(ranks, _windows(config, device))
+
         def claim() -> RunFolder:
             if found is None:
                 run = start()
@@ -201,6 +205,18 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     run.write_status(state, **known)
     print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)
     return code
+
+
+def _windows(config: Config, device: torch.device) -> str:
+    """Return one line about what computes footprint windows on a GPU, and what slows it down."""
+    kernels, lack = window_kernels(config, device)
+    line = f"window kernels: {kernels}"
+    if lack is None:
+        return line
+    line += f", which are slower, because {lack.reason}"
+    if config.compute.deterministic:
+        line += "; compute.deterministic makes them sort all windows, which is slower still"
+    return f"{line}; fix: {lack.fix}" if lack.fix else line
 
 
 def _say(ranks: Ranks, text: str) -> None:

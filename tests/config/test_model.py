@@ -271,6 +271,7 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("environment: {x_dim: 4}", "lattice of 1 x 11"),
     ("environment: {x_dim: 2000, y_dim: 2000}", "lattice of 401 x 401"),
     ("sensor: {pixel: {number_x: 8000, number_y: 8000}}", "is too large"),
+    ("sensor: {pixel: {number_x: 1}}", "sensor.pixel.number_x: must be at least 2, got 1"),
     ("sensor: {pixel: {number_x: 2}}\nexperiment: {constraints: {spacing: 1}}", "is finer than"),
     ("experiment: {constraints: {min_altitude: 20}}", "min_altitude 20 is above max_altitude 15"),
     ("experiment: {constraints: {max_altitude: 13}}", "max_altitude 13 is not min_altitude 5"),

@@ -23,6 +23,7 @@ from unittest import mock
 
 import torch
 
+from marl_framework import device
 from marl_framework.command_line import Parser
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.messages import KEYS, SECTIONS
@@ -120,6 +121,7 @@ def _main(*arguments: str) -> tuple[int, str]:
     errors = io.StringIO()
     with (
         mock.patch.object(memory, "device_memory", return_value=(MOST_MEMORY, MOST_MEMORY)),
+        mock.patch.object(device, "_automatic", return_value=torch.device("cpu")),
         mock.patch.object(Trainer, "_draw_mission"),  # takes ten times as long as a step
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw = random.Random(options.seed)
     counts = {"trained": 0, "refused": 0, "failed": 0}
     for number in range(options.count):
-        tree = config_to_dict(load_config("params_test"))
+        tree = config_to_dict(load_config("params_test", ["compute.device=cpu"]))
         mutate(tree, draw)
         with tempfile.TemporaryDirectory() as folder:
             how, text = outcome(tree, Path(folder))

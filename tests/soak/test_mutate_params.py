@@ -22,7 +22,7 @@ def test_a_mutated_file_trains_a_step_or_is_one_clear_line(
     changes: list[tuple[str, str, Any, str]], seed: int
 ) -> None:
     """Half of the files have one bad key after another, half are near to good ones."""
-    tree = config_to_dict(load_config("params_test"))
+    tree = config_to_dict(load_config("params_test", ["compute.device=cpu"]))
     if seed % 2:
         mutate(tree, random.Random(seed))
     else:
@@ -39,7 +39,7 @@ def test_a_mutated_file_trains_a_step_or_is_one_clear_line(
 def test_the_harness_tells_a_crash_from_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = config_to_dict(load_config("params_test"))
+    tree = config_to_dict(load_config("params_test", ["compute.device=cpu"]))
     assert outcome(tree, tmp_path)[0] == "trained"
     monkeypatch.setattr("tests.soak.mutate_params.train", lambda _: 1 // 0)
     how, text = outcome(tree, tmp_path)

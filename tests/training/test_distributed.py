@@ -16,12 +16,16 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.main import main
+from marl_framework.mission import fusion
+from marl_framework.mission.fusion import Lack
 from marl_framework.runs.folder import RunFolder
+from marl_framework.training import launch
 from marl_framework.training.distributed import (
     LeaderError,
     Ranks,
     check_ranks,
     is_lost_rank,
+    joined,
     note_job,
     rank_device,
     started_by,
@@ -90,6 +94,7 @@ def test_there_are_only_so_many_streams_of_random_numbers() -> None:
         check_ranks(config_with("environment.num_envs=2048"), Ranks(count=2048))
 
 
+@pytest.mark.usefixtures("automatic")
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
     for name in ("auto", "cuda"):
@@ -99,6 +104,7 @@ def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_device(config_with("compute.device=cuda:1"), Ranks()) == torch.device("cuda", 1)
 
 
+@pytest.mark.usefixtures("automatic")
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 1)
     with pytest.raises(ConfigError, match=r"2 ranks on a machine with 1 GPU; use --nproc_per_node"):
@@ -108,7 +114,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 0)
     with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl needs GPUs"):
-        rank_device(config_with("compute.distributed_backend=nccl"), Ranks())
+        rank_device(config_with("compute.distributed_backend=nccl", "compute.device=cpu"), Ranks())
     gpus(monkeypatch, 1)
     config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")
     assert rank_device(config, Ranks()).type == "cuda"
@@ -249,3 +255,41 @@ def test_the_advice_on_the_interval_fits() -> None:
     change = memory_advice(config_with(*sets), free).partition(" or ")[0]
     assert change.startswith("learning.update_interval=")
     assert peak(memory_estimate(config_with(*sets, change))) < free
+
+
+# One process on one of several GPUs
+
+
+def test_a_training_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for device in (CPU, torch.device("cuda", 1)):
+        with joined(config_with(), device, Ranks()):
+            pass
+    assert chosen == [torch.device("cuda", 1)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lack", "line"),
+    [
+        ((), None, "window kernels: Triton"),
+        (("compute.deterministic=true",), None, "window kernels: Triton"),
+        (
+            (),
+            Lack("triton is not installed", "pip install triton"),
+            "window kernels: plain operators, which are slower, because triton is not installed; "
+            "fix: pip install triton",
+        ),
+        (
+            ("compute.deterministic=true",),
+            Lack("this GPU is old", ""),
+            "window kernels: plain operators, which are slower, because this GPU is old; "
+            "compute.deterministic makes them sort all windows, which is slower still",
+        ),
+    ],
+)
+def test_the_start_on_a_gpu_says_what_computes_windows(
+    settings: tuple[str, ...], lack: Lack | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusion, "_triton_lacks", lambda device: lack)
+    assert launch._windows(config_with(*settings), torch.device("cuda", 0)) == line

@@ -104,7 +104,8 @@ def test_running_out_of_memory_is_told_from_other_errors(
 
 
 def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, capsys) -> None:
-    arguments = ["--config", "params_test.yaml", "--set", f"logging.directory={tmp_path}"]
+    arguments = ["--config", "params_test.yaml", "--device", "cpu"]
+    arguments += ["--set", f"logging.directory={tmp_path}"]
     arguments += ["--run-name", "t"]
     real = Trainer.training_step
 

@@ -89,7 +89,7 @@ def test_metrics_histograms_and_figures_reach_wandb(tmp_path: Path) -> None:
 def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
     tmp_path: Path,
 ) -> None:
-    first = ["--config", "params_test", "--run-name", "t", *SET]
+    first = ["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET]
     assert main([*first, "--set", "learning.training_steps=2"]) == 0
     more = ["--resume", "--allow-changed", "learning.training_steps"]
     assert main([*first, *more]) == 0
@@ -121,7 +121,7 @@ def test_a_lost_connection_ends_that_log_alone(tmp_path: Path) -> None:
 def test_what_keeps_wandb_from_starting_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--config", "params_test", "--run-name", "stranger", *SET]) == 2
+    assert main(["--config", "params_test", "--device", "cpu", "--run-name", "stranger", *SET]) == 2
     assert "no API key; log in with `wandb login`" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "runs").exists()
 
@@ -132,7 +132,10 @@ def test_without_wandb_it_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(writers, "find_spec", lambda name: None)
     for check in ([], ["--check"]):
-        assert main(["--config", "params_test", "--run-name", "t", *SET, *check]) == 2
+        assert (
+            main(["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET, *check])
+            == 2
+        )
         (line,) = capsys.readouterr().err.splitlines()
         assert "pip install 'marl_framework[wandb]'" in line
     assert list(tmp_path.iterdir()) == []

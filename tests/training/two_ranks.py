@@ -37,6 +37,7 @@ SCHEDULE = (
     "logging.scalar_interval=2",
     "evaluation.interval=3",
     "evaluation.missions=2",
+    "compute.device=cpu",
     "compute.precision=float32",
 )
 STOP = 5

@@ -8,7 +8,7 @@ from benchmarks.learning import ablation
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.loading import resolve_config_path as at
 
-ARGUMENTS = ["--config", "params_test.yaml", "--set", "evaluation.missions=2"]
+ARGUMENTS = ["--config", "params_test.yaml", "--device", "cpu", "--set", "evaluation.missions=2"]
 TINY = ["--set", "evaluation.interval=1", "--steps", "2", "--seeds", "3"]
 
 

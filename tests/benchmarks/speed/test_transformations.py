@@ -29,7 +29,7 @@ NUMBERS = ROW_KEYS - {"backend", "status", "seconds_own_reading"}
 
 
 def run(folder: Path, *arguments: str) -> int:
-    given = ["--config", "params_test.yaml", "--set", FAR]
+    given = ["--config", "params_test.yaml", "--set", "compute.device=cpu", "--set", FAR]
     given += ["--agents", "1,4", "--seconds-per-row", "0.001"]
     return transformations.main([*given, "--out", str(folder / "out.json"), *arguments])
 

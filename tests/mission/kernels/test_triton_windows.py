@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion
+from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion, window_kernels
 from marl_framework.mission.state import MissionState
 from tests.small import meta_draws, small_config
 
@@ -224,16 +224,23 @@ def test_kernels_start_on_the_tensors_gpu() -> None:
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Pretend a GPU, and what kernels need beside it."""
 
-    def pretend(capability: tuple[int, int] = (9, 0), triton: bool = True, compiler: bool = True):
+    def pretend(
+        capability: tuple[int, int] = (9, 0),
+        triton: bool = True,
+        compiler: bool = True,
+        headers: bool = True,
+    ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         spec = SimpleNamespace() if triton else None
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
         which = "/usr/bin/gcc" if compiler else None
         monkeypatch.setattr("shutil.which", lambda name: which)
+        (tmp_path / "Python.h").touch() if headers else None
+        monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
 
     return pretend
 
@@ -250,13 +257,35 @@ def test_a_gpu_gets_the_kernels(pretended: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "lack", [{"capability": (7, 5)}, {"triton": False}, {"compiler": False}], ids=str
+    ("lack", "reason", "fix"),
+    [
+        ({"capability": (7, 5)}, "this GPU has compute capability 7.5, below 8.0", ""),
+        ({"triton": False}, "triton is not installed", "pip install triton"),
+        ({"compiler": False}, "there is no C compiler", "install gcc, or name a compiler in CC"),
+        ({"headers": False}, "Python.h is missing", "install Python's headers"),
+    ],
 )
-def test_a_gpu_that_cannot_run_them_gets_plain_operators(
-    pretended: Callable[..., None], lack: dict[str, Any]
+def test_a_gpu_that_cannot_run_them_gets_plain_operators_and_a_reason(
+    pretended: Callable[..., None], lack: dict[str, Any], reason: str, fix: str
 ) -> None:
     pretended(**lack)
     assert chosen(small_config()) is WindowFusion
+    kernels, why = window_kernels(small_config(), GPU)
+    assert kernels == "plain operators"
+    assert why is not None
+    assert why.reason == reason
+    assert why.fix.startswith(fix)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_computes_windows_has_a_name(pretended: Callable[..., None], compiled: bool) -> None:
+    pretended()
+    config = small_config(compute={"compile": compiled})
+    kernels, why = window_kernels(config, GPU)
+    assert (chosen(config) is TritonFusion) == (kernels == "Triton") == compiled
+    assert (why is None) == compiled
+    on_cpu = "compiled loops" if compiled else "plain operators"
+    assert window_kernels(config, torch.device("cpu")) == (on_cpu, None)
 
 
 def test_a_machine_without_a_gpu_gets_plain_operators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,91 @@
+"""Checks and measures everything that needs a GPU, in one run; failures are listed, not fatal.
+
+    python -m benchmarks.gpu [--device cuda:1] [--out FOLDER] [--only doctor,replay] [--quick]
+
+Each stage is a process of its own with a time limit, a log and, where it measures, a JSON. The last
+lines are a table in Markdown, which `report.md` holds too; `report.json` has the same for programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.gpu.machine import machine_facts, missing_packages
+from benchmarks.gpu.stages import Outcome, Settings, Stage, make_stages, run_stage, same_weights
+from marl_framework.command_line import BAD_INPUT, Parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages; return 0 if all are well, 1 if one is not, 2 for bad input."""
+    parser = Parser(prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N or cpu")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether all stages run")
+    parser.add_argument("--only", metavar="STAGE,…", help="these stages (default: all)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for logs and results (default: runs/gpu-TIME)"
+    )
+    options = parser.parse_args(arguments)
+    if lacking := missing_packages():
+        names = shlex.join(lacking)
+        print(
+            f"error: missing packages: {', '.join(lacking)}\n"
+            "  where there is a network, with the same Python and platform:\n"
+            f"    python -m pip download -c constraints.txt -d wheels {names}\n"
+            f"  then here: python -m pip install --no-index --find-links wheels {names}",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
+    out: Path = options.out or Path("runs") / f"gpu-{datetime.now():%Y%m%dT%H%M%S}"
+    stages = make_stages(Settings(options.device, out.absolute(), options.quick))
+    if options.only:
+        wanted, known = options.only.split(","), [stage.name for stage in stages]
+        if unknown := [name for name in wanted if name not in known]:
+            parser.error(f"--only {unknown[0]}: choose from {', '.join(known)}")
+        stages = [stage for stage in stages if stage.name in wanted]
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        parser.error(f"--out {out}: {error.strerror}; name a new folder")
+    return _run(stages, out.absolute(), options.device)
+
+
+def _run(stages: Sequence[Stage], out: Path, device: str) -> int:
+    """Run stages one after the other; report."""
+    facts = machine_facts(device)
+    outcomes: list[Outcome] = []
+    for stage in stages:
+        print(f"{stage.name} (at most {stage.limit} s) …", flush=True)
+        outcomes.append(run_stage(stage, out))
+        _report(facts, outcomes, out)  # also where the next stage takes the machine down
+    if compared := same_weights(out, outcomes):
+        outcomes.append(compared)
+    print(f"\n{_report(facts, outcomes, out)}\nlogs and results: {os.path.relpath(out)}")
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+def _report(facts: dict[str, str], outcomes: Sequence[Outcome], out: Path) -> str:
+    """Write `report.json` and `report.md`; return the latter."""
+    whole = {"machine": facts, "stages": [asdict(outcome) for outcome in outcomes]}
+    (out / "report.json").write_text(
+        json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    lines = [*(f"- {name}: {value}" for name, value in facts.items()), ""]
+    lines += ["| stage | seconds | key figure | result |", "|---|---|---|---|"]
+    for outcome in outcomes:
+        figure = outcome.figure.replace("|", "\\|")
+        result = "ok" if outcome.ok else f"failed: {outcome.reason}".replace("|", "\\|")
+        lines.append(f"| {outcome.stage} | {outcome.seconds:.1f} | {figure} | {result} |")
+    text = "\n".join(lines) + "\n"
+    (out / "report.md").write_text(text, encoding="utf-8")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""The stages of a GPU run: what each starts, how long it may take, and its key figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = "tests/data/replay"
+_ENDS = 10  # seconds between SIGTERM and SIGKILL
+_MOST_TEXT = 200
+
+Figure = Callable[[Path], str]
+"""Reads the key figure from what a stage left; called with its log."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a GPU run was asked for."""
+
+    device: str
+    out: Path
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One process of a GPU run."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """Of Python."""
+    limit: float
+    """Seconds."""
+    figure: Figure
+
+
+@dataclass
+class Outcome:
+    """How a stage ended."""
+
+    stage: str
+    command: list[str]
+    seconds: float
+    ok: bool
+    figure: str = ""
+    reason: str = ""
+
+
+def make_stages(settings: Settings) -> list[Stage]:
+    """Return all stages; at their limits they take longer than the minutes that they need."""
+    device, out, quick = settings.device, settings.out, settings.quick
+    params = "params_test.yaml" if quick else "params_gpu.yaml"
+    on = ("--config", params, "--device", device)
+    seconds = ("--seconds-per-row", "0.001" if quick else "3")
+
+    def bench(name: str, kind: str, figure: Figure, *arguments: str, limit: int = 90) -> Stage:
+        target = ("--out", str(out / f"{name}.json"))
+        module = ("-m", f"benchmarks.speed.{kind}")
+        return Stage(name, (*module, *on, *seconds, *target, *arguments), limit, figure)
+
+    tests = ("tests/test_device.py",) if quick else ()
+    numbers = "1,2" if quick else "64,512,2048"
+    many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
+    stages = [
+        Stage(
+            "doctor",
+            (
+                *("-m", "marl_framework.doctor", "--config", params, "--json"),
+                *("--set", f"compute.device={device}"),
+            ),
+            120,
+            _doctor,
+        ),
+        Stage(
+            "tests",
+            ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *tests),
+            300,
+            _last_line,
+        ),
+        Stage(
+            "recorded-steps",
+            ("-m", "benchmarks.reference.replay", CASES, "--device", device),
+            120,
+            _last_line,
+        ),
+        Stage("no-waiting", ("-m", "benchmarks.gpu.no_waiting", *on), 120, _last_line),
+    ]
+    for graphs in ("false", "true"):
+        word = "graphs" if graphs == "true" else "eager"
+        recorded = ("--set", f"compute.cuda_graphs={graphs}")
+        flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", "51", *recorded)
+        if not (quick and graphs == "true"):  # it takes half of the time of a quick run
+            stages.append(
+                bench(f"rollout-{word}", "rollout", _rollout(out / f"rollout-{word}.json"), *flown)
+            )
+        stages.append(
+            bench(
+                f"training-{word}",
+                "training",
+                _training(out / f"training-{word}.json"),
+                *("--steps", "1" if quick else "5", *recorded),
+            )
+        )
+    stages += [
+        bench(
+            "transformations",
+            "transformations",
+            _transformations(out / "transformations.json"),
+            *(("--agents", "1") if quick else ()),
+        ),
+        bench("utilisation", "utilisation", _utilisation(out / "utilisation.json"), *many),
+    ]
+    for graphs in ("false", "true"):
+        name = _whole_training(graphs)
+        stages.append(
+            Stage(
+                name,
+                (
+                    *("-m", "marl_framework.main", *on, "--run-name", name),
+                    *("--set", f"logging.directory={out / 'runs'}"),
+                    *("--set", f"learning.training_steps={2 if quick else 20}"),
+                    *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={graphs}"),
+                    # Else cuDNN may choose other algorithms in the second training.
+                    *("--set", "compute.deterministic=true"),
+                ),
+                120,
+                _run_summary(out / "runs" / name),
+            )
+        )
+    return stages
+
+
+def run_stage(stage: Stage, out: Path) -> Outcome:
+    """Run a stage within its time limit; what it prints goes to a log, the outcome to a JSON."""
+    log = out / f"{stage.name}.log"
+    command = [sys.executable, *stage.arguments]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    start = time.monotonic()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # its own children end with it
+        )
+        try:
+            code, reason = process.wait(stage.limit), ""
+        except subprocess.TimeoutExpired:
+            code, reason = None, f"took longer than {stage.limit} s"
+        finally:
+            _end(process)
+    outcome = Outcome(stage.name, ["python", *stage.arguments], time.monotonic() - start, code == 0)
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        outcome.figure = stage.figure(log)[:_MOST_TEXT]
+    if not outcome.ok:
+        outcome.reason = reason or f"exit code {code}: {_last_line(log)}"[:_MOST_TEXT]
+    elif not outcome.figure:
+        outcome.ok, outcome.reason = False, "left no key figure"
+    return outcome
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a stage."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if process.poll() is not None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS)
+
+
+def same_weights(out: Path, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Compare the weights of the recorded and the eager training; None where one was left out."""
+    names = [_whole_training(graphs) for graphs in ("false", "true")]
+    if not set(names) <= {outcome.stage for outcome in outcomes}:
+        return None
+    found = []
+    for name in names:
+        with suppress(OSError, ValueError, KeyError):
+            path = out / "runs" / name / "summary.json"
+            found.append(json.loads(path.read_text())["results"]["weights_sha256"])
+    ok = len(found) == 2 and found[0] == found[1]
+    figure = " and ".join(str(digest)[:12] for digest in found)
+    reason = "the weights differ" if len(found) == 2 else "a training left no weights"
+    return Outcome("same-weights", [], 0.0, ok, figure, "" if ok else reason)
+
+
+def _whole_training(graphs: str) -> str:
+    return f"run-{'graphs' if graphs == 'true' else 'eager'}"
+
+
+# Key figures ------------------------------------------------------------------------------
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+
+
+def _doctor(log: Path) -> str:
+    text = log.read_text(encoding="utf-8")
+    checks: list[dict[str, Any]] = json.loads(text[text.index("{") :])["checks"]
+    kernels = [c["found"] for c in checks if c["name"] == "window kernels"]
+    failed = [f"✗ {c['name']}: {c['found']}" for c in checks if not c["ok"]]
+    return "; ".join([*failed, *(f"window kernels: {text}" for text in kernels)])
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _rollout(path: Path) -> Figure:
+    def read(_: Path) -> str:
+        row = max(_json(path)["rows"], key=lambda row: row["joint_steps_per_s"])
+        return f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions"
+
+    return read
+
+
+def _training(path: Path) -> Figure:
+    def read(_: Path) -> str:
+        found = _json(path)
+        return (
+            f"{found['agent_transitions_per_s']:,.0f} transitions/s, "
+            f"{found['peak_memory_bytes'] / 1e9:,.2f} GB"
+        )
+
+    return read
+
+
+def _transformations(path: Path) -> Figure:
+    def read(_: Path) -> str:
+        measured = [row for row in _json(path)["rows"] if row["observations_per_second"]]
+        rows = [row for row in measured if row["backend"].startswith("kornia")]
+        row = max(rows, key=lambda row: row["observations_per_second"])
+        return f"{row['observations_per_second']:,.0f} observations/s ({row['backend']})"
+
+    return read
+
+
+def _utilisation(path: Path) -> Figure:
+    def read(_: Path) -> str:
+        row = max(_json(path)["rows"], key=lambda row: row["share_of_peak"])
+        return f"{row['share_of_peak']:.1%} of the peak ({row['name']})"
+
+    return read
+
+
+def _run_summary(run: Path) -> Figure:
+    def read(_: Path) -> str:
+        results = _json(run / "summary.json")["results"]
+        return f"{results['training_steps']} steps, weights {results['weights_sha256'][:12]}"
+
+    return read
