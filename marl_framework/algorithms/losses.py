@@ -43,9 +43,12 @@ def counterfactual_advantage(
 ) -> Tensor:
     """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'): what the own action added, others held fixed.
 
-    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same and does not depend on the
-    own action, so the gradient has no bias from it; what the action led to is taken from the
-    mission flown instead of from a critic that has seen it seldom.
+    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same, and what the action led to
+    is taken from the mission flown instead of from a critic that has seen it seldom.
+
+    A baseline adds no bias where it does not depend on the own action. This one does a little: the
+    critic sees the actions of all other UAVs (`other_actions`), and those that choose later choose
+    from masks that the own action has changed.
 
     Args:
         values: Q(s, ·) [..., A].

@@ -1,4 +1,4 @@
-"""Oracle: sees the truth, and so shows what no planner without it can be expected to beat."""
+"""Oracle: a planner that sees the truth."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class OraclePlanner:
     Each UAV in turn searches all its remaining moves with a beam search, on a map of what the
     paths of the UAVs before it leave; after each move all search anew. The map holds the entropy
     of the ROI cells nearest to each lattice position; a reading removes the share that it
-    would of an undecided cell. No planner: it bounds what is possible.
+    would of an undecided cell.
+
+    It is no bound: each UAV keeps few paths and does not know what the later ones will do, and a
+    wider beam flies better. With 8 UAVs information gain reaches a higher F1.
 
     Args:
         config: the missions.

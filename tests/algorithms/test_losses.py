@@ -10,6 +10,9 @@ from marl_framework.algorithms.losses import (
     normalized,
 )
 from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.task import MissionTask
+from tests.small import small_config
 
 
 def batch(size=16, actions=5):
@@ -93,3 +96,21 @@ def test_normalized_advantages():
     assert advantages.mean().item() == pytest.approx(0, abs=1e-6)
     assert advantages.square().mean().item() == pytest.approx(1, abs=1e-5)
     assert torch.equal(normalized(torch.full((4,), 3.0)), torch.zeros(4))
+
+
+def test_the_baseline_can_depend_on_the_own_action_by_the_masks_of_later_uavs() -> None:
+    """Why the gradient with returns is not exact: the docstring of the advantage says so."""
+    config = small_config(agents=2)
+    task = MissionTask(MissionEnvironment(config, 1, "cpu"))
+    task.state.positions[0] = torch.tensor([[3, 3, 0], [1, 3, 0]])
+
+    def critic_maps(own: int) -> torch.Tensor:
+        """What the critic of the first UAV sees; the second takes its highest allowed action."""
+        order = torch.arange(task.sizes.num_actions)
+        actions, _ = task.choose_in_order(
+            lambda i, mask: torch.tensor([own]) if i == 0 else (order * mask).argmax(-1)
+        )
+        return task.critic_maps(actions)[0, 0]
+
+    seen = [critic_maps(own) for own in range(task.sizes.num_actions)]
+    assert any(not torch.equal(seen[0], maps) for maps in seen)

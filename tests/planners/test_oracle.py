@@ -18,7 +18,7 @@ from marl_framework.planners import (
 from tests.small import small_config
 
 
-def test_the_oracle_beats_all_others() -> None:
+def test_a_planner_that_sees_the_truth_is_better_here_than_those_that_do_not() -> None:
     config = small_config(dims=(50.0, 50.0), agents=4, budget=14)
     env = MissionEnvironment(config, 20, "cpu", "test")
     planners: list[Planner] = [
@@ -32,7 +32,7 @@ def test_the_oracle_beats_all_others() -> None:
         gap = flown[name]["roi_entropy"][:, -1] - flown["oracle"]["roi_entropy"][:, -1]
         assert gap.mean() > 0.05, name
         assert flown["oracle"]["f1"][:, -1].mean() > flown[name]["f1"][:, -1].mean(), name
-    # The order of the others is that of what they know.
+    # The order of the others is that of what they use of the belief.
     means = [metrics["roi_entropy"][:, -1].mean() for metrics in flown.values()]
     assert means == sorted(means)
 
