@@ -196,8 +196,6 @@ def test_the_stream_of_a_rank_that_is_gone_is_kept_for_its_return(folder: Path) 
     ],
 )
 def test_bad_input_is_one_line_of_the_first_rank(said, name: str, words: str) -> None:
-    if name == "nccl" and torch.cuda.is_available():
-        return
     assert [rank[name]["code"] for rank in said] == [2, 2]
     assert said[0][name]["error"].startswith(f"error: {words}")
     assert said[0][name]["error"].count("\n") == 1
