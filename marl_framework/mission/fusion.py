@@ -343,15 +343,21 @@ class Lack(NamedTuple):
     """What to do about it; empty where nothing helps."""
 
 
+_NAMES = {
+    CompiledFusion: "compiled loops",
+    TritonFusion: "Triton",
+    WindowFusion: "plain operators",
+}
+
+
 def window_kernels(config: Config, device: torch.device) -> tuple[str, Lack | None]:
     """Return what `make_fusion` takes for a device, in words, and why a GPU gets no Triton."""
+    name = _NAMES[fusion_type(config, device)]
     if device.type == "cpu":
-        loops = config.compute.compile and WindowLoops.available()
-        return ("compiled loops" if loops else "plain operators"), None
+        return name, None
     if not config.compute.compile:
-        return "plain operators", Lack("compute.compile is false", "set compute.compile: true")
-    lack = _triton_lacks(device)
-    return ("Triton" if lack is None else "plain operators"), lack
+        return name, Lack("compute.compile is false", "set compute.compile: true")
+    return name, _triton_lacks(device)
 
 
 def _triton_lacks(device: torch.device) -> Lack | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ from marl_framework.training.timing import StageTimer, profile_steps
 from marl_framework.training.writers import more_writers
 
 
-class Outputs:
+class Outputs(ExitStack):
     """All outputs of one training, as a context manager.
 
     On ranks that do not lead, nothing is written: the logger has no writers, the progress is
@@ -54,14 +53,14 @@ class Outputs:
         profile: int = 0,
         say: Callable[[str], None] | None = None,
     ) -> None:
+        super().__init__()
         self._log = log = config.logging
         self._run = run
-        self._stack = ExitStack()
-        enter = self._stack.enter_context
+        enter = self.enter_context
         steps = config.learning.training_steps
         progress = ProgressView(steps, first_step) if run else SilentProgress()
         self._progress: ProgressView | SilentProgress = progress
-        self._stack.enter_context(progress)
+        enter(progress)
         self.say = say or self._progress.print
         resumed = run is not None and any(run.tensorboard.iterdir())
         writes = run is not None and "tensorboard" in log.writers
@@ -80,7 +79,7 @@ class Outputs:
             self._profiled = enter(profile_steps(profile, run.path)) if run else None
             self._hardware = enter(HardwareMonitor(device, run.path)) if run else None
         except BaseException:
-            self._stack.__exit__(*sys.exc_info())
+            self.__exit__(*sys.exc_info())
             raise
         self._store = (
             CheckpointStore(run.checkpoints, log.checkpoints_kept, self.say) if run else None
@@ -166,14 +165,3 @@ class Outputs:
         """Tell the profiler that a training step has ended."""
         if self._profiled is not None:
             self._profiled()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)

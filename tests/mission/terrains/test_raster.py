@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
 import torch
 
-from marl_framework.config.model import Config
 from marl_framework.mission.seeding import SPLITS
 from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.raster import RasterTerrain, orient, percentile, upsample
 from marl_framework.mission.terrains.raster_file import find_windows
-
-
-def configuration(
-    path: Path | str, extent: tuple[float, float] = (50, 50), **raster: Any
-) -> Config:
-    """Maps of 8 cells per 10 m: 40 × 40 cells for 50 × 50 m."""
-    return Config.model_validate(
-        {
-            "environment": {"x_dim": float(extent[0]), "y_dim": float(extent[1])},
-            "experiment": {"constraints": {"spacing": 10.0, "max_altitude": 15.0}},
-            "sensor": {
-                "field_of_view": {"angle_x": 53.13010235415598, "angle_y": 53.13010235415598},
-                "pixel": {"number_x": 4, "number_y": 4},
-                "simulation": {
-                    "kinds": ("raster",),
-                    "raster": {"path": str(path), "resolution": 1.0, **raster},
-                },
-            },
-        }
-    )
-
-
-def saved(folder: Path, values: np.ndarray) -> Path:
-    np.save(folder / "map.npy", values)
-    return folder / "map.npy"
+from tests.mission.terrains.maps import configuration, saved
 
 
 def unturned(window: torch.Tensor) -> torch.Tensor:

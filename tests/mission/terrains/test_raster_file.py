@@ -16,7 +16,6 @@ from hypothesis.extra.numpy import arrays
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RasterConfig
-from marl_framework.config.model import Config
 from marl_framework.mission.seeding import SPLITS
 from marl_framework.mission.terrains import raster_file as raster_module
 from marl_framework.mission.terrains.mixture import Terrain
@@ -28,37 +27,13 @@ from marl_framework.mission.terrains.raster_file import (
     read_raster,
     split_windows,
 )
+from tests.mission.terrains.maps import configuration, saved
 
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)  # x first: 4 along x, 3 along y
 
 
 def settings(path: Path | str, **values: Any) -> RasterConfig:
     return RasterConfig(path=str(path), **{"resolution": 1.0, **values})
-
-
-def configuration(
-    path: Path | str, extent: tuple[float, float] = (50, 50), **raster: Any
-) -> Config:
-    """Maps of 8 cells per 10 m: 40 × 40 cells for 50 × 50 m."""
-    return Config.model_validate(
-        {
-            "environment": {"x_dim": float(extent[0]), "y_dim": float(extent[1])},
-            "experiment": {"constraints": {"spacing": 10.0, "max_altitude": 15.0}},
-            "sensor": {
-                "field_of_view": {"angle_x": 53.13010235415598, "angle_y": 53.13010235415598},
-                "pixel": {"number_x": 4, "number_y": 4},
-                "simulation": {
-                    "kinds": ("raster",),
-                    "raster": {"path": str(path), "resolution": 1.0, **raster},
-                },
-            },
-        }
-    )
-
-
-def saved(folder: Path, values: np.ndarray) -> Path:
-    np.save(folder / "map.npy", values)
-    return folder / "map.npy"
 
 
 def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
