@@ -33,6 +33,7 @@ from marl_framework.algorithms.ranks import (
     with_shared_gradients,
 )
 from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
@@ -102,9 +103,13 @@ class COMAWrapper:
                 "learning.kl_limit: does not work with float16, whose scaler decides which updates "
                 "are made; use compute.precision=bfloat16 or float32, or learning.kl_limit=0"
             )
-        # Modules that learn: the same parameters, gradients averaged over all ranks.
-        self._actor = with_shared_gradients(self.actor, self.device)
-        self._critic = with_shared_gradients(self.critic, self.device)
+        # The same parameters, as they learn: on all cores, gradients averaged over all ranks.
+        actor, critic, self._target = (
+            with_batch_threads(network, self.device)
+            for network in (self.actor, self.critic, self.target_critic)
+        )
+        self._actor = with_shared_gradients(actor, self.device)
+        self._critic = with_shared_gradients(critic, self.device)
 
     # Acting -------------------------------------------------------------------------------
 
@@ -210,7 +215,7 @@ class COMAWrapper:
             strict=True,
         )
         with self._amp():
-            found = [self.target_critic(torch.cat(parts, dim=1)) for parts in inputs]
+            found = [self._target(torch.cat(parts, dim=1)) for parts in inputs]
         values = taken(torch.cat(found), rollout.actions.flatten()).view_as(rollout.actions)
         return td_lambda_returns(
             rollout.rewards, values, self._learning.gamma, self._learning.lambda_

@@ -30,9 +30,12 @@ class ConvolutionalNetwork(nn.Module):
     Attributes:
         recompute: keep only the input until the backward pass, which then computes the hidden
             layers once more (gradient checkpointing).
+        independent_rows: rows of a batch do not depend on each other, so it can be divided among
+            the cores of a CPU.
     """
 
     recompute = False
+    independent_rows = True
 
     def __init__(
         self, channels: int, shape: tuple[int, int], outputs: int, settings: NetworkConfig

@@ -1,0 +1,118 @@
+"""Networks on a CPU: a share of the batch for each core, on threads that never wait for each other.
+
+PyTorch gives all threads a part of every operation. In bfloat16 the threads of oneDNN's backward
+convolution then wait for each other in a loop, thousands of times a pass. While another process has
+one of the cores, each such wait lasts until the scheduler has moved on: a training falls to a
+hundredth of its speed. Here each thread takes its share of the batch through the whole network
+instead, and meets the others once, at the end of the pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+LEAST = 8  # transitions of a share that is worth a thread
+
+T = TypeVar("T")
+
+
+def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
+    """Return a network whose passes give each thread a share of the batch, on a CPU.
+
+    The network itself stays as it is, names of its parameters included. Only a network that says
+    `independent_rows = True` is divided: each row of its output depends on one row of its input, it
+    draws nothing at random, and it changes no buffer.
+    """
+    if device.type == "cpu" and getattr(network, "independent_rows", False):
+        return _BatchThreads(network)
+    return network
+
+
+class _BatchThreads(nn.Module):
+    """Passes of a network, its batch divided among PyTorch's threads."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the network's output [B, …] of [B, …]."""
+        shares = min(torch.get_num_threads(), len(rows) // LEAST)
+        if shares < 2:
+            output: Tensor = self.network(rows)
+            return output
+        if not torch.is_grad_enabled():
+            return torch.cat(_forward(self.network, rows, shares, learns=False))
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        divided: Tensor = _Divided.apply(self.network, rows, shares, *parameters)
+        return divided
+
+
+class _Divided(torch.autograd.Function):
+    """Forward and backward pass of all shares; gradients add up in the order of the shares."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, network: nn.Module, rows: Tensor, shares: int, *parameters: Tensor
+    ) -> Tensor:
+        ctx.outputs = _forward(network, rows, shares, learns=True)
+        ctx.parameters = parameters
+        return torch.cat([output.detach() for output in ctx.outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+
+        def share(output: Tensor, part: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(output, ctx.parameters, part)
+
+        parts = gradient.split([len(output) for output in ctx.outputs])
+        total, *others = _each(share, ctx.outputs, parts)
+        ctx.outputs = None  # their graphs are used up
+        for other in others:
+            torch._foreach_add_(total, other)
+        return (None, None, None, *total)
+
+
+def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> list[Tensor]:
+    """Return the outputs of all shares; where the network learns, with their graphs."""
+    mixed = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def share(part: Tensor) -> Tensor:  # modes belong to a thread
+        with torch.set_grad_enabled(learns), torch.autocast("cpu", dtype, mixed):
+            output: Tensor = network(part)
+        return output
+
+    return _each(share, rows.tensor_split(shares))
+
+
+def _each(work: Callable[..., T], *columns: Any) -> list[T]:
+    """Call `work` with each row of the columns, every row on a thread of its own."""
+    workers = _workers(len(columns[0]))
+    rows = zip(workers, *columns, strict=True)
+    running = [worker.submit(work, *arguments) for worker, *arguments in rows]
+    return [future.result() for future in running]
+
+
+@functools.cache
+def _workers(number: int) -> list[ThreadPoolExecutor]:
+    """Return so many threads whose operations use one core each."""
+    usual = torch.get_num_threads()
+    workers = [ThreadPoolExecutor(1) for _ in range(number)]
+    for worker in workers:
+        worker.submit(_use_one_core).result()
+    torch.set_num_threads(usual)
+    return workers
+
+
+def _use_one_core() -> None:
+    """Let the operations of the calling thread, and of no other, use one core."""
+    torch.set_num_threads(1)  # also what threads start with, …
+    torch.get_num_threads()  # … as this one does here, before its creator sets that back

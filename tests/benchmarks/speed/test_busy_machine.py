@@ -1,0 +1,37 @@
+"""Trainings beside others."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.speed import busy_machine
+from tests.benchmarks.running import refusal, run
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def test_a_training_beside_a_busy_process_is_timed(tmp_path, capsys, monkeypatch):
+    rows = {"beside a busy process": (1, 1)}
+    monkeypatch.setattr(busy_machine, "ROWS", rows)
+    found = run(busy_machine, tmp_path)
+    (row,) = found["rows"]
+    assert row["name"] == "beside a busy process"
+    assert len(row["agent_transitions_per_s"]) == 1
+    assert row["agent_transitions_per_s"][0] > 0
+    assert "threads share the batch" in capsys.readouterr().out
+
+
+def test_rows_are_compared_with_the_first(tmp_path, monkeypatch):
+    speeds = {(1, 0): [100.0], (2, 0): [50.0, 30.0], (1, 1): [60.0]}
+    monkeypatch.setattr(
+        busy_machine,
+        "measure",
+        lambda config, device, trainings, loops, *_: speeds[trainings, loops],
+    )
+    found = run(busy_machine, tmp_path, "--threads-share", "operations")
+    assert [row["share_of_alone"] for row in found["rows"]] == pytest.approx([1, 0.4, 0.6])
+    assert found["settings"]["threads_share"] == "operations"
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    assert "--seconds-per-row" in refusal(busy_machine, tmp_path, capsys, "--seconds-per-row", "0")
