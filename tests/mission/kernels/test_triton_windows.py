@@ -178,7 +178,9 @@ def test_kernels_compile_without_spills_and_atomics(
             print(where, f"{registers} registers, {stack} B stack, {local} B local")
             assert registers <= MOST_REGISTERS, where
             assert (stack, local) == (0, 0), where
-            operations = set(re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", compiled.asm["ptx"], re.M))
+            operations = set(
+                re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", compiled.asm["ptx"], re.M)
+            )
             assert {("ld", "global"), ("st", "global")} <= operations, where
             assert not {first for first, _ in operations} & {"atom", "red"}, where
 
