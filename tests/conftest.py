@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # commands that tests start inherit it
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("CONFIG_FILE_PATH", None)
 
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
 from marl_framework import device as device_module
+from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.training import outputs
 
 torch.set_num_threads(1)
 
@@ -69,6 +73,31 @@ def leave_no_device() -> torch.device:
 def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `auto` choose, as it does outside of tests."""
     monkeypatch.setattr(device_module, "_automatic", _AUTOMATIC)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_pixel() -> Iterator[None]:
+    """Trainings leave a figure of one pixel: to draw the real one takes longer than all else.
+
+    Tests of the real one ask for the fixture `drawn`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "mission_figure", one_pixel)
+        yield
+
+
+_MISSION_FIGURE = outputs.mission_figure
+
+
+def one_pixel(record: FlightRecord, index: int, path: Path) -> None:
+    """Stand in for the figure of a mission."""
+    matplotlib.image.imsave(path, np.zeros((1, 1, 3)))
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let trainings draw their missions, as they do outside of tests."""
+    monkeypatch.setattr(outputs, "mission_figure", _MISSION_FIGURE)
 
 
 @pytest.fixture(autouse=True)

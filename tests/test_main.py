@@ -33,6 +33,7 @@ def summary(tmp_path, name):
     return json.loads((tmp_path / "runs" / name / "summary.json").read_text())
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_run_leaves_all_it_promises(train, tmp_path, capsys):
     assert train("t") == 0
     run = tmp_path / "runs" / "t"
@@ -66,7 +67,8 @@ def test_a_run_leaves_all_it_promises(train, tmp_path, capsys):
         "loss/critic_gradient_norm",
     } <= set(events.Tags()["scalars"])
     assert {"policy/actions", "policy/altitudes"} <= set(events.Tags()["histograms"])
-    assert "figures/mission" in events.Tags()["images"]
+    (shown,) = events.Images("figures/mission")
+    assert (shown.width, shown.height) > (1000, 500)
 
 
 def test_the_same_seed_gives_the_same_results_and_another_seed_does_not(train, tmp_path):

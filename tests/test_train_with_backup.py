@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework.runs.files import RunLock
+from marl_framework.main import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "train_with_backup.sh"
 WAIT = 120  # seconds until a hanging training fails its test
@@ -200,42 +200,27 @@ def test_a_link_to_the_script_finds_the_repository(house: House, tmp_path: Path)
     assert call["path"] == str(house.root)
 
 
-def test_a_second_training_keeps_the_first_and_its_log(real: House) -> None:
-    short = ("--set", "learning.training_steps=1")
-    for _ in range(2):
-        done = real.train("t", *short)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert (real.runs / "t" / "train.log").read_text() == done.stdout
-    (kept,) = (real.history / "t").iterdir()
-    assert f"The earlier run 't' is now in {kept}" in done.stdout
-    assert (kept / "summary.json").exists()
-    assert "The earlier run" not in (kept / "train.log").read_text()
-    assert [path.name for path in real.runs.iterdir()] == ["t"]
-    assert list(real.elsewhere.iterdir()) == []
-
-
-def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(real: House) -> None:
-    old = real.elsewhere / "my runs" / "t"
+def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = house.elsewhere / "my runs" / "t"
     old.mkdir(parents=True)
     (old / "result").write_text("old")
-    lock = RunLock(old)
-    options = ("--set", "logging.directory=my runs", "--set", "learning.training_steps=1")
-    done = real.train("t", *options)
-    lock.release()
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "under way" in done.stderr
-    assert (old / "result").read_text() == "old"
-    assert real.train("t", *options).returncode == 0
-    (kept,) = (real.elsewhere / "training_history" / "t").iterdir()
+    options = ("--config", "params_test.yaml", "--device", "cpu", "--max-episodes", "1")
+    house.train("t", "--set", "logging.directory=my runs", *options)
+    (call,) = house.calls()
+    (_, _, module, *arguments) = call["arguments"]  # type: ignore[misc]
+    assert module == "marl_framework.main"
+    monkeypatch.chdir(house.elsewhere)
+    assert main(arguments) == 0
+    (kept,) = (house.elsewhere / "training_history" / "t").iterdir()
     assert (kept / "result").read_text() == "old"
     assert (old / "train.log").exists()
-    assert not real.runs.exists()
+    assert not house.runs.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_training_with_its_state_saved(
-    real: House, number: signal.Signals
-) -> None:
+def interrupted(real: House, number: signal.Signals) -> str:
+    """Start a training, send it a signal after its first step; return what it printed."""
     process = real.start("t", *FOREVER)
     assert process.stdout is not None
     lines = []
@@ -247,10 +232,22 @@ def test_a_signal_ends_the_training_with_its_state_saved(
     else:  # a terminal signals all that runs in it
         os.killpg(process.pid, number)
     out, err = process.communicate(timeout=WAIT)
-    run = real.runs / "t"
     assert (process.returncode, err.count("\n")) == (130, 1)
     assert err.startswith("interrupted; its state is in ")
-    assert (run / "checkpoints" / "last.pt").exists()
-    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
-    log = (run / "train.log").read_text()
-    assert log == "".join(lines) + out + err  # err comes last
+    return "".join(lines) + out + err  # err comes last
+
+
+def test_signals_end_trainings_with_their_state_saved_and_the_earlier_are_kept(real: House) -> None:
+    run, printed = real.runs / "t", []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        printed.append(interrupted(real, number))
+        assert (run / "checkpoints" / "last.pt").exists()
+        assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+        assert (run / "train.log").read_text() == printed[-1]
+    first, second = sorted((real.history / "t").iterdir())
+    assert "The earlier run" not in (first / "train.log").read_text()
+    for said, kept in zip(printed[1:], (first, second), strict=True):
+        assert f"The earlier run 't' is now in {kept}" in said
+        assert (kept / "checkpoints" / "last.pt").exists()
+    assert [path.name for path in real.runs.iterdir()] == ["t"]
+    assert list(real.elsewhere.iterdir()) == []

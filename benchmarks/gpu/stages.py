@@ -143,12 +143,35 @@ def make_stages(settings: Settings) -> list[Stage]:
 def run_stage(stage: Stage, out: Path) -> Outcome:
     """Run a stage within its time limit; what it prints goes to a log, the outcome to a JSON."""
     log = out / f"{stage.name}.log"
-    command = [sys.executable, *stage.arguments]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     start = time.monotonic()
+    code = run_process(stage.arguments, log, stage.limit)
+    outcome = Outcome(stage.name, ["python", *stage.arguments], time.monotonic() - start, code == 0)
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        outcome.figure = stage.figure(log)[:_MOST_TEXT]
+    if code is None:
+        outcome.reason = f"took longer than {stage.limit} s"
+    elif code:
+        outcome.reason = f"exit code {code}: {_last_line(log)}"[:_MOST_TEXT]
+    elif not outcome.figure:
+        outcome.ok, outcome.reason = False, "left no key figure"
+    return outcome
+
+
+def run_process(arguments: Sequence[str], log: Path, limit: float) -> int | None:
+    """Run Python in the checkout, with what it prints in a log.
+
+    Args:
+        arguments: of Python.
+        log: new file.
+        limit: seconds until the process and its children are ended.
+
+    Returns:
+        The exit code; None where it took too long.
+    """
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command,
+            [sys.executable, *arguments],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
@@ -157,19 +180,11 @@ def run_stage(stage: Stage, out: Path) -> Outcome:
             start_new_session=True,  # its own children end with it
         )
         try:
-            code, reason = process.wait(stage.limit), ""
+            return process.wait(limit)
         except subprocess.TimeoutExpired:
-            code, reason = None, f"took longer than {stage.limit} s"
+            return None
         finally:
             _end(process)
-    outcome = Outcome(stage.name, ["python", *stage.arguments], time.monotonic() - start, code == 0)
-    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
-        outcome.figure = stage.figure(log)[:_MOST_TEXT]
-    if not outcome.ok:
-        outcome.reason = reason or f"exit code {code}: {_last_line(log)}"[:_MOST_TEXT]
-    elif not outcome.figure:
-        outcome.ok, outcome.reason = False, "left no key figure"
-    return outcome
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
-"""One of the ranks of `test_lost_rank.py`: the second one dies in a training step, once.
+"""One of the ranks of `test_lost_rank.py`: the second one dies in a training step of each start.
 
-torchrun --nproc_per_node=2 tests/training/dying_rank.py STEP [arguments of the command line]
+torchrun --nproc_per_node=2 tests/training/dying_rank.py STEP,STEP [arguments of the command line]
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
 
 if __name__ == "__main__":
-    last, arguments = int(sys.argv[1]), sys.argv[2:]
+    steps, arguments = sys.argv[1].split(","), sys.argv[2:]
     training_step = Trainer.training_step
 
     def dying(trainer: Trainer, timer):
-        chosen = trainer.ranks.rank == 1 and not trainer.ranks.restarts
-        if chosen and trainer.algorithm.training_steps == last - 1:
+        last = int(steps[trainer.ranks.restarts])
+        if trainer.ranks.rank == 1 and trainer.algorithm.training_steps == last - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return training_step(trainer, timer)
 

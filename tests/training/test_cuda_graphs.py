@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tests.small import small_config
 from tests.tape import HostReadError, Tape, TapeBackend
 
 CPU = torch.device("cpu")
-STEPS = 8
+STEPS = 6
 PLAIN = {
     "learning": {
         "symmetries": True,
@@ -42,7 +43,7 @@ PLAIN = {
 OTHER = {
     "compute": {"precision": "bfloat16"},
     "learning": {
-        "micro_batch": 20,
+        "micro_batch": 6,
         "update_interval": 2,
         "normalize_advantages": True,
         "clip_ratio": 0.2,
@@ -61,6 +62,9 @@ OTHER = {
 }
 
 
+SETTINGS = {"plain": PLAIN, "other": OTHER}
+
+
 @pytest.fixture(autouse=True)
 def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw by an operator, which a tape can record, and build terrains without reading back."""
@@ -73,11 +77,12 @@ def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(settings: dict[str, Any]) -> Config:
-    schedule = {"training_steps": 2 * STEPS, "use_eps": True, "eps_anneal_phase": 80}
-    batches = {"data_passes": 2, "batch_number": 2, "lr_decay": 0.1}
+    schedule = {"training_steps": 2 * STEPS, "use_eps": True, "eps_anneal_phase": 40}
+    batches = {"data_passes": 2, "batch_size": 16, "batch_number": 2, "lr_decay": 0.1}
     learning = {**schedule, **batches, **settings["learning"]}
     compute = {"compile": False, **settings.get("compute", {})}
-    return small_config(**{**settings, "learning": learning, "compute": compute})
+    sections = {**settings, "learning": learning, "compute": compute}
+    return small_config(agents=2, budget=3, **sections)
 
 
 def trainer(made: Config, monkeypatch: pytest.MonkeyPatch, backend: TapeBackend | None) -> Trainer:
@@ -103,6 +108,14 @@ def weights(coma: COMAWrapper) -> dict[str, Tensor]:
     return {f"{n}.{k}": v for n, net in networks.items() for k, v in net.state_dict().items()}
 
 
+@cache
+def eager(name: str) -> tuple[list[dict[str, Tensor]], Trainer]:
+    """A training that never replays what was recorded: its reports, and what it became."""
+    with pytest.MonkeyPatch.context() as patch:
+        team = trainer(config(SETTINGS[name]), patch, TapeBackend())
+    return train(team, recording=False), team
+
+
 def same(first: Any, second: Any) -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
 
@@ -110,21 +123,19 @@ def same(first: Any, second: Any) -> None:
 # --- the same training -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "other"])
-def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(settings, monkeypatch) -> None:
-    made, backend = config(settings), TapeBackend()
-    eager = trainer(made, monkeypatch, TapeBackend())
-    expected = train(eager, recording=False)
-    team = trainer(made, monkeypatch, backend)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(name, monkeypatch) -> None:
+    backend, (expected, unrecorded) = TapeBackend(), eager(name)
+    team = trainer(config(SETTINGS[name]), monkeypatch, backend)
     found = train(team)
     assert backend.captures == 2  # episodes, updates
     assert backend.replays == 2 * (STEPS - 2)
     same(found, expected)
-    same(weights(team.algorithm), weights(eager.algorithm))
-    assert torch.equal(team.task.generator.get_state(), eager.task.generator.get_state())
+    same(weights(team.algorithm), weights(unrecorded.algorithm))
+    assert torch.equal(team.task.generator.get_state(), unrecorded.task.generator.get_state())
     assert len({float(report["epsilon"]) for report in found}) >= 5
     assert len({float(report["learning_rate_factor"]) for report in found}) == STEPS
-    if settings is PLAIN:
+    if name == "plain":
         halted = {float(report["kl_halted"]) for report in found[2:]}
         assert halted - {0.0, 1.0}, "the limit should hold back some of the updates"
 
@@ -132,7 +143,7 @@ def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(settings, monkey
 def test_graphs_change_nothing_but_the_last_bit_of_the_learning_rates(monkeypatch) -> None:
     made = config({"learning": {**PLAIN["learning"], "kl_limit": 0}})
     without, team = (trainer(made, monkeypatch, b) for b in (None, TapeBackend()))
-    expected, found = train(without), train(team)
+    expected, found = train(without, 4), train(team, 4)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(
         weights(team.algorithm), weights(without.algorithm), rtol=1e-3, atol=1e-5
@@ -148,12 +159,12 @@ def test_what_was_reported_is_not_overwritten(monkeypatch) -> None:
 
 
 def test_a_shorter_last_stretch_is_flown_too(monkeypatch) -> None:
-    made = config({"learning": {**PLAIN["learning"], "update_interval": 5}})
+    made = config({"learning": {**PLAIN["learning"], "training_steps": 7, "update_interval": 2}})
     counted, backend = [], TapeBackend()
     for recording in (True, False):
         team = trainer(made, monkeypatch, backend)
-        reports = train(team, 4, recording)  # 5, 5, 5 and 1 of 16
-        assert team.algorithm.training_steps == 16
+        reports = train(team, 4, recording)  # 2, 2, 2 and 1 of 7
+        assert team.algorithm.training_steps == 7
         counted.append((reports, weights(team.algorithm)))
     same(*counted)
     assert backend.replays == 2
@@ -185,10 +196,8 @@ def reads_the_host(state: MissionState, actions: Tensor, utility: Any) -> Tensor
 
 
 def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> None:
-    made = config(PLAIN)
-    expected = train(trainer(made, monkeypatch, TapeBackend()), recording=False)
-    backend = TapeBackend()
-    team = trainer(made, monkeypatch, backend)
+    backend, (expected, _) = TapeBackend(), eager("plain")
+    team = trainer(config(PLAIN), monkeypatch, backend)
     score = team.task.environment._reward
     monkeypatch.setattr(
         team.task.environment,
@@ -203,7 +212,7 @@ def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> N
 
 
 def saved_by(team: Trainer, folder: Path) -> dict[str, Any]:
-    train(team, 4)
+    train(team, 3)
     save_checkpoint(folder / "state.pt", team.algorithm.state_dict())
     return load_checkpoint(folder / "state.pt")
 
@@ -232,11 +241,11 @@ def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
     ends = []
     for recording in (True, False):
         team = trainer(made, monkeypatch, TapeBackend())
-        train(team, 4, recording)
+        train(team, 3, recording)
         team.algorithm.load_state_dict(deepcopy(state))
         assert torch.stack(rates_of(team.algorithm)).tolist() == pytest.approx([1e-2, 3e-3])
         assert team.algorithm.actor_optimizer.param_groups[0]["capturable"]
-        ends.append((train(team, 4, recording), weights(team.algorithm)))
+        ends.append((train(team, 3, recording), weights(team.algorithm)))
     same(*ends)
 
 
@@ -322,7 +331,7 @@ def flown(made: Config) -> tuple[list[dict[str, Tensor]], Trainer]:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "other"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_graphs_on_a_gpu_change_no_training_and_wait_for_nothing(settings: dict[str, Any]) -> None:
     free = {**settings, "learning": {**settings["learning"], "kl_limit": 0}}
     calm = {**settings.get("compute", {}), "tf32": False, "cudnn_benchmark": False}

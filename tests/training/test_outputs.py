@@ -106,6 +106,7 @@ def test_silent_progress_takes_what_the_view_takes_and_shows_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_rank_without_a_folder_trains_as_one_with_it(
     empty: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

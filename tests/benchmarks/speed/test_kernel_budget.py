@@ -27,8 +27,16 @@ KEPT = ("missions", "tables", "transitions", "weights")
 def counted(name: str, triton: bool) -> dict[str, Any]:
     # Validation takes time by the mission: each draws for itself.
     config = with_overrides(load_config(name), "evaluation.missions=32")
-    if name != "params_gpu.yaml":  # a second pass holds no more than the first
-        config = with_overrides(config, "learning.data_passes=1")
+    if name != "params_gpu.yaml":
+        # A second pass holds no more than the first; three times the missions with a third of the
+        # moves give the same transitions.
+        missions = 3 * config.environment.num_envs
+        config = with_overrides(
+            config,
+            "learning.data_passes=1",
+            "experiment.constraints.budget=4",
+            f"environment.num_envs={missions}",
+        )
     return kernel_budget.count(config, triton)
 
 

@@ -153,8 +153,11 @@ from marl_framework.mission.environment import MissionEnvironment
 from tests.small import small_config
 
 env = MissionEnvironment(small_config(pixels=(24, 24)), 4, "cpu")
-state = env.reset(env.draw_reset())
-state.global_belief.uniform_(0.01, 0.99, generator=env.generator)
+state, generator = env._empty_state(), torch.Generator().manual_seed(0)  # no other loop compiles
+state.positions.copy_(torch.randint(3, state.positions.shape, generator=generator))
+state.readings.random_(-1, 2, generator=generator)
+state.global_belief.uniform_(0.01, 0.99, generator=generator)
+env.refresh(state)
 utility = env.fuse_global(state)
 print([number.hex() for number in state.weighted_entropy.tolist() + utility.absolute.tolist()])
 """
