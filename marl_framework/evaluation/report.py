@@ -105,11 +105,11 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
             found = statistics(final[key], blocks)
             cells = [
                 _with_spread(found.mean, found.std),
-                _with_interval(found.iqm, found.iqm_interval),
+                with_interval(found.iqm, found.iqm_interval),
             ]
             if name != reference:
                 difference = paired_difference(final[key], finals[reference][key], blocks)
-                cells.append(_with_interval(difference.mean, difference.interval, sign="+"))
+                cells.append(with_interval(difference.mean, difference.interval, sign="+"))
             first = name == next(iter(finals))
             label = _LABELS.get(key, key) if first else ""
             result.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
@@ -176,8 +176,12 @@ def results(
 
 def write_results(found: Mapping[str, Any], path: Path) -> None:
     """Write results as strict JSON: NaN becomes null, infinities the strings "inf" and "-inf"."""
-    text = json.dumps(_strict(found), indent=1, allow_nan=False, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    path.write_text(json_text(found), encoding="utf-8")
+
+
+def json_text(found: Mapping[str, Any]) -> str:
+    """Return the text that `write_results` writes."""
+    return json.dumps(strict(found), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _policy(record: FlightRecord) -> dict[str, Any]:
@@ -206,19 +210,23 @@ def _with_spread(mean: float, spread: float | None) -> str:
     return number if spread is None else f"{number} ± {spread:.{digits}f}"
 
 
-def _with_interval(mean: float, interval: Interval | None, sign: str = "") -> str:
-    digits = _digits(mean)
+def with_interval(
+    mean: float, interval: Interval | None, sign: str = "", digits: int | None = None
+) -> str:
+    """Return a mean and its interval as text; four digits, fewer for large numbers."""
+    digits = _digits(mean) if digits is None else digits
     number = f"{mean:{sign}.{digits}f}"
     if interval is None:
         return number
     return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return plain types as strict JSON has them, see `write_results`."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
