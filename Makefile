@@ -25,7 +25,7 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	@name=demo-$$(date -u +%Y%m%dT%H%M%SZ) && \
 	$(RUN) -m marl_framework.main --config params_demo.yaml --run-name $$name && \
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
-	  --missions 100 --seed 20001 --out runs/$$name/evaluation
+	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
 test: lint type ## lint, type and the test suite
 	$(RUN) -m pytest -n $(WORKERS)
