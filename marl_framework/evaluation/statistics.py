@@ -8,6 +8,7 @@ All intervals come from the same draws, so that policies and metrics are paired.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -101,6 +102,16 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     return _middle((means * _resampled(seeds, generator_seed=1).mT).sum(0) / seeds)
 
 
+def seeds_interval(means: Sequence[float]) -> Interval | None:
+    """Return Student's 95 % interval of the mean over training seeds; None for a single seed."""
+    if len(means) < 2:
+        return None
+    sample = torch.tensor(means, dtype=torch.float64)
+    mean, half = sample.mean().item(), _student(len(means) - 1) * sample.std().item()
+    half /= math.sqrt(len(means))
+    return mean - half, mean + half
+
+
 def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
     """Return the blocks of missions over windows of one map, [E] int64.
 
@@ -143,9 +154,14 @@ def _resampled_missions(blocks: Tensor | None, missions: int) -> Tensor | None:
 
 def _stretch(items: int) -> float:
     """Return how much wider Student's interval of a mean is than the bootstrap's."""
-    degrees = items - 1
-    t = _T[degrees - 1] if degrees <= len(_T) else _NORMAL + 2.37 / degrees + 2.8 / degrees**2
-    return math.sqrt(items / degrees) * t / _NORMAL
+    return math.sqrt(items / (items - 1)) * _student(items - 1) / _NORMAL
+
+
+def _student(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's distribution, to three digits."""
+    if degrees <= len(_T):
+        return _T[degrees - 1]
+    return _NORMAL + 2.37 / degrees + 2.8 / degrees**2
 
 
 def _block_stretch(blocks: Tensor | None) -> float:

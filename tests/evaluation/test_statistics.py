@@ -17,6 +17,7 @@ from marl_framework.evaluation.statistics import (
     _stretch,
     interval,
     paired_difference,
+    seeds_interval,
     statistics,
     window_blocks,
 )
@@ -146,6 +147,13 @@ def test_the_standard_error_of_blocks_is_that_of_their_means_where_they_are_equa
 def test_the_stretch_makes_a_bootstrap_as_wide_as_students_interval(items: int) -> None:
     t = stats.t.ppf(0.975, items - 1)
     assert _stretch(items) == pytest.approx((items / (items - 1)) ** 0.5 * t / 1.96, rel=2e-3)
+
+
+def test_an_interval_over_seeds_alone_is_students() -> None:
+    means = [0.3, 0.5, 0.35]
+    t = stats.t.interval(0.95, 2, loc=np.mean(means), scale=stats.sem(means))
+    assert seeds_interval(means) == pytest.approx(t, rel=1e-3)
+    assert seeds_interval([0.3]) is None
 
 
 def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:
