@@ -24,7 +24,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
 ROOT = RESULTS.parents[1]
-MARKED = re.compile(r"(<!-- table: ([^\n]+?) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HERE = "--amd-epyc-2-cores"  # the machine of the pages
 
 
@@ -87,7 +87,7 @@ def table(marker: str, folder: Path = RESULTS) -> str:
 
 def written(text: str, folder: Path = RESULTS) -> str:
     """Return a page with its tables as the JSON in `folder` has them."""
-    return MARKED.sub(lambda found: found[1] + table(found[2], folder) + found[3], text)
+    return MARKED.sub(lambda at: f"{at[1]}\n{table(at[2], folder)}\n\n{at[3]}", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_suite(options: argparse.Namespace) -> None:
     """Fly the standard suite, or what is missing of it."""
     for name in _NOT_IN_A_SUITE:
-        if getattr(options, name):
+        value = getattr(options, name)
+        if value is not None and value is not False and value != []:  # --seed 0 is given, too
             option = "set" if name == "overrides" else name
             raise ConfigError(f"--{option}: the worlds of --suite are fixed; leave it out")
     check_numbers(options.missions, SEED)

@@ -29,7 +29,7 @@ def test_another_result_gives_another_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.md"
-    page.write_text("a\n\n<!-- table: training -->\n\nold\n\n<!-- end -->\n\nb\n", encoding="utf-8")
+    page.write_text("a\n\n<!-- table: training -->\nold\n<!-- end -->\n\nb\n", encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "page_files", lambda: [page])
     assert tables.main(["--check"]) == 1
