@@ -14,7 +14,7 @@ BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers 
   speed.utilisation
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint type bench gpu docs clean
+.PHONY: help venv demo test lint type bench tables gpu docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
@@ -25,7 +25,7 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	@name=demo-$$(date -u +%Y%m%dT%H%M%SZ) && \
 	$(RUN) -m marl_framework.main --config params_demo.yaml --run-name $$name && \
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
-	  --missions 100 --seed 20001 --out runs/$$name/evaluation
+	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
 test: lint type ## lint, type and the test suite
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal # keeps files together, which share set-ups
@@ -40,6 +40,9 @@ type: $(FULL) ## mypy
 
 bench: $(FULL) ## the benchmarks that take minutes on a CPU (BENCHMARKS); each prints a table, writes JSON
 	@set -e; for name in $(BENCHMARKS); do $(RUN) -m benchmarks.$$name; done
+
+tables: $(FULL) ## write the tables of README and docs/ from benchmarks/results/
+	$(RUN) -m benchmarks.tables
 
 gpu: ## on a machine with a GPU: check and measure all that needs one (uses RUN)
 	$(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m benchmarks.gpu

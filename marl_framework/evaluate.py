@@ -28,12 +28,15 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import TERRAINS
 from marl_framework.device import describe_device, resolve_device
-from marl_framework.evaluation import comparison, report
+from marl_framework.evaluation import comparison, report, suite
+from marl_framework.evaluation.worlds import SEED, chosen_worlds
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.planners.registry import NAMES
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 
 _EXIT_INTERRUPTED = 130
+_SEED = 10001
+_NOT_IN_A_SUITE = ("config", "terrain", "agents", "communication", "seed", "sample", "overrides")
 _RASTER = "raster:"
 _TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 
@@ -42,8 +45,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.evaluate", description=__doc__)
     add = parser.add_argument
     add(
+        "--suite",
+        choices=("standard",),
+        help="fly the fixed worlds of docs/suite.md; --policies has a default, and --checkpoint "
+        "may name runs of several training seeds",
+    )
+    add("--only", metavar="WORLD,…", help="with --suite: these worlds")
+    add("--maps", metavar="NAME=PATH,…", help="with --suite: measured maps, a world each")
+    add(
         "--policies",
-        required=True,
         metavar="NAME,…",
         help=f"planners to compare: {', '.join(NAMES)} (the oracle sees the true map), or your "
         "own as module.Class; differences are taken to the best of information_gain, coverage "
@@ -66,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--communication", metavar="M,…", help="radio ranges [m]; inf: all UAVs hear each other")
     add_overrides(parser, "override a key of the configuration; repeatable")
     add("--missions", type=int, default=50, help="number of missions (default: 50)")
-    add("--seed", type=int, default=20001, help="seed of the missions (default: 20001)")
+    add(
+        "--seed",
+        type=int,
+        help=f"seed of the missions (default: {_SEED}); development uses seeds below 20000",
+    )
     add(
         "--sample",
         action="store_true",
@@ -83,18 +97,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with plain_warnings():
-            _run(options)
+            if options.suite is None:
+                _run(options)
+            else:
+                _run_suite(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted; results are incomplete", file=sys.stderr)
+        again = "; the same command continues" if options.suite is not None else ""
+        print(f"interrupted; results are incomplete{again}", file=sys.stderr)
         return _EXIT_INTERRUPTED
     return 0
 
 
+def _run_suite(options: argparse.Namespace) -> None:
+    """Fly the standard suite, or what is missing of it."""
+    for name in _NOT_IN_A_SUITE:
+        value = getattr(options, name)
+        if value is not None and value is not False and value != []:  # --seed 0 is given, too
+            option = "set" if name == "overrides" else name
+            raise ConfigError(f"--{option}: the worlds of --suite are fixed; leave it out")
+    check_numbers(options.missions, SEED)
+    names = list(suite.POLICIES) if options.policies is None else _policy_names(options.policies)
+    runs = [] if options.checkpoint is None else options.checkpoint.split(",")
+    teams = [find_checkpoint(run.strip()) for run in runs]
+    device = resolve_device(options.device or "auto")
+    flights = suite.Suite(
+        chosen_worlds(options.maps, options.only),
+        suite.flyers(names, teams),
+        options.missions,
+        device,
+        options.device,
+        Path(options.out),
+    )
+    flights.check()
+    out = _output_folder(options.out)
+    print(describe_device(device), flush=True)
+    try:
+        found = suite.results(flights, flights.fly())
+        text = suite.table(found)
+        report.write_results(found, out / "suite.json")
+        (out / "table.txt").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _not_writable(out, error) from error
+    print(text, end="")
+    print(out / "suite.json", out / "table.txt", sep="\n")
+
+
 def _run(options: argparse.Namespace) -> None:
+    for name in ("only", "maps"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name}: it needs --suite standard")
+    if options.policies is None:
+        raise ConfigError(f"--policies: name the planners to compare, of {', '.join(NAMES)}")
     names = _policy_names(options.policies)
+    options.seed = _SEED if options.seed is None else options.seed
     check_numbers(options.missions, options.seed)
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
     configs = _configurations(options, checkpoint)

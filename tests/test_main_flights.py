@@ -156,15 +156,17 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
     config = load_config("params_test.yaml", [*settings, "sensor.simulation.raster.threshold=0.2"])
     env = MissionEnvironment(config, 5, "cpu", "deployment")
     streams = UprightStreams(env, 3, "deployment")
-    truth = env.terrain.build(streams.draw_reset().terrain)
+    draws = streams.draw_reset().terrain
+    truth, origins = env.terrain.build(draws), env.terrain.window_origins(draws)
+    assert origins is not None
     values = np.load(tmp_path / "map.npy")
-    for e, (x, y) in enumerate(streams.origins.tolist()):
+    for e, (x, y) in enumerate(origins.tolist()):
         window = values[round(x / 2) : round(x / 2) + 25, round(y / 2) : round(y / 2) + 25]
         at = [[int((c + 0.5) * 25 / n) for c in range(n)] for n in config.map_shape]
         nearest = window[np.ix_(*at)] > 0.2
         assert (truth[e].numpy() == nearest).mean() > 0.95
         assert [x % 2, y % 2] == [0, 0]  # whole pixels
-    assert streams.origins.unique(dim=0).shape[0] == 5
+    assert origins.unique(dim=0).shape[0] == 5
 
 
 def test_images_have_north_up(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from benchmarks.helpers.hardware import (
 from benchmarks.helpers.harness import usable_cores
 from benchmarks.helpers.networks_alone import NetworksAlone
 from marl_framework.config.model import Config
+from marl_framework.evaluation.statistics import seeds_interval
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
@@ -119,18 +120,33 @@ def learn_from_seeds(
     return found
 
 
-def validation_columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return `return`, its standard error over missions and seeds, and `roi_entropy`."""
-
-    def mean(metric: str) -> float:
-        return mean_of(trainings, lambda one: one["validation"][metric]["mean"])
-
-    squares = mean_of(trainings, lambda one: one["validation"]["return"]["standard_error"] ** 2)
+def validation_columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `return` and `roi_entropy`, means over seeds, and `returns` of each seed."""
+    returns = [one["validation"]["return"]["mean"] for one in trainings]
     return {
-        "return": mean("return"),
-        "return_standard_error": (squares / len(trainings)) ** 0.5,
-        "roi_entropy": mean("roi_entropy"),
+        "return": sum(returns) / len(returns),
+        "returns": returns,
+        "roi_entropy": mean_of(trainings, lambda one: one["validation"]["roi_entropy"]["mean"]),
     }
+
+
+def return_text(returns: Sequence[float]) -> str:
+    """Return the mean over seeds with its interval, none for a single seed."""
+    ends = seeds_interval(returns)
+    mean = f"{sum(returns) / len(returns):.3f}"
+    return mean if ends is None else f"{mean} [{ends[0]:.3f}, {ends[1]:.3f}]"
+
+
+def return_errors(rows: Sequence[Sequence[float]]) -> list[float] | None:
+    """Return half the interval over seeds of each row's returns, for error bars."""
+    intervals = [seeds_interval(returns) for returns in rows]
+    halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
+    return halves if len(halves) == len(rows) else None
+
+
+def seeds_text(seeds: int) -> str:
+    """Return what a table's title says of the seeds."""
+    return "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
 
 
 def _progress(name: str) -> Callable[[str], None]:

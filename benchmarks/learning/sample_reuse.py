@@ -1,10 +1,10 @@
 """How often may the same transitions be learned from? `python -m benchmarks.learning.sample_reuse`.
 
 Trainings that differ in `learning.data_passes` alone, with and without `learning.kl_limit`, over
-the same number of transitions. Columns: return of the validation missions with its standard error,
-KL between the policy that flew and the one after a training step, explained variance of the critic,
-both over the last fifth of the training, the share of the actor's updates that the limit held back,
-and transitions a second.
+the same number of transitions. Columns: return of the validation missions with its interval over
+training seeds, KL between the policy that flew and the one after a training step, explained
+variance of the critic, both over the last fifth of the training, the share of all updates of the
+actor that the limit held back, and transitions a second.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from benchmarks.helpers.short_training import (
     last_fifth,
     learn_from_seeds,
     mean_of,
+    return_errors,
+    return_text,
+    seeds_text,
     validation_columns,
 )
 from marl_framework.config.errors import ConfigError
@@ -84,10 +87,13 @@ def _row(config: Config, device: torch.device, seeds: int) -> dict[str, Any]:
         "transitions": trainings[0]["transitions"],
         "transitions_per_s": mean_of(trainings, lambda one: one["transitions"] / one["seconds"]),
         **validation_columns(trainings),
-        **{metric: late(metric) for metric in ("kl", "explained_variance", "kl_halted")},
-        "policy_entropy": late("policy_entropy"),
-        "seeds": [c["validation"]["return"] for c in trainings],
+        **{metric: late(metric) for metric in ("kl", "explained_variance", "policy_entropy")},
+        "held_back": mean_of(trainings, lambda one: _mean(one["metrics"].get("kl_halted", [0.0]))),
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -96,11 +102,11 @@ def table(found: Mapping[str, Any]) -> str:
         (
             str(row["data_passes"]),
             f"{row['kl_limit']:g}" if row["kl_limit"] else "–",
-            f"{row['return']:.3f} ± {row['return_standard_error']:.3f}",
+            return_text(row["returns"]),
             f"{row['roi_entropy']:.4f}",
             f"{row['kl']:.4f}",
             f"{row['explained_variance']:.3f}",
-            f"{row['kl_halted']:.0%}",
+            harness.number_text(row["held_back"], ".0%"),
             f"{row['transitions_per_s']:,.0f}",
         )
         for row in found["rows"]
@@ -110,7 +116,8 @@ def table(found: Mapping[str, Any]) -> str:
         *("held back", "transitions/s"),
     )
     title = f"After {found['rows'][0]['transitions']:,} transitions"
-    return harness.table_text(f"{title}; {found['settings']['seeds']} seeds", header, lines)
+    seeds = seeds_text(found["settings"]["seeds"])
+    return harness.table_text(f"{title}; {seeds}", header, lines)
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
@@ -118,14 +125,16 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     figure = figures.make_figure(11, 3.6)
     panels = figure.subplots(1, 3)
     names = ("return", "kl", "explained_variance")
-    labels = ("validation return, ± standard error", "KL [nat]", "explained variance")
+    labels = ("validation return, 95 % over seeds", "KL [nat]", "explained variance")
     for axes, name, label in zip(panels, names, labels, strict=True):
         for limited in (False, True):
             rows = [row for row in found["rows"] if (row["kl_limit"] > 0) is limited]
             if not rows:
                 continue
             shown = f"kl_limit {rows[0]['kl_limit']:g}" if limited else "no limit"
-            errors = [row["return_standard_error"] for row in rows] if name == "return" else None
+            errors = None
+            if name == "return":
+                errors = return_errors([row["returns"] for row in rows])
             axes.errorbar(
                 [row["data_passes"] for row in rows], [row[name] for row in rows], errors,
                 marker="o", capsize=3, color=COLOURS[limited], label=shown,
@@ -149,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--kl-limit", type=float, default=0.02, metavar="NAT", help="of half of the rows (0.02)"
     )
-    parser.add_trainings(steps=40, seeds=1)
+    parser.add_trainings(steps=40, seeds=3)
     return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 

@@ -7,7 +7,7 @@ are made in one stretch. Every row flies as many missions and makes as many upda
 Columns: share of the time collecting and updating, transitions and updates a second (of actor and
 critic), utilisation as the machine reports it and as it really is (operations of the networks over
 the measured peak of matrix products), memory, and the return of the validation missions after the
-same number of transitions, with the standard error over missions and seeds.
+same number of transitions, with its interval over training seeds. One seed gives no advice.
 """
 
 from __future__ import annotations
@@ -29,10 +29,18 @@ from benchmarks.helpers.command_line import (
 )
 from benchmarks.helpers.hardware import peak_flops
 from benchmarks.helpers.harness import number_text
-from benchmarks.helpers.short_training import learn_from_seeds, mean_of, validation_columns
+from benchmarks.helpers.short_training import (
+    learn_from_seeds,
+    mean_of,
+    return_errors,
+    return_text,
+    seeds_text,
+    validation_columns,
+)
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_precision
+from marl_framework.evaluation.statistics import seeds_interval
 from marl_framework.training.memory import check_memory
 
 INTERVALS = "1,5,10,20"
@@ -117,46 +125,49 @@ def _row(config: Config, device: torch.device, peak: float, seeds: int) -> dict[
         **validation_columns(trainings),
         "kl": last("kl"),
         "explained_variance": last("explained_variance"),
-        "seeds": [
-            {"return": c["validation"]["return"], "seconds": c["seconds"]} for c in trainings
-        ],
     }
 
 
 def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return lines on choosing K that follow from the rows, one for each batch size.
 
-    A K is sound where the return is not worse than that of the smallest K by more than twice the
-    standard error of the difference; of those the fastest is best, the smaller of equals (1 %).
+    A K is worse where the 95 % interval over seeds of its return minus that of the smallest K, seed
+    by seed, lies below 0. Of the others the fastest is best, the smaller of equals (1 %). One seed
+    tells nothing of the next: no advice.
     """
-    lines = []
-    for size in dict.fromkeys(row["batch_size"] for row in rows):
-        same = sorted(
-            (row for row in rows if row["batch_size"] == size), key=lambda r: r["update_interval"]
-        )
-        base = same[0]
+    if len(rows[0]["returns"]) < 2:
+        return ["one seed gives no advice on K; --seeds 3 does"]
+    return [
+        _advice(size, [row for row in rows if row["batch_size"] == size])
+        for size in dict.fromkeys(row["batch_size"] for row in rows)
+    ]
 
-        def is_sound(row: Mapping[str, Any], base: Mapping[str, Any] = base) -> bool:
-            errors = row["return_standard_error"] ** 2 + base["return_standard_error"] ** 2
-            worse: bool = base["return"] - row["return"] > 2 * errors**0.5
-            return not worse
 
-        best = base
-        for row in same[1:]:
-            if is_sound(row) and row["transitions_per_s"] > 1.01 * best["transitions_per_s"]:
-                best = row
-        unsound = [str(row["update_interval"]) for row in same if not is_sound(row)]
-        speeds = [f"{row['transitions_per_s']:,.0f}" for row in (best, base)]
-        memories = [f"{row['peak_memory_bytes'] / 2**30:.2f}" for row in (best, base)]
-        text = (
-            f"batch {size}: K = {best['update_interval']} is the fastest that learns as well as "
-            f"K = {base['update_interval']}: {speeds[0]} transitions/s against {speeds[1]}, "
-            f"{memories[0]} GiB against {memories[1]}"
-        )
-        if unsound:
-            text += f"; a lower return at K = {', '.join(unsound)}"
-        lines.append(text)
-    return lines
+def _advice(size: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    rows = sorted(rows, key=lambda row: row["update_interval"])
+    base = best = rows[0]
+    worse = [row for row in rows[1:] if _is_worse(row, base)]
+    for row in rows[1:]:
+        if row not in worse and row["transitions_per_s"] > 1.01 * best["transitions_per_s"]:
+            best = row
+    speeds = [f"{row['transitions_per_s']:,.0f}" for row in (best, base)]
+    memories = [f"{row['peak_memory_bytes'] / 2**30:.2f}" for row in (best, base)]
+    text = (
+        f"batch {size}: K = {best['update_interval']} is the fastest that is not worse than "
+        f"K = {base['update_interval']} for certain: {speeds[0]} transitions/s against "
+        f"{speeds[1]}, {memories[0]} GiB against {memories[1]}"
+    )
+    if worse:
+        text += f"; a lower return at K = {', '.join(str(row['update_interval']) for row in worse)}"
+    return text
+
+
+def _is_worse(row: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether the return is lower than the base's for certain, over seeds."""
+    ends = seeds_interval(
+        [ours - theirs for ours, theirs in zip(row["returns"], base["returns"], strict=True)]
+    )
+    return ends is not None and ends[1] < 0
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -173,7 +184,7 @@ def table(found: Mapping[str, Any]) -> str:
             number_text(row["sm_activity"], ".0%"),
             f"{row['real_utilisation']:.0%}",
             f"{row['peak_memory_bytes'] / 2**30:.2f} GiB",
-            f"{row['return']:.3f} ± {row['return_standard_error']:.3f}",
+            return_text(row["returns"]),
             f"{row['kl']:.4f}",
         )
         for row in found["rows"]
@@ -183,7 +194,7 @@ def table(found: Mapping[str, Any]) -> str:
         *("SM activity", "real", "memory", "return", "KL"),
     )
     transitions = found["rows"][0]["transitions"]
-    title = f"After {transitions:,} transitions; {found['settings']['seeds']} seeds"
+    title = f"After {transitions:,} transitions; {seeds_text(found['settings']['seeds'])}"
     return harness.table_text(title, header, lines) + "".join(
         f"{line}.\n" for line in found["advice"]
     )
@@ -207,11 +218,11 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         )  # fmt: skip
         value.errorbar(
             intervals, [row["return"] for row in rows],
-            [row["return_standard_error"] for row in rows], capsize=3, **style,
+            return_errors([row["returns"] for row in rows]), capsize=3, **style,
         )  # fmt: skip
     speed.set(ylabel="transitions a second", ylim=(0, None))
     time.set(ylabel="time [s], updating (—), collecting (--)", ylim=(0, None))
-    value.set(ylabel="validation return, ± standard error")
+    value.set(ylabel="validation return, 95 % over seeds")
     for axes in (speed, time, value):
         axes.set(xlabel="update interval K")
         figures.tidy(axes)
@@ -228,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--intervals", default=INTERVALS, metavar="K,…", help=f"({INTERVALS})")
     parser.add_argument("--batch-sizes", metavar="B,…", help="(as configured)")
-    parser.add_trainings(steps=40, seeds=1)
+    parser.add_trainings(steps=40, seeds=3)
     return parser.publish(parser.parse_args(arguments), _measure, table, draw)
 
 

@@ -254,7 +254,7 @@ def rows_table(found: dict[str, Any]) -> str:
         )
         for row in found["rows"]
     ]
-    text = harness.table_text("Tasks differ; see the head of this program", header, lines)
+    text = harness.table_text("Tasks differ, so read these with care", header, lines)
     if found["absent"]:
         text += f"not installed here: {', '.join(found['absent'])}\n"
     return text

@@ -183,8 +183,9 @@ class MissionsConfig(Section):
     """deployment flies windows of a whole raster with a trained team or a planner."""
     n_agents: Annotated[int, Field(ge=1, le=16)] = 4
     """UAVs of a mission."""
-    start: Literal["random", "corners"] = "random"
-    """Where UAVs start, at the highest altitude."""
+    start: Literal["random", "corners", "published"] = "random"
+    """Where UAVs start, at the highest altitude: distinct random cells, corners, or as in the
+    published code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""
 
 
 class RewardConfig(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,11 @@ FRAME = (
 class UprightStreams(MissionStreams):
     """Mission draws whose windows of the map are neither flipped nor rotated."""
 
-    origins: Tensor
-    """Lower left corners of the windows on the map [m], [E, 2]; set by `draw_reset`."""
-
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
         draws = super().draw_reset()
         (windows,) = draws.terrain.numbers  # a deployment flies over a raster alone
         windows[:, SYMMETRY] = 0
-        self.origins = self._single.terrain.window_origins(draws.terrain)
         return draws
 
 
@@ -56,19 +52,17 @@ class Deployment:
     planner: Planner
     missions: int
     """Number of windows."""
-    _streams: list[UprightStreams] = field(default_factory=list)
-    """Draws of each batch."""
 
     def fly(self) -> FlightRecord:
         """Fly the windows drawn with `environment.seed`."""
-
-        def streams(env: MissionEnvironment, seed: int, split: str, first: int) -> UprightStreams:
-            self._streams.append(UprightStreams(env, seed, split, first))
-            return self._streams[-1]
-
-        seed = self.environment.config.environment.seed
         return evaluate(
-            self.environment, self.planner, self.missions, seed, DEPLOYMENT, self.missions, streams
+            self.environment,
+            self.planner,
+            self.missions,
+            self.environment.config.environment.seed,
+            DEPLOYMENT,
+            keep_maps=self.missions,
+            streams=UprightStreams,
         )
 
     def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
@@ -78,10 +72,10 @@ class Deployment:
             record: result of `fly`.
             folder: parent of the missions' folders.
         """
-        origins = torch.cat([s.origins for s in self._streams])[: self.missions].tolist()
+        assert record.window_origins is not None  # a deployment flies over a raster alone
         finals = report.final_values(record)
         entries = []
-        for index, origin in enumerate(origins):
+        for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
             write_belief(record.belief[index], target)

@@ -59,6 +59,9 @@ class FlightRecord:
     """Missions per batch."""
     planning_seconds: list[float]
     """Mean planning time of one step of each batch [s]."""
+    window_origins: Tensor | None = None
+    """Lower left corner of each mission's window on the measured map [m], [E, 2] float64, NaN
+    over other ground; None where there is no map."""
 
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
@@ -157,7 +160,8 @@ def fly(
         The record, on the environment's device.
     """
     draws = draws or env
-    state = env.reset(draws.draw_reset())
+    start = draws.draw_reset()
+    state = env.reset(start)
     log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     watch = _Stopwatch(env.device)
     log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
@@ -190,6 +194,7 @@ def fly(
         film=torch.stack(log.film, dim=1),
         missions_at_once=env.num_envs,
         planning_seconds=[watch.seconds() / env.episode_length],
+        window_origins=env.terrain.window_origins(start.terrain),
     )
 
 

@@ -1,16 +1,14 @@
-"""Evaluation report: statistics over missions, a table and a JSON file."""
+"""Evaluation report: a table and a JSON file."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +16,12 @@ from rich.text import Text
 from torch import Tensor
 
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.statistics import (
+    Interval,
+    paired_difference,
+    statistics,
+    window_blocks,
+)
 
 CLASSICAL = ("information_gain", "coverage", "random")
 """Planners that neither learn nor see the ground truth; the best of them is the reference."""
@@ -34,60 +38,7 @@ _LABELS = {
     "return": "return",
     "absolute_return": "absolute return",
 }
-_RESAMPLES = 4000
-_TRIMMED = 0.25  # share of missions that the interquartile mean drops at either end
 _WIDTH = 200  # characters; no table is wider
-
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Statistics of a sample of missions; None for the spread of a single mission."""
-
-    mean: float
-    std: float | None
-    """Sample standard deviation (divisor n - 1)."""
-    standard_error: float | None
-    """Standard error of the mean, std / sqrt(n)."""
-    iqm: float
-    """Interquartile mean: mean of the middle half of the missions."""
-    iqm_interval: Interval | None
-    """95 % bootstrap confidence interval of the interquartile mean (Agarwal et al. 2021)."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Paired difference of two policies; None for the spread of a single mission."""
-
-    mean: float
-    std: float | None
-    standard_error: float | None
-    interval: Interval | None
-    """95 % bootstrap confidence interval of the mean."""
-
-
-def statistics(values: Tensor) -> Statistics:
-    """Return the statistics of `values` [E]."""
-    sample = values.detach().double().cpu()
-    return Statistics(
-        *_moments(sample),
-        iqm=_trimmed_mean(sample.unsqueeze(0)).item(),
-        iqm_interval=_interval(_trimmed_mean(_resampled(sample))) if len(sample) > 1 else None,
-    )
-
-
-def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
-    """Return the statistics of `ours - theirs`, paired by mission; both are [E].
-
-    Raises:
-        ValueError: their lengths differ.
-    """
-    if ours.shape != theirs.shape:
-        raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")
-    sample = (ours.detach().double() - theirs.detach().double()).cpu()
-    interval = _interval(_resampled(sample).mean(1)) if len(sample) > 1 else None
-    return Difference(*_moments(sample), interval=interval)
 
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
@@ -115,6 +66,17 @@ def yardstick(records: Mapping[str, FlightRecord]) -> str:
     return min(entropies, key=entropies.__getitem__) if entropies else next(iter(records))
 
 
+def mission_blocks(record: FlightRecord) -> Tensor | None:
+    """Return which missions are over the same ground, [E]; see `statistics.window_blocks`.
+
+    None where no mission is over a measured map.
+    """
+    if record.window_origins is None:
+        return None
+    area = record.config.environment
+    return window_blocks(record.window_origins, (area.x_dim, area.y_dim))
+
+
 def planning_seconds(record: FlightRecord) -> float:
     """Return the mean planning time of one move of one mission [s]."""
     mean = sum(record.planning_seconds) / len(record.planning_seconds)
@@ -129,8 +91,8 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
     finals = {name: final_values(record) for name, record in records.items()}
     reference = yardstick(records)
     missions = len(records[reference].reward_sum)
-    plural = "s" if missions != 1 else ""
-    result = Table(box=SIMPLE_HEAD, title=f"{missions} mission{plural}, after the last move")
+    blocks = mission_blocks(records[reference])
+    result = Table(box=SIMPLE_HEAD, title=_title(missions, blocks))
     for header in ("", "policy"):
         result.add_column(header, no_wrap=True)
     columns = ["mean ± std", "interquartile mean [95 %]"]
@@ -140,14 +102,14 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
         result.add_column(Text(column), justify="right", no_wrap=True)
     for key in finals[reference]:
         for name, final in finals.items():
-            found = statistics(final[key])
+            found = statistics(final[key], blocks)
             cells = [
                 _with_spread(found.mean, found.std),
-                _with_interval(found.iqm, found.iqm_interval),
+                with_interval(found.iqm, found.iqm_interval),
             ]
             if name != reference:
-                difference = paired_difference(final[key], finals[reference][key])
-                cells.append(_with_interval(difference.mean, difference.interval, sign="+"))
+                difference = paired_difference(final[key], finals[reference][key], blocks)
+                cells.append(with_interval(difference.mean, difference.interval, sign="+"))
             first = name == next(iter(finals))
             label = _LABELS.get(key, key) if first else ""
             result.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
@@ -177,21 +139,24 @@ def results(
 
     `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading) or one
     number per mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` the paired differences to the reference policy (see `yardstick`). `timing` and
-    `machine` vary between runs.
+    `differences` the paired differences to the reference policy (see `yardstick`); `blocks` which
+    missions are over the same ground (see `mission_blocks`). `timing` and `machine` vary between
+    runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
     reference = yardstick(records)
+    blocks = mission_blocks(records[reference])
     return {
         "settings": dict(settings),
+        "blocks": None if blocks is None else blocks.tolist(),
         "policies": {name: _policy(record) for name, record in records.items()},
         "summary": {
-            name: {key: vars(statistics(values)) for key, values in final.items()}
+            name: {key: vars(statistics(values, blocks)) for key, values in final.items()}
             for name, final in finals.items()
         },
         "differences": {
             f"{name} - {reference}": {
-                key: vars(paired_difference(values, finals[reference][key]))
+                key: vars(paired_difference(values, finals[reference][key], blocks))
                 for key, values in final.items()
             }
             for name, final in finals.items()
@@ -211,36 +176,12 @@ def results(
 
 def write_results(found: Mapping[str, Any], path: Path) -> None:
     """Write results as strict JSON: NaN becomes null, infinities the strings "inf" and "-inf"."""
-    text = json.dumps(_strict(found), indent=1, allow_nan=False, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    path.write_text(json_text(found), encoding="utf-8")
 
 
-def _moments(sample: Tensor) -> tuple[float, float | None, float | None]:
-    """Return mean, standard deviation and standard error."""
-    if len(sample) < 2:
-        return sample.mean().item(), None, None
-    std = sample.std().item()
-    return sample.mean().item(), std, std / math.sqrt(len(sample))
-
-
-def _trimmed_mean(samples: Tensor) -> Tensor:
-    """Return the interquartile mean of each row of [B, n]."""
-    n = samples.shape[1]
-    cut = int(_TRIMMED * n)
-    return samples.sort(dim=1).values[:, cut : n - cut].mean(1)
-
-
-def _resampled(sample: Tensor) -> Tensor:
-    """Resample missions with replacement, with the same draws for every metric: [B, n]."""
-    generator = torch.Generator().manual_seed(0)
-    index = torch.randint(len(sample), (_RESAMPLES, len(sample)), generator=generator)
-    return sample[index]
-
-
-def _interval(estimates: Tensor) -> Interval:
-    """Return the middle 95 % of bootstrap estimates [B]."""
-    low, high = estimates.quantile(torch.tensor([0.025, 0.975], dtype=estimates.dtype)).tolist()
-    return low, high
+def json_text(found: Mapping[str, Any]) -> str:
+    """Return the text that `write_results` writes."""
+    return json.dumps(strict(found), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _policy(record: FlightRecord) -> dict[str, Any]:
@@ -253,6 +194,12 @@ def _policy(record: FlightRecord) -> dict[str, Any]:
     }
 
 
+def _title(missions: int, blocks: Tensor | None) -> str:
+    plural = "s" if missions != 1 else ""
+    ground = "" if blocks is None else f", {len(blocks.unique())} blocks of ground"
+    return f"{missions} mission{plural}{ground}, after the last move"
+
+
 def _digits(mean: float) -> int:
     return 4 if abs(mean) < 10 else 1
 
@@ -263,19 +210,23 @@ def _with_spread(mean: float, spread: float | None) -> str:
     return number if spread is None else f"{number} ± {spread:.{digits}f}"
 
 
-def _with_interval(mean: float, interval: Interval | None, sign: str = "") -> str:
-    digits = _digits(mean)
+def with_interval(
+    mean: float, interval: Interval | None, sign: str = "", digits: int | None = None
+) -> str:
+    """Return a mean and its interval as text; four digits, fewer for large numbers."""
+    digits = _digits(mean) if digits is None else digits
     number = f"{mean:{sign}.{digits}f}"
     if interval is None:
         return number
     return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return plain types as strict JSON has them, see `write_results`."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value

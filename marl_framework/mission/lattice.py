@@ -101,15 +101,20 @@ class Lattice:
         return torch.stack(actions, 1), torch.stack(masks, 1)
 
     def start_positions(self, keys: Tensor) -> Tensor:
-        """Return start positions [E, N, 3] at the highest altitude, on distinct cells.
+        """Return start positions [E, N, 3] at the highest altitude.
 
         Args:
-            keys: [E, X·Y] uniform draws; the N largest choose the cells of random starts.
+            keys: [E, X·Y] uniform draws in [0, 1). The N largest choose the distinct cells of
+                random starts; those of published starts may be shared.
         """
         if self._starts == "corners":
             planar = self._corners.expand(keys.shape[0], -1, -1)
         else:
-            cells = keys.topk(self._n_agents, dim=1).indices
+            if self._starts == "published":
+                cells = (keys[:, : self._n_agents].double() * keys.shape[1]).long()
+                cells[:, 0] = (self.shape[0] - 1) // 2 * self.shape[1]  # (25 m, 0) of 50 m
+            else:
+                cells = keys.topk(self._n_agents, dim=1).indices
             planar = torch.stack((cells // self.shape[1], cells % self.shape[1]), dim=-1)
         top = torch.full_like(planar[..., :1], self.shape[2] - 1)
         return torch.cat((planar, top), dim=-1)

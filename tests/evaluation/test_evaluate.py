@@ -68,7 +68,7 @@ def test_an_evaluation_leaves_all_it_promises(
     found = results(out)
     assert found["settings"]["checkpoint"] == str(run / "checkpoints" / "best.pt")
     assert found["settings"]["training_step"] == 10
-    assert found["settings"]["seed"] == 20001
+    assert found["settings"]["seed"] == 10001
     assert found["settings"]["configuration"]["experiment"] == config_to_dict(TRAINED)["experiment"]
     for name in ("learned", "random"):
         rows = found["policies"][name]["roi_entropy"]

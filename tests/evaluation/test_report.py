@@ -1,20 +1,18 @@
-"""Statistics against scipy, and files that any strict JSON reader takes."""
+"""Tables, and files that any strict JSON reader takes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from marl_framework.evaluation import report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.statistics import paired_difference, statistics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 from tests.small import small_config
@@ -29,59 +27,36 @@ def fly_twice(missions: int = 3) -> dict[str, FlightRecord]:
     }
 
 
-def test_statistics_equal_scipy() -> None:
-    values = torch.rand(40, generator=torch.Generator().manual_seed(0))
-    found = report.statistics(values)
-    sample = values.double().numpy()
-    assert found.mean == pytest.approx(np.mean(sample))
-    assert found.std == pytest.approx(np.std(sample, ddof=1))
-    assert found.standard_error == pytest.approx(stats.sem(sample))
-
-
-def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
-    generator = torch.Generator().manual_seed(1)
-    ours = torch.rand(30, generator=generator)
-    theirs = ours + 0.1 * torch.randn(30, generator=generator)  # paired far better than unpaired
-    found = report.paired_difference(ours, theirs)
-    t = stats.ttest_rel(ours.double().numpy(), theirs.double().numpy()).statistic
-    assert found.standard_error is not None
-    assert found.mean / found.standard_error == pytest.approx(t)
-    with pytest.raises(ValueError, match="cannot pair 30 and 2 missions"):
-        report.paired_difference(ours, theirs[:2])
-
-
 def test_one_mission_has_no_spread() -> None:
-    assert report.statistics(torch.tensor([0.3])) == report.Statistics(
-        pytest.approx(0.3), None, None, pytest.approx(0.3), None
-    )
-    difference = report.paired_difference(torch.tensor([0.3]), torch.tensor([0.1]))
-    assert difference == report.Difference(pytest.approx(0.2), None, None, None)
     text = report.table_text({"random": fly_twice(1)["ours"]})
     assert "1 mission, after" in text
     assert "nan" not in text
 
 
-def test_interquartile_means_and_intervals_equal_scipy() -> None:
-    values = torch.rand(43, generator=torch.Generator().manual_seed(4)).double() ** 3
-    sample = values.numpy()
-    found = report.statistics(values)
-    assert found.iqm == pytest.approx(stats.trim_mean(sample, 0.25))
-
-    def bootstrap(statistic: Callable[..., Any]) -> tuple[float, float]:
-        done = stats.bootstrap(
-            (sample,),
-            statistic,
-            n_resamples=4000,
-            method="percentile",
-            rng=np.random.default_rng(1),
-        )
-        return done.confidence_interval
-
-    of_iqm = bootstrap(lambda x, axis: stats.trim_mean(x, 0.25, axis=axis))
-    assert found.iqm_interval == pytest.approx(of_iqm, abs=0.006)
-    difference = report.paired_difference(values, torch.zeros_like(values))
-    assert difference.interval == pytest.approx(bootstrap(np.mean), abs=0.006)
-    assert report.statistics(values) == found  # resampling repeats
+def test_missions_over_a_map_are_counted_in_blocks(tmp_path: Path) -> None:
+    np.save(tmp_path / "map.npy", np.random.default_rng(0).random((200, 90)))
+    raster = {"path": str(tmp_path / "map.npy"), "resolution": 1.5}
+    config = small_config(
+        max_altitude=10.0, sensor={"simulation": {"kinds": ("raster", "band"), "raster": raster}}
+    )
+    env = MissionEnvironment(config, 4, "cpu", "test")
+    planner = RandomPlanner(env.lattice)
+    record = evaluate(env, planner, 10, 1)  # in batches of 4, 4 and 2
+    assert record.window_origins is not None
+    assert record.window_origins.shape == (10, 2)
+    blocks = report.mission_blocks(record)
+    assert blocks is not None
+    elsewhere = record.window_origins.isnan().any(1)
+    assert 0 < elsewhere.sum() < 10
+    assert len(blocks[elsewhere].unique()) == elsewhere.sum()
+    assert len(blocks[~elsewhere].unique()) < (~elsewhere).sum()
+    found = report.results({"random": record, "again": record}, {}, {})
+    assert found["blocks"] == blocks.tolist()
+    values = record.metrics["f1"][:, -1]
+    assert found["summary"]["random"]["f1"] == vars(statistics(values, blocks))
+    assert f"10 missions, {len(blocks.unique())} blocks of ground" in report.table_text(
+        {"random": record}
+    )
 
 
 def test_others_are_set_against_the_best_classical_planner() -> None:
@@ -99,8 +74,8 @@ def test_the_table_shows_means_deviations_and_paired_differences() -> None:
     lines = text.splitlines()
     at = next(k for k, line in enumerate(lines) if "ROI entropy [bit]" in line)
     ours, theirs = (record.metrics["roi_entropy"][:, -1].double() for record in records.values())
-    found = report.statistics(theirs)
-    difference = report.paired_difference(theirs, ours)
+    found = statistics(theirs)
+    difference = paired_difference(theirs, ours)
     assert found.iqm_interval is not None
     assert difference.interval is not None
     assert lines[at + 1].split() == [

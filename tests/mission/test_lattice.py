@@ -148,3 +148,19 @@ def test_corner_starts_are_distinct_for_any_team(agents):
     )
     cells = lattice.cells(lattice.start_positions(torch.rand(1, 121)))
     assert len(set(cells[0].tolist())) == agents
+
+
+def test_published_starts_are_those_of_the_published_code():
+    config = small_config(dims=(50.0, 50.0), agents=4, missions={"start": "published"})
+    lattice = Lattice(config, "cpu")
+    starts = lattice.start_positions(
+        torch.rand(4000, 121, generator=torch.Generator().manual_seed(1))
+    )
+    assert lattice.metres(starts[:, 0]).unique(dim=0).tolist() == [[25.0, 0.0, 15.0]]
+    assert (starts[..., 2] == lattice.shape[2] - 1).all()
+    cells = lattice.cells(starts[:, 1:])
+    counts = cells.flatten().bincount(minlength=121)
+    assert counts.min() > 60  # 12,000 draws of 121 cells, all alike
+    assert counts.max() < 140
+    shared = (cells[:, 0] == cells[:, 1]).float().mean()
+    assert 0.003 < shared < 0.015  # 1 / 121

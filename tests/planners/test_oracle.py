@@ -27,7 +27,7 @@ def test_a_planner_that_sees_the_truth_is_better_here_than_those_that_do_not() -
         CoveragePlanner(config, env.lattice),
         RandomPlanner(env.lattice),
     ]
-    flown = {planner.name: evaluate(env, planner, 20, 20001).metrics for planner in planners}
+    flown = {planner.name: evaluate(env, planner, 20, 10001).metrics for planner in planners}
     for name in ("information_gain", "coverage", "random"):
         gap = flown[name]["roi_entropy"][:, -1] - flown["oracle"]["roi_entropy"][:, -1]
         assert gap.mean() > 0.05, name
@@ -54,7 +54,7 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     search = blind._search
     # As on a GPU, where the host does not know how many moves are left.
     blind._search = lambda *rest: search(*rest[:-1], env.episode_length)  # type: ignore[method-assign]
-    flown = [evaluate(env, each, 3, 20001).positions for each in (planner, blind)]
+    flown = [evaluate(env, each, 3, 10001).positions for each in (planner, blind)]
     assert torch.equal(*flown)
     depth = env.episode_length
     assert searched.count(planner) == 2 * sum(range(1, depth + 1))

@@ -96,16 +96,17 @@ class Terrain:
         """Return what a kind drew."""
         return draws.numbers[self._slots[kind]]
 
-    def window_origins(self, draws: TerrainDraws) -> Tensor:
-        """Return the lower left corners of raster windows on the split's part [m], [E, 2].
+    def window_origins(self, draws: TerrainDraws) -> Tensor | None:
+        """Return the lower left corners of raster windows on the split's part [m].
 
-        Raises:
-            ValueError: there is no raster among the kinds.
+        They are [E, 2] float64, NaN where a mission is of another kind; None without a raster.
         """
         raster = self._parts.get("raster")
         if not isinstance(raster, RasterTerrain):
-            raise ValueError("only windows of a raster have an origin")
-        return raster.origins(self.numbers(draws, "raster"))
+            return None
+        chosen = draws.kind == self.kinds.index("raster")
+        origins = raster.origins(self.numbers(draws, "raster"))
+        return torch.where(chosen[:, None], origins, torch.nan)
 
     def build(self, draws: TerrainDraws) -> Tensor:
         """Return the ground truths [E, R, C] bool, True = region of interest.

@@ -1,0 +1,203 @@
+"""Tables of README and docs/ in Markdown, each from a benchmark's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from marl_framework.evaluation.worlds import WORLDS
+
+Found = Mapping[str, Any]
+
+_AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # of a GPU's kernels
+_WRAPPERS = {
+    "core": "core, by hand",
+    "torchrl": "TorchRL",
+    "benchmarl": "BenchMARL",
+    "gymnasium": "Gymnasium",
+    "pettingzoo": "PettingZoo",
+}
+
+
+def fenced(text: str) -> str:
+    """Return the text that a benchmark prints as a block."""
+    return f"```\n{text.strip(chr(10))}\n```"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    lines.insert(1, "|" + "---|" * len(header))
+    return "\n".join(lines).replace("|  |", "| |")
+
+
+def _whole(number: float | None) -> str:
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def rollout(found: Found) -> str:
+    """Return joint steps a second by missions at once, compiled and plain."""
+    speeds = {(row["num_envs"], row["compiled"]): row["joint_steps_per_s"] for row in found["rows"]}
+    return markdown(
+        ("missions at once", "joint steps/s", "plain PyTorch operators"),
+        (
+            (str(n), _whole(speeds[n, True]), _whole(speeds.get((n, False))))
+            for n in dict.fromkeys(n for n, _ in speeds)
+        ),
+    )
+
+
+def training(*found: Found) -> str:
+    """Return the speed of trainings by precision."""
+    return markdown(
+        ("precision", "transitions/s", "the networks alone", "share of the networks' limit"),
+        (
+            (
+                each["precision"],
+                _whole(each["agent_transitions_per_s"]),
+                _whole(each["networks"]["agent_transitions_per_s"]),
+                f"{each['share_of_network_limit']:.0%}",
+            )
+            for each in found
+        ),
+    )
+
+
+def scaling(found: Found) -> str:
+    """Return the exponent of each axis."""
+    rows = []
+    for axis in found["axes"]:
+        sizes = [row["size"] for row in axis["rows"]]
+        label = axis["label"].removesuffix(" of a mission")
+        rows.append((f"{label} ({min(sizes):,} to {max(sizes):,})", f"{axis['exponent']:.2f}"))
+    return markdown(("cost of a joint step of all missions against", "exponent"), rows)
+
+
+def wrappers(found: Found) -> str:
+    """Return joint steps a second through each interface."""
+    speeds = {(row["wrapper"], row["num_envs"]): row for row in found["rows"]}
+
+    def speed(name: str, missions: int) -> str:
+        row = speeds.get((name, missions))
+        return _whole(None if row is None else row["joint_steps_per_second"])
+
+    return markdown(
+        (
+            "`python -m benchmarks.speed.wrappers --config params.yaml`, two cores of an AMD EPYC",
+            "1 mission: joint steps/s",
+            "64 missions: joint steps/s",
+        ),
+        ((shown, speed(name, 1), speed(name, 64)) for name, shown in _WRAPPERS.items()),
+    )
+
+
+def kernel_budget(found: Found) -> str:
+    """Return kernels and bytes of a joint step and of a training step, Triton and plain."""
+    paths = {path["path"]: path for path in found["paths"]}
+    ours, plain = paths["kernels"], paths["plain"]
+
+    def stages(path: Found, *names: str) -> str:
+        return _whole(sum(path["stages"][name]["kernels"] for name in names))
+
+    def both(label: str, *names: str) -> tuple[str, ...]:
+        return label, stages(ours, *names), stages(plain, *names), ""
+
+    def gigabytes(path: Found, *names: str) -> str:
+        return ", ".join(f"{path['peak_bytes'][name] / 1e9:.1f}" for name in names) + " GB"
+
+    def bytes_of_step(path: Found) -> str:
+        number = path["joint_step"]["megabytes"]
+        return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
+
+    return markdown(
+        ("", "Triton kernels", "plain operators", "aim"),
+        (
+            (
+                "kernels of a joint step, all missions at once",
+                *(_whole(path["joint_step"]["kernels"]) for path in (ours, plain)),
+                _AIMS["kernels"],
+            ),
+            both("… to draw and fuse", "draw", "fuse"),
+            both("… observations and critic maps", "observe", "critic maps"),
+            both("… actions and their masks", "choose"),
+            (
+                "megabytes of a joint step, for one mission",
+                *(bytes_of_step(path) for path in (ours, plain)),
+                _AIMS["megabytes"],
+            ),
+            (
+                "kernels of a training step",
+                *(_whole(path["training_step"]["kernels"]) for path in (ours, plain)),
+                _AIMS["training"],
+            ),
+            (
+                "most bytes of tensors at once: flying",
+                *(gigabytes(path, "rollout") for path in (ours, plain)),
+                "",
+            ),
+            (
+                "… learning, validating",
+                *(gigabytes(path, "update", "validation") for path in (ours, plain)),
+                "",
+            ),
+            (
+                "the doctor's estimate",
+                *(f"{path['estimated_peak_bytes'] / 1e9:.1f} GB" for path in (ours, plain)),
+                "",
+            ),
+        ),
+    )
+
+
+# The standard suite -----------------------------------------------------------------------
+
+
+def suite(found: Found, *names: str) -> str:
+    """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
+    columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
+    rows = []
+    for name in names or found["worlds"]:
+        for number, (policy, row) in enumerate(found["worlds"][name]["summary"].items()):
+            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(row[metric])]
+            rows.append(("" if number else f"`{name}`", policy.replace("_", " "), *cells))
+    return markdown(columns, rows)
+
+
+def suite_teams(found: Found) -> str:
+    """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
+    names = {world.name for world in WORLDS}
+    rows = []
+    for uavs in (2, 4, 8):
+        cells = [f"{uavs}_uavs_radio_{radio}" for radio in ("0", "25", "inf")]
+        worlds = [found["worlds"][cell if cell in names else "split"] for cell in cells]
+        for policy in worlds[0]["summary"]:
+            means = [
+                f"{w['summary'][policy]['roi_entropy']['mean']:.3f} / "
+                f"{w['summary'][policy]['f1']['mean']:.3f}"
+                for w in worlds
+            ]
+            rows.append((f"{uavs} UAVs, {policy.replace('_', ' ')}", *means))
+    return markdown(("", "no radio", "25 m", "unlimited"), rows)
+
+
+def _suite_cells(row: Found) -> tuple[str, str]:
+    """Return a mean with its interval, and the difference in bold where it is decided."""
+    mean = f"{row['mean']:.3f}{_interval(row['interval'], '')}"
+    difference = row["difference"]
+    if difference is None:
+        return mean, "–"
+    shown = _signed(difference["mean"]) + _interval(difference["interval"], "+")
+    if difference["verdict"] == "undecided":
+        return mean, shown
+    return mean, f"**{shown}** {difference['verdict']}"
+
+
+def _interval(ends: Sequence[float] | None, sign: str) -> str:
+    if ends is None:
+        return ""
+    low, high = (_signed(end) if sign else f"{end:.3f}" for end in ends)
+    return f" [{low}, {high}]"
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.3f}".replace("-", "−")

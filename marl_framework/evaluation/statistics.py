@@ -1,0 +1,200 @@
+"""Statistics over missions and training seeds, with 95 % bootstrap intervals.
+
+Missions over windows of one measured map are not independent where windows overlap: they are
+resampled in blocks (`window_blocks`), and the training seeds of a team together with the missions.
+All intervals come from the same draws, so that policies and metrics are paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_RESAMPLES = 4000
+_TRIMMED = 0.25  # share of missions that the interquartile mean drops at either end
+_NORMAL = 1.960
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # for 1 to 9 degrees
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a sample of missions; None for the spread of a single mission."""
+
+    mean: float
+    std: float | None
+    """Sample standard deviation (divisor n - 1)."""
+    standard_error: float | None
+    """Standard error of the mean, std / sqrt(n) without blocks."""
+    iqm: float
+    """Interquartile mean: mean of the middle half of the missions."""
+    iqm_interval: Interval | None
+    """95 % bootstrap confidence interval of the interquartile mean (Agarwal et al. 2021)."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired difference of two policies; None for the spread of a single mission."""
+
+    mean: float
+    std: float | None
+    standard_error: float | None
+    interval: Interval | None
+    """95 % bootstrap confidence interval of the mean."""
+
+
+def statistics(values: Tensor, blocks: Tensor | None = None) -> Statistics:
+    """Return the statistics of `values` [E]; for `blocks` see `interval`."""
+    sample = values.detach().double().cpu()
+    iqm = _trimmed_mean(sample, torch.ones_like(sample)[None])
+    counts = _resampled_missions(blocks, len(sample))
+    found = None
+    if counts is not None:
+        deviations = (_trimmed_mean(sample, counts) - iqm) * _block_stretch(blocks)
+        found = _middle(iqm + deviations)
+    return Statistics(*_moments(sample, blocks), iqm=iqm.item(), iqm_interval=found)
+
+
+def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> Difference:
+    """Return the statistics of `ours - theirs`, paired by mission; both are [E].
+
+    Raises:
+        ValueError: their lengths differ.
+    """
+    if ours.shape != theirs.shape:
+        raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")
+    sample = (ours.detach().double() - theirs.detach().double()).cpu()
+    return Difference(*_moments(sample, blocks), interval=interval(sample[None], blocks))
+
+
+def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
+    """Return the 95 % bootstrap interval of the mean over training seeds and missions.
+
+    Each resample draws seeds, and missions that are the same for all of them. Few seeds or blocks
+    vary less than what they are drawn from, so their deviations are stretched by the factor by
+    which Student's interval is wider than the bootstrap's.
+
+    Args:
+        values: [S, E], E missions flown by the teams of S training seeds; S = 1 for a planner. For
+            a paired difference, those of the reference [E] subtracted.
+        blocks: [E] int64, missions of one number are resampled together; None: each by itself.
+
+    Returns:
+        None where there is a single mission or block.
+    """
+    sample = values.detach().double().cpu()
+    seeds, missions = sample.shape
+    counts = _resampled_missions(blocks, missions)
+    if counts is None:
+        return None
+    of_seeds = sample.mean(1, keepdim=True)
+    resampled = (sample @ counts.mT) / counts.sum(1)  # [S, B]
+    deviations = (resampled - of_seeds) * _block_stretch(blocks)
+    if seeds == 1:
+        return _middle((of_seeds + deviations)[0])
+    centre = of_seeds.mean()
+    means = centre + (of_seeds - centre) * _stretch(seeds) + deviations
+    return _middle((means * _resampled(seeds, generator_seed=1).mT).sum(0) / seeds)
+
+
+def seeds_interval(means: Sequence[float]) -> Interval | None:
+    """Return Student's 95 % interval of the mean over training seeds; None for a single seed."""
+    if len(means) < 2:
+        return None
+    sample = torch.tensor(means, dtype=torch.float64)
+    mean, half = sample.mean().item(), _student(len(means) - 1) * sample.std().item()
+    half /= math.sqrt(len(means))
+    return mean - half, mean + half
+
+
+def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
+    """Return the blocks of missions over windows of one map, [E] int64.
+
+    A block is a tile of the map as large as a window: windows overlap where their lower left
+    corners lie in one tile. Those of neighbouring tiles may still overlap in part.
+
+    Args:
+        origins: lower left corners [m], [E, 2]; NaN where a mission has other ground, which is a
+            block of its own.
+        extent: sides of a window (x, y) [m].
+    """
+    tiles = (origins.double().cpu() / torch.tensor(extent, dtype=torch.float64)).floor()
+    elsewhere = tiles.isnan().any(1)
+    own = -1.0 - torch.arange(len(tiles), dtype=torch.float64)
+    tiles = torch.where(elsewhere[:, None], own[:, None], tiles)
+    return tiles.unique(dim=0, return_inverse=True)[1]
+
+
+def _numbered(blocks: Tensor | None, missions: int) -> Tensor:
+    """Return blocks numbered from 0 without gaps, [E]; each mission is one without `blocks`."""
+    if blocks is None:
+        return torch.arange(missions)
+    return blocks.cpu().unique(return_inverse=True)[1]
+
+
+def _resampled(items: int, generator_seed: int) -> Tensor:
+    """Return how often each item is drawn in each resample, [B, items] float64."""
+    generator = torch.Generator().manual_seed(generator_seed)
+    drawn = torch.randint(items, (_RESAMPLES, items), generator=generator)
+    counts = torch.zeros(_RESAMPLES, items, dtype=torch.float64)
+    return counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+
+
+def _resampled_missions(blocks: Tensor | None, missions: int) -> Tensor | None:
+    """Return how often each mission is drawn with its block, [B, E]; None for a single block."""
+    numbers = _numbered(blocks, missions)
+    total = int(numbers.max()) + 1
+    return None if total < 2 else _resampled(total, generator_seed=0)[:, numbers]
+
+
+def _stretch(items: int) -> float:
+    """Return how much wider Student's interval of a mean is than the bootstrap's."""
+    return math.sqrt(items / (items - 1)) * _student(items - 1) / _NORMAL
+
+
+def _student(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's distribution, to three digits."""
+    if degrees <= len(_T):
+        return _T[degrees - 1]
+    return _NORMAL + 2.37 / degrees + 2.8 / degrees**2
+
+
+def _block_stretch(blocks: Tensor | None) -> float:
+    return 1.0 if blocks is None else _stretch(len(blocks.unique()))
+
+
+def _moments(
+    sample: Tensor, blocks: Tensor | None = None
+) -> tuple[float, float | None, float | None]:
+    """Return mean, standard deviation and standard error, the last from sums over blocks."""
+    mean, n = sample.mean(), len(sample)
+    if n < 2:
+        return mean.item(), None, None
+    numbers = _numbered(blocks, n)
+    groups = int(numbers.max()) + 1
+    sums = torch.zeros(groups, dtype=sample.dtype).index_add(0, numbers, sample - mean)
+    error = None
+    if groups > 1:
+        error = math.sqrt(groups / (groups - 1)) * sums.norm().item() / n
+    return mean.item(), sample.std().item(), error
+
+
+def _trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
+    """Return the interquartile mean of each resample of `sample` [E], from `counts` [B, E]."""
+    order = sample.argsort()
+    below = counts[:, order].cumsum(1)
+    cut = (_TRIMMED * below[:, -1:]).floor()
+    last = below[:, -1:] - cut
+    kept = below.minimum(last).maximum(cut).diff(dim=1, prepend=cut)
+    return (kept * sample[order]).sum(1) / (last - cut).squeeze(1)
+
+
+def _middle(estimates: Tensor) -> Interval:
+    """Return the middle 95 % of bootstrap estimates [B]."""
+    low, high = estimates.quantile(torch.tensor([0.025, 0.975], dtype=estimates.dtype)).tolist()
+    return low, high

@@ -1,0 +1,349 @@
+"""The standard suite: planners and trained teams in fixed worlds, see `worlds` and docs/suite.md.
+
+Each flight of a planner through a world is written as soon as it is done; a suite that was
+interrupted, or gets another team or policy, flies what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.evaluation import comparison, report
+from marl_framework.evaluation.flight import evaluate
+from marl_framework.evaluation.statistics import interval
+from marl_framework.evaluation.worlds import BASE, SEED, VERSION, World, left_out
+from marl_framework.planners.registry import LEARNED
+from marl_framework.planners.team import Checkpoint, mission_config
+from marl_framework.runs.files import atomic_file
+from marl_framework.runs.folder import describe_environment
+
+POLICIES = (LEARNED, *report.CLASSICAL)
+"""Flown where the command line names none."""
+METRICS = {"roi_entropy": -1, "f1": 1}
+"""Metrics of the table and the sign of a better value."""
+
+_DIGITS = 6  # of a mission's value in the files
+_LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
+
+
+@dataclass(frozen=True)
+class Flyer:
+    """What flies a world once: a planner, or the team of one training seed."""
+
+    policy: str
+    key: str
+    """Name in the files, with the content of a team's checkpoint."""
+    checkpoint: Checkpoint | None = None
+
+    def config(self, world: World, device: str | None) -> Config:
+        """Return the configuration of its missions."""
+        overrides = [*world.overrides, *([f"compute.device={device}"] if device else [])]
+        return mission_config(BASE, overrides, self.checkpoint)
+
+
+def flyers(policies: Sequence[str], teams: Sequence[Checkpoint]) -> list[Flyer]:
+    """Return what flies: each planner once, each team once.
+
+    Raises:
+        ConfigError: there is no team to fly, or the teams are not training seeds of one.
+    """
+    found = []
+    for policy in policies:
+        if policy != LEARNED:
+            found.append(Flyer(policy, policy))
+            continue
+        if not teams:
+            raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
+        check_one_team(teams)
+        found += [Flyer(LEARNED, f"{LEARNED} {digest(team)}", team) for team in teams]
+    return found
+
+
+def digest(team: Checkpoint) -> str:
+    """Return the SHA-256 of a checkpoint file, shortened."""
+    return hashlib.sha256(team.path.read_bytes()).hexdigest()[:16]
+
+
+def check_one_team(teams: Sequence[Checkpoint]) -> None:
+    """Refuse checkpoints that are not trainings of one configuration from different seeds.
+
+    Raises:
+        ConfigError: names two that do not fit.
+    """
+
+    def schedule(team: Checkpoint) -> tuple[Any, Any]:
+        tree = config_to_dict(mission_config(None, [], team))
+        seed = tree["environment"].pop("seed")
+        tree["experiment"].pop("title")
+        return seed, {k: v for k, v in tree.items() if k not in ("compute", "logging")}
+
+    found = [schedule(team) for team in teams]
+    for team, (seed, tree) in zip(teams[1:], found[1:], strict=True):
+        if tree != found[0][1]:
+            raise ConfigError(
+                f"--checkpoint: {team.path} and {teams[0].path} were trained differently; give "
+                "runs of one params file that differ in environment.seed alone"
+            )
+        if [other for other, _ in found].count(seed) > 1:
+            raise ConfigError(f"--checkpoint: two runs have environment.seed {seed}; name one")
+
+
+# Flights ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Worlds, and what flies them."""
+
+    worlds: Sequence[World]
+    flyers: Sequence[Flyer]
+    missions: int
+    device: torch.device
+    device_name: str | None
+    """As the command line names it."""
+    folder: Path
+
+    def check(self) -> None:
+        """Make every flyer and every world once, so that bad input fails before any flight.
+
+        Raises:
+            ConfigError: one cannot be made, or the folder has flights of other worlds.
+        """
+        for flyer in self.flyers:
+            self._prepared(self.worlds[0], flyer)
+        for world in self.worlds:
+            self._prepared(world, self.flyers[0])
+            self._flown(world)
+
+    def fly(self) -> dict[str, dict[str, Any]]:
+        """Fly what is missing and return all flights of the chosen worlds, by world."""
+        found = {}
+        for world in self.worlds:
+            content = self._flown(world)
+            for flyer in self.flyers:
+                if flyer.key in content["flights"]:
+                    continue
+                start = time.perf_counter()
+                content = {**content, **self._fly(world, flyer, content["flights"])}
+                _write(self._file(world), content)
+                seconds = time.perf_counter() - start
+                print(f"{world.name}: {flyer.key} in {seconds:.0f} s", flush=True)
+            found[world.name] = content
+        return found
+
+    def _fly(self, world: World, flyer: Flyer, flights: Mapping[str, Any]) -> dict[str, Any]:
+        flight = self._prepared(world, flyer)
+        (planner,) = flight.planners.values()
+        record = evaluate(flight.environment, planner, self.missions, SEED, keep_maps=0)
+        blocks = report.mission_blocks(record)
+        finals = {
+            name: [round(value, _DIGITS) for value in record.metrics[name][:, -1].tolist()]
+            for name in METRICS
+        }
+        return {
+            "blocks": None if blocks is None else blocks.tolist(),
+            "flights": {**flights, flyer.key: finals},
+        }
+
+    def _prepared(self, world: World, flyer: Flyer) -> comparison.Comparison:
+        config = flyer.config(world, self.device_name)
+        return comparison.prepare(
+            config, self.device, [flyer.policy], self.missions, SEED, flyer.checkpoint
+        )
+
+    def _file(self, world: World) -> Path:
+        return self.folder / "worlds" / f"{world.name}.json"
+
+    def _flown(self, world: World) -> dict[str, Any]:
+        """Return what the folder has of a world, or a start without flights."""
+        asked = {"suite": VERSION, "missions": self.missions, "world": world.definition()}
+        asked = json.loads(json.dumps(report.strict(asked)))
+        file = self._file(world)
+        if not file.is_file():
+            return {**asked, "blocks": None, "flights": {}}
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            same = all(found[key] == asked[key] for key in asked) and "flights" in found
+        except (ValueError, KeyError, TypeError):
+            same = False
+        if not same:
+            raise ConfigError(
+                f"--out {self.folder}: {file.relative_to(self.folder)} has flights of other "
+                "missions; name a new folder"
+            )
+        return found
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with atomic_file(file) as stream:
+        stream.write(report.json_text(content).encode())
+
+
+# Results ----------------------------------------------------------------------------------
+
+
+def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all that `suite.json` holds, in plain types.
+
+    `worlds.<name>` has the world's `definition`, `blocks` (missions over the same ground),
+    `finals.<policy>.<metric>` (training seeds × missions, after the last move) and
+    `summary.<policy>.<metric>`, see `summary`.
+    """
+    worlds = {}
+    for name, content in flown.items():
+        finals = {
+            policy: {m: [content["flights"][f.key][m] for f in group] for m in METRICS}
+            for policy, group in _by_policy(suite.flyers)
+        }
+        blocks = content["blocks"]
+        worlds[name] = {
+            "definition": content["world"],
+            "blocks": blocks,
+            "summary": summary(finals, None if blocks is None else torch.tensor(blocks)),
+            "finals": finals,
+        }
+    return {
+        "schema": 1,
+        "suite": "standard",
+        "version": VERSION,
+        "missions": suite.missions,
+        "seed": SEED,
+        "teams": [_team(f.checkpoint) for f in suite.flyers if f.checkpoint is not None],
+        "left_out": left_out(flown),
+        "machine": {
+            **describe_environment(suite.device),
+            "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        },
+        "worlds": worlds,
+    }
+
+
+def _by_policy(flying: Sequence[Flyer]) -> Iterator[tuple[str, list[Flyer]]]:
+    for policy in dict.fromkeys(flyer.policy for flyer in flying):
+        yield policy, [flyer for flyer in flying if flyer.policy == policy]
+
+
+def _team(team: Checkpoint) -> dict[str, Any]:
+    config = mission_config(None, [], team)
+    return {
+        "checkpoint": str(team.path),
+        "sha256": digest(team),
+        "title": config.experiment.title,
+        "seed": config.environment.seed,
+        "training_step": team.payload.get("training_step"),
+    }
+
+
+def summary(
+    finals: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], blocks: Tensor | None
+) -> dict[str, dict[str, Any]]:
+    """Return the statistics of every policy and metric in a world.
+
+    Args:
+        finals: by policy and metric, training seeds × missions.
+        blocks: missions over the same ground, see `statistics.interval`.
+
+    Returns:
+        By policy and metric: `mean`, `std` over missions (root mean square over seeds), `interval`
+        (95 %, over seeds and missions), `seeds` (mean of each), and `difference` to the best
+        classical planner in that metric: `reference`, `mean`, `interval`, `verdict`. None where
+        there is none.
+    """
+    found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
+    for metric, sign in METRICS.items():
+        values = {
+            policy: torch.tensor(each[metric], dtype=torch.float64)
+            for policy, each in finals.items()
+        }
+        means = {p: sign * values[p].mean().item() for p in report.CLASSICAL if p in values}
+        best = max(means, key=means.__getitem__) if means else None
+        for policy, sample in values.items():
+            several = sample.shape[1] > 1
+            found[policy][metric] = {
+                "mean": sample.mean().item(),
+                "std": sample.var(1).mean().sqrt().item() if several else None,
+                "interval": interval(sample, blocks),
+                "seeds": sample.mean(1).tolist(),
+                "difference": None
+                if best is None or policy == best
+                else _difference(sample - values[best], best, sign, blocks),
+            }
+    return found
+
+
+def _difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
+    ends = interval(sample, blocks)
+    verdict = "undecided"
+    if ends is not None and (ends[0] > 0 or ends[1] < 0):
+        verdict = "better" if sign * ends[0] > 0 else "worse"
+    return {
+        "reference": reference,
+        "mean": sample.mean().item(),
+        "interval": ends,
+        "verdict": verdict,
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the table of `results` as text, a row for each world and policy."""
+    drawn = Table(box=SIMPLE_HEAD, title=f"Standard suite {found['version']}, {_size(found)}")
+    for header in ("world", "policy"):
+        drawn.add_column(header, no_wrap=True)
+    for label in _LABELS.values():
+        for header in (f"{label} [95 %]", "− best classical [95 %]", ""):
+            drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
+    for name, world in found["worlds"].items():
+        for number, (policy, row) in enumerate(world["summary"].items()):
+            cells = [cell for metric in METRICS for cell in _cells(row[metric])]
+            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
+        drawn.add_section()
+    lines = [report.as_text(drawn), *_verdicts(found["worlds"])]
+    if found["left_out"]:
+        lines.append(f"left out: {', '.join(found['left_out'])}")
+    return "\n".join(lines) + "\n"
+
+
+def _size(found: Mapping[str, Any]) -> str:
+    teams = len(found["teams"])
+    flown = f", {teams} training seed{'s' if teams > 1 else ''}" if teams else ""
+    return f"{found['missions']} missions a world{flown}"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    mean = report.with_interval(row["mean"], row["interval"], digits=3)
+    difference = row["difference"]
+    if difference is None:
+        return mean, "–", ""
+    shown = report.with_interval(difference["mean"], difference["interval"], "+", digits=3)
+    return mean, shown, difference["verdict"]
+
+
+def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
+    """Return how often each policy other than the classical ones wins and loses."""
+    lines = []
+    names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
+    for name in names:
+        for metric, label in _LABELS.items():
+            rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
+            verdicts = [row["verdict"] for row in rows if row is not None]
+            counts = [f"{verdicts.count(v)} {v}" for v in ("better", "worse", "undecided")]
+            lines.append(f"{name}, {label}: {', '.join(counts)}")
+    return lines

@@ -1,0 +1,97 @@
+"""Every figure of README and docs/ has a source, and the source has that value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import figures_of_pages
+from benchmarks.figures_of_pages import Known, figures, is_shown, origins, value
+
+PAGE = """Trains 123 transitions/s, or `7 ms` in code, [a link](x/9_MB).
+
+```
+5 %
+```
+
+It reaches 0.221 ± 0.050 and 0.22 / 0.85 on 103 × 103 cells; seed 20001, 50 missions.
+
+<!-- table: rollout -->
+
+| 1 | 576 MB |
+
+<!-- end -->
+−0.060 bit less, and 16-bit numbers.
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = [{"n": 1, "own": True, "bytes": 1.5e6}, {"n": 2, "own": False, "bytes": 3e6}]
+    content = {"speed": 122.7, "rows": rows, "deep": {"spread": 0.0496, "mean": 0.2213}}
+    (tmp_path / "a.json").write_text(json.dumps(content), encoding="utf-8")
+    return tmp_path
+
+
+def test_all_figures_of_the_pages_have_a_source_or_a_reason() -> None:
+    found = figures_of_pages.all_figures()
+    assert len({figure.page for figure in found}) > 5
+    named, problems = origins(found, figures_of_pages.read_list())
+    assert problems == []
+    assert len(named) == len(found)
+
+
+def test_figures_are_numbers_with_a_unit_or_a_spread_outside_of_code() -> None:
+    found = [(figure.line, figure.text, figure.table) for figure in figures("p", PAGE)]
+    assert found == [
+        (1, "123 transitions/s", None),
+        (7, "0.221 ± 0.050", None),
+        (7, "0.22 / 0.85", None),
+        (11, "576 MB", "rollout"),
+        (14, "−0.060 bit", None),
+    ]
+
+
+def test_a_source_must_have_the_value(folder: Path) -> None:
+    speed, spread, *_ = figures("p", PAGE)
+    assert is_shown(speed, ["a speed"], folder)
+    assert not is_shown(speed, ["a rows[n=1].bytes"], folder)
+    assert is_shown(spread, ["a deep.mean", "a deep.spread"], folder)
+    assert not is_shown(spread, ["a deep.mean"], folder)
+    megabytes, share = figures("p", "3 MB or 50 %")
+    assert is_shown(megabytes, ["a rows[n=2,own=false].bytes"], folder)
+    assert is_shown(megabytes, ["a rows[1].bytes"], folder)
+    assert is_shown(share, ["a rows[0].bytes / a rows[1].bytes"], folder)
+    for wrong in ("b speed", "a fast", "a rows[n=3].bytes", "a rows[7].bytes"):
+        with pytest.raises(ValueError, match="no such file or key"):
+            value(wrong, folder)
+
+
+def test_what_has_neither_source_nor_reason_is_a_problem(folder: Path) -> None:
+    found = list(figures("p", PAGE))
+    sources = {("p", "123 transitions/s"): ["a rows[0].n"], ("p", "0.22 / 0.85"): ["a speed"] * 2}
+    reasons = {("any page", "−0.060 bit"): "because", ("p", "9 m"): "gone"}
+    named, problems = origins(found, Known(sources, reasons), folder)
+    assert problems == [
+        "p:1: 123 transitions/s: its JSON has [1.0]",
+        "p:7: 0.221 ± 0.050: neither a source nor a reason in figures_of_pages.yaml",
+        "p:7: 0.22 / 0.85: its JSON has [122.7, 122.7]",
+        "figures_of_pages.yaml: p has no 9 m",
+    ]
+    assert [where for _, where in named] == [
+        "a rows[0].n",
+        "a speed and a speed",
+        "rollout--amd-epyc-2-cores: table rollout",
+        "no JSON: because",
+    ]
+
+
+def test_the_program_says_where_each_figure_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert figures_of_pages.main([]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "159 transitions/s: training-float32--amd-epyc-2-cores agent_transitions_per_s" in printed
+    )
+    assert printed.splitlines()[-1].endswith(", 0 not")

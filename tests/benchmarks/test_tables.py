@@ -1,0 +1,90 @@
+"""Tables of README and docs/ are those of the benchmarks' JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.helpers.command_line import RESULTS
+from marl_framework.config.errors import ConfigError
+from marl_framework.evaluation import suite, worlds
+
+TRAINING = "training-float32--amd-epyc-2-cores.json"
+
+
+@pytest.mark.parametrize("page", tables.page_files(), ids=lambda page: page.name)
+def test_a_page_has_the_tables_of_its_json(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert tables.written(text) == text, "run `make tables`"
+    assert len(tables.MARKED.findall(text)) == text.count("<!-- table:")
+
+
+def test_another_result_gives_another_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n\n<!-- table: training -->\nold\n<!-- end -->\n\nb\n", encoding="utf-8")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "page_files", lambda: [page])
+    assert tables.main(["--check"]) == 1
+    assert "old" in page.read_text(encoding="utf-8")
+    assert tables.main([]) == 0
+    assert tables.main(["--check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "page.md: differs from its JSON",
+        "page.md: written",
+    ]
+    shutil.copytree(RESULTS, tmp_path / "results")
+    file = tmp_path / "results" / TRAINING
+    found = json.loads(file.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    assert f"| float32 | {found['agent_transitions_per_s']:.0f} |" in text
+    assert text.startswith("a\n\n<!-- table: training -->\n\n| precision |")
+    assert text.endswith("% |\n\n<!-- end -->\n\nb\n")
+    found["agent_transitions_per_s"] = 1234.5
+    file.write_text(json.dumps(found), encoding="utf-8")
+    assert "| float32 | 1,234 |" in tables.written(text, tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [("tides", "choose from ablation"), ("training", TRAINING), ("rollout", "lacks 'rows'")],
+)
+def test_a_table_that_cannot_be_made_is_named(marker: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "rollout--amd-epyc-2-cores.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        tables.table(marker, tmp_path)
+
+
+def small_suite() -> dict[str, Any]:
+    """Return results in which the team wins in entropy and loses in F1, everywhere."""
+    finals = {
+        "learned": {"roi_entropy": [[0.2, 0.22], [0.21, 0.23]], "f1": [[0.7, 0.71], [0.7, 0.72]]},
+        "information_gain": {"roi_entropy": [[0.4, 0.43]], "f1": [[0.9, 0.88]]},
+    }
+    summary = suite.summary(finals, None)
+    summary["learned"]["roi_entropy"]["difference"]["interval"] = (-0.3, -0.1)
+    summary["learned"]["roi_entropy"]["difference"]["verdict"] = "better"
+    summary["learned"]["f1"]["difference"]["interval"] = (-0.3, 0.01)
+    summary["learned"]["f1"]["difference"]["verdict"] = "undecided"
+    return {"worlds": {world.name: {"summary": summary} for world in worlds.WORLDS}}
+
+
+def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text(json.dumps(small_suite()), encoding="utf-8")
+    lines = tables.table("suite split mixed", tmp_path).splitlines()
+    assert len(lines) == 2 + 2 * 2
+    assert lines[2].startswith("| `split` | learned | 0.215 [")
+    assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
+    assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
+    assert lines[3].startswith("| | information gain | 0.415 [")
+    assert len(tables.table("suite", tmp_path).splitlines()) == 2 + 2 * len(worlds.WORLDS)
+    grid = tables.table("suite_teams", tmp_path).splitlines()
+    assert grid[2] == "| 2 UAVs, learned | 0.215 / 0.708 | 0.215 / 0.708 | 0.215 / 0.708 |"
+    assert len(grid) == 2 + 3 * 2

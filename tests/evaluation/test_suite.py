@@ -1,0 +1,248 @@
+"""The standard suite: its worlds, its flights in parts, its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marl_framework import evaluate as command
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.evaluation import suite, worlds
+from marl_framework.evaluation.statistics import interval
+from marl_framework.runs.checkpoint import save_checkpoint
+
+FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
+FEW += ["--device", "cpu"]
+
+
+def team(path: Path, seed: int, *overrides: str) -> str:
+    """Write an untrained team; return its path."""
+    config = load_config("params_test.yaml", [f"environment.seed={seed}", *overrides])
+    torch.manual_seed(seed)
+    wrapper = COMAWrapper(config, config.network_sizes, "cpu")
+    save_checkpoint(path, {**wrapper.state_dict(), "config": config_to_dict(config)})
+    return str(path)
+
+
+@pytest.fixture
+def teams(tmp_path: Path) -> list[str]:
+    return [team(tmp_path / f"{seed}.pt", seed) for seed in (3, 4)]
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fly worlds of 4 moves on a coarse map, from a seed that is not the suite's."""
+    for module in (suite, worlds):
+        monkeypatch.setattr(module, "BASE", "params_test.yaml")
+        monkeypatch.setattr(module, "SEED", 7)
+
+
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count the flights of the suite, by planner."""
+    flown: list[str] = []
+    fly = suite.evaluate
+
+    def counted(env: Any, planner: Any, *rest: Any, **more: Any) -> Any:
+        record = fly(env, planner, *rest, **more)
+        flown.append(planner.name)
+        return record
+
+    monkeypatch.setattr(suite, "evaluate", counted)
+    return flown
+
+
+def run(out: Path, *arguments: str) -> dict[str, Any]:
+    assert command.main([*FEW, *arguments, "--out", str(out)]) == 0
+    found: dict[str, Any] = json.loads((out / "suite.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_suite_holds_what_single_evaluations_find(teams: list[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "map.npy", np.random.default_rng(0).random((150, 150)))
+    np.savez(tmp_path / "map.npz", values=np.load(tmp_path / "map.npy"), resolution_m=1.2)
+    maps = f"throne_0755={tmp_path / 'map.npz'}"
+    chosen = "2_uavs_radio_inf,elevation,throne_0755"
+    arguments = ["--checkpoint", ",".join(teams), "--only", chosen, "--maps", maps]
+    found = run(tmp_path / "out", *arguments)
+    assert list(found["worlds"]) == chosen.split(",")
+    assert [each["seed"] for each in found["teams"]] == [3, 4]
+    missing = [world.name for world in worlds.WORLDS if world.name not in chosen]
+    assert found["left_out"] == [*missing, "throne_1121", "throne_held_out"]
+
+    single = ["--policies", "learned,coverage,random", "--missions", "3", "--seed", "7"]
+    single += ["--config", "params_test.yaml", "--device", "cpu", "--no-figures"]
+    single += ["--agents", "2", "--communication", "inf", "--terrain", "split"]
+    world = found["worlds"]["2_uavs_radio_inf"]
+    for number, each in enumerate(teams):
+        out = tmp_path / f"single{number}"
+        assert command.main([*single, "--checkpoint", each, "--out", str(out)]) == 0
+        alone = json.loads((out / "results.json").read_text(encoding="utf-8"))["policies"]
+        for metric in ("roi_entropy", "f1"):
+            for policy, row in (("learned", number), ("coverage", 0), ("random", 0)):
+                last = [rounds[-1] for rounds in alone[policy][metric]]
+                assert world["finals"][policy][metric][row] == pytest.approx(last, abs=1e-6)
+
+    learned = torch.tensor(world["finals"]["learned"]["f1"])
+    row = world["summary"]["learned"]["f1"]
+    assert row["seeds"] == pytest.approx(learned.mean(1).tolist())
+    ends = interval(learned)
+    assert ends is not None
+    assert row["interval"] == pytest.approx(list(ends))
+    assert found["worlds"]["throne_0755"]["blocks"] is not None
+    assert len(set(found["worlds"]["elevation"]["blocks"])) > 1
+    assert world["blocks"] is None
+
+
+@pytest.mark.usefixtures("_short")
+def test_what_was_flown_is_not_flown_again(
+    teams: list[str], tmp_path: Path, flights: list[str]
+) -> None:
+    arguments = ["--only", "split,mixed"]
+    first = run(tmp_path, "--checkpoint", teams[0], *arguments)
+    assert flights == ["learned", "coverage", "random"] * 2
+    flights.clear()
+    again = run(tmp_path, "--checkpoint", teams[0], *arguments)
+    assert flights == []
+    assert again["worlds"] == first["worlds"]
+    run(tmp_path, "--checkpoint", ",".join(teams), *arguments)
+    assert flights == ["learned"] * 2
+
+
+@pytest.mark.usefixtures("_short")
+def test_an_interrupted_suite_goes_on(
+    teams: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--checkpoint", teams[0], "--only", "split,mixed"]
+    whole = run(tmp_path / "whole", *arguments)
+    fly, left = suite.evaluate, iter([True] * 4)
+
+    def stopped(*flight: Any, **more: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return fly(*flight, **more)
+
+    monkeypatch.setattr(suite, "evaluate", stopped)
+    assert command.main([*FEW, *arguments, "--out", str(tmp_path / "parts")]) == 130
+    assert "the same command continues" in capsys.readouterr().err
+    assert not (tmp_path / "parts" / "suite.json").exists()
+    monkeypatch.setattr(suite, "evaluate", fly)
+    assert run(tmp_path / "parts", *arguments)["worlds"] == whole["worlds"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_flights_of_other_missions_are_not_mixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, "--policies", "random", "--only", "split")
+    out = ["--policies", "random", "--only", "split", "--out", str(tmp_path)]
+    assert command.main([*FEW, "--missions", "4", *out]) == 2
+    file = tmp_path / "worlds" / "split.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"seed": 7', '"seed": 8'))
+    assert command.main([*FEW, *out]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert all("worlds/split.json" in line and "new folder" in line for line in errors)
+
+
+def test_a_verdict_follows_the_side_of_the_interval() -> None:
+    def constant(entropy: float, f1: float) -> dict[str, list[list[float]]]:
+        noise = torch.linspace(-0.01, 0.01, 9)
+        return {"roi_entropy": [(noise + entropy).tolist()], "f1": [(noise.flip(0) + f1).tolist()]}
+
+    found = suite.summary(
+        {
+            "learned": constant(0.2, 0.7),
+            "information_gain": constant(0.3, 0.8),
+            "coverage": constant(0.3, 0.9),
+        },
+        None,
+    )
+    verdicts = {
+        (policy, metric): row["difference"] and row["difference"]["verdict"]
+        for policy, rows in found.items()
+        for metric, row in rows.items()
+    }
+    assert verdicts == {
+        ("learned", "roi_entropy"): "better",
+        ("learned", "f1"): "worse",
+        ("information_gain", "roi_entropy"): None,  # the reference: the first of equals
+        ("information_gain", "f1"): "worse",
+        ("coverage", "roi_entropy"): "undecided",
+        ("coverage", "f1"): None,
+    }
+    assert found["learned"]["f1"]["difference"]["reference"] == "coverage"
+
+
+def test_the_worlds_stay_as_they_are_within_a_version() -> None:
+    definitions = [world.definition() for world in worlds.WORLDS]
+    for each in definitions:
+        del each["meaning"]
+    text = json.dumps([worlds.VERSION, worlds.MISSIONS, definitions], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert digest[:16] == "aa93db39447a40ca", "did missions change? then raise VERSION"
+
+
+def test_the_suite_flies_seeds_that_development_does_not() -> None:
+    assert worlds.SEED >= 20000 > command._SEED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "moon"], ["--only moon", "split, published_split"]),
+        (["--maps", "flight.npz"], ["--maps flight.npz", "NAME=PATH"]),
+        (["--maps", "split=flight.npz"], ["split", "once"]),
+        (["--maps", "a=nowhere.npz"], ["nowhere.npz"]),
+        (["--seed", "0"], ["--seed", "fixed"]),
+        (["--sample"], ["--sample", "fixed"]),
+        (["--terrain", "band"], ["--terrain", "fixed"]),
+        (["--set", "mapping.prior=0.4"], ["--set", "fixed"]),
+        (["--checkpoint", "{0},{0}"], ["environment.seed 3"]),
+        (["--checkpoint", "{0},{other}"], ["other.pt", "trained differently"]),
+        (["--checkpoint", "nowhere"], ["nowhere"]),
+        (["--policies", "learnt"], ["learnt"]),
+        (["--missions", "0"], ["--missions 0"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: list[str],
+    words: list[str],
+    teams: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = team(tmp_path / "other.pt", 5, "learning.gamma=0.5")
+    given = [text.format(*teams, other=other) for text in arguments]
+    out = tmp_path / "out"
+    assert command.main([*FEW, "--checkpoint", teams[0], *given, "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("error: ")
+    assert all(word in line for word in words)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", ["--only", "--maps"])
+def test_options_of_a_suite_need_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--policies", "random", option, "split", "--out", "x"]) == 2
+    assert f"{option}: it needs --suite standard" in capsys.readouterr().err
+
+
+def test_a_team_is_needed_for_the_default_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--suite", "standard", "--device", "cpu", "--out", str(tmp_path)]
+    assert command.main(given) == 2
+    assert "--checkpoint" in capsys.readouterr().err
