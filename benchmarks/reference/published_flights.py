@@ -80,7 +80,7 @@ class World:
             space.get_random_agent_state = _distinct_start
 
     def _remember_terrain(self) -> None:
-        """Let a map be computed once; it takes a second, and an object of a flight asks thrice."""
+        """Compute the map of a mission once: it is slow, and each flight asks for it thrice."""
         simulation = self.code.get("mapping.simulations")
         simulate = simulation.simulate_map
         known: dict[int, Array] = {}
@@ -221,12 +221,13 @@ def flown_config(code: PublishedCode, checkpoint: Checkpoint | None) -> Config:
     """
     with warnings.catch_warnings():  # of keys that mean nothing to us
         warnings.simplefilter("ignore", ConfigWarning)
-        flown = mission_config(str(code.params_file), [], checkpoint)
-        trained = flown if checkpoint is None else mission_config(None, [], checkpoint)
-    _check_fit(f"--src: {code.params_file}", flown, code, flown)
-    if checkpoint is not None:
+        flown = mission_config(str(code.params_file), [], None)
+        _check_fit(f"--src: {code.params_file}", flown, code, flown)
+        if checkpoint is None:
+            return flown
+        trained = mission_config(None, [], checkpoint)
         _check_fit(f"--checkpoint {checkpoint.path}: the team", trained, code, flown)
-    return flown
+        return mission_config(str(code.params_file), [], checkpoint)
 
 
 def _check_fit(whose: str, config: Config, code: PublishedCode, flown: Config) -> None:
@@ -329,8 +330,8 @@ class Pilot:
         apart = np.abs(self._bridge.planes(state) - theirs).max(axis=(0, 1, 2))
         for plane, difference in zip(PLANES, apart, strict=True):
             self.differences[plane] = max(self.differences[plane], float(difference))
-        actions, masks, *_ = self._planner.act(state, self._generator)
-        return np.eye(masks.shape[-1])[actions[0].numpy()]
+        decision = self._planner.act(state, self._generator)
+        return np.eye(decision.masks.shape[-1])[decision.actions[0].numpy()]
 
 
 class CorrectedGain:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,21 +103,19 @@ class Flights:
 
 
 def compare(flights: Flights, names: Sequence[str], trials: Sequence[int]) -> dict[str, Any]:
-    """Fly all missions with each policy; return its rows and statistics, by name.
+    """Fly all missions with each policy; return their rows and statistics, by name.
 
     Returns:
         For each policy `missions`, a list of `trial`, `roi_entropy` and `f1` by round; and
         `summary`: by metric, `mean` and `std` after the last move, and the mean paired
         `difference` to the reference (see `reference_of`) with its 95 % bootstrap `interval`.
     """
-    found: dict[str, Any] = {}
-    for name in names:
-        start = time.perf_counter()
-        flown = [vars(flights.fly(name, trial)) for trial in trials]
-        rows = [{"trial": trial, **row} for trial, row in zip(trials, flown, strict=True)]
-        found[name] = {"missions": rows}
-        seconds = time.perf_counter() - start
-        print(f"{name}: {len(rows)} missions in {seconds:.0f} s", file=sys.stderr, flush=True)
+    found: dict[str, Any] = {name: {"missions": []} for name in names}
+    for trial in trials:
+        for name in names:
+            found[name]["missions"].append({"trial": trial, **vars(flights.fly(name, trial))})
+        last = (f"{name} {found[name]['missions'][-1]['roi_entropy'][-1]:.3f}" for name in names)
+        print(f"mission {trial}: {', '.join(last)}", file=sys.stderr, flush=True)
     reference = found[reference_of(names)]["missions"]
     for policy in found.values():
         policy["summary"] = {
