@@ -59,15 +59,8 @@ class PublishedCode:
     """
 
     def __init__(self, src: Path) -> None:
-        self.folder = next(
-            (f for f in (src / PACKAGE, src) if (f / "IG_baseline.py").is_file()), Path()
-        )
+        self.folder = _package_folder(src)
         self.params_file = self.folder / "params.yaml"
-        if self.folder == Path() or not self.params_file.is_file():
-            raise ConfigError(
-                f"--src {src}: it has no {PACKAGE}/IG_baseline.py and {PACKAGE}/params.yaml; "
-                f"give a clone of {ADDRESS}"
-            )
         self.commit = _commit(self.folder)
         self.params: dict[str, Any] = _read_params(self.params_file)
         _install(self.folder)
@@ -87,6 +80,16 @@ class PublishedCode:
     def get(self, module: str) -> Any:
         """Return what `NEEDED` names in a module."""
         return getattr(self.module(module), NEEDED[module])
+
+
+def _package_folder(src: Path) -> Path:
+    for folder in (src / PACKAGE, src):
+        if all((folder / name).is_file() for name in ("IG_baseline.py", "params.yaml")):
+            return folder
+    raise ConfigError(
+        f"--src {src}: it has no {PACKAGE}/IG_baseline.py and {PACKAGE}/params.yaml; "
+        f"give a clone of {ADDRESS}"
+    )
 
 
 def _read_params(path: Path) -> dict[str, Any]:

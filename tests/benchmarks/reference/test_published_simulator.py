@@ -140,10 +140,10 @@ def test_a_single_uav_needs_the_corrected_probability_alone(tmp_path: Path) -> N
 
 def test_policies_do_not_feel_each_other(tmp_path: Path) -> None:
     clone = write_clone(tmp_path, small_config(agents=3, uav=LOSSY))
-    one, two = flights(clone, GAIN, "random"), flights(clone, GAIN, "random")
-    both = [one.fly(GAIN, 2), one.fly("random", 2)]
-    assert [two.fly("random", 2), two.fly(GAIN, 2)] == both[::-1]
-    assert one.fly(GAIN, 3) != both[0]
+    one, two = flights(clone, "information_gain"), flights(clone, "information_gain")
+    both = [one.fly(CORRECTED, 2), one.fly("information_gain", 2)]
+    assert [two.fly("information_gain", 2), two.fly(CORRECTED, 2)] == both[::-1]
+    assert one.fly(CORRECTED, 3) != both[0]
 
 
 def test_a_map_is_computed_once_for_all_policies(clone: Path) -> None:
