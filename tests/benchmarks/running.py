@@ -39,15 +39,21 @@ def refusal(
 ) -> str:
     """Run a benchmark with bad input; return the one line that it gives."""
     out = folder / "found.json"
+    error = refusal_of(module, capsys, *SMALL, "--out", str(out), *arguments)
+    assert not out.exists()
+    return error
+
+
+def refusal_of(module: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command with bad input; return the one line that it gives."""
     try:
-        code = module.main([*SMALL, "--out", str(out), *arguments])
+        code = module.main(arguments)
     except SystemExit as end:
         code = end.code
     assert code == BAD_INPUT
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert not out.exists()
     return error
 
 
