@@ -48,7 +48,7 @@ from benchmarks.reference.published_flights import (
 from marl_framework.command_line import Parser, add_checkpoint
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
-from marl_framework.evaluation.report import paired_difference, statistics
+from marl_framework.evaluation.statistics import paired_difference, statistics
 from marl_framework.planners.registry import LEARNED, NAMES, make_planner
 from marl_framework.planners.team import Checkpoint, find_checkpoint
 
