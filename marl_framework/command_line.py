@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from marl_framework.config.errors import ConfigWarning
 
-BAD_INPUT = 2
-"""Exit code."""
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+"""Exit codes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,17 +75,23 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
         yield
 
 
-def to_pipe(main: Callable[[], int]) -> int:
-    """Run a command line whose reader may stop early (`… | head`), without a traceback.
+def as_program(main: Callable[[], int]) -> int:
+    """Run a command line as a program of its own, without tracebacks for what users do.
+
+    They may press Ctrl-C at any time, also while libraries load, and the reader of the output may
+    stop early (`… | head`).
 
     Returns:
-        The exit code of `main`, or 1 where nobody reads its output any more.
+        The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
     """
     try:
         code = main()
         if sys.stdout is not None:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 1
+        return FAILED
     return code

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import Parser, add_overrides, plain_warnings, to_pipe
+from marl_framework.command_line import Parser, add_overrides, as_program, plain_warnings
 
 if TYPE_CHECKING:  # the checks import them at run time, so that a failed import is a finding
     import torch
@@ -53,15 +53,20 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks = [_guarded("versions", _versions, _INSTALL)]
     if not checks[0].ok:
         return checks
+    from marl_framework.config.errors import ConfigError
+    from marl_framework.config.loading import load_config, resolve_config_path
+
+    try:
+        path = resolve_config_path(config_name)
+    except ConfigError as error:  # told before PyTorch loads
+        return [*checks, Check("configuration", False, str(error), "name a params file")]
     checks.append(_guarded("CPU", _cpu, ""))
     checks.append(_guarded("GPUs", _gpus, "reinstall NVIDIA's driver or PyTorch"))
     checks.append(_guarded("TensorBoard", _tensorboard, _INSTALL))
-    from marl_framework.config.errors import ConfigError
-    from marl_framework.config.loading import load_config, resolve_config_path
     from marl_framework.device import resolve_device
 
     try:
-        config = load_config(resolve_config_path(config_name), overrides)
+        config = load_config(path, overrides)
         device = resolve_device(config.compute.device)
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct this key")]
@@ -253,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    return to_pipe(main)
+    return as_program(main)
 
 
 if __name__ == "__main__":

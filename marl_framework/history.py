@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, Parser, plain_warnings, to_pipe
+from marl_framework.command_line import BAD_INPUT, Parser, as_program, plain_warnings
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import is_locked
 from marl_framework.runs.history import History, compare, describe_run
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    return to_pipe(main)
+    return as_program(main)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,29 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, plain_warnings
+from marl_framework.command_line import (
+    BAD_INPUT,
+    FAILED,
+    INTERRUPTED,
+    Parser,
+    add_overrides,
+    as_program,
+    plain_warnings,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
-from marl_framework.evaluation.commands import deploy, fly_baseline
-from marl_framework.planners.registry import LEARNED
-from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
-from marl_framework.runs.files import check_run_name
+from marl_framework.runs.files import check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
-from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
-from marl_framework.training.launch import EXIT_FAILED, EXIT_INTERRUPTED, train
+from marl_framework.training.ranks import LeaderError, Ranks
+
+# Modules that load PyTorch are imported where they are used: help and bad input come at once.
+if TYPE_CHECKING:
+    from marl_framework.planners.team import Checkpoint
 
 _SHORT_FORMS = {
     "update_interval": "learning.update_interval",
@@ -140,11 +149,11 @@ def _guarded(options: argparse.Namespace, log: RunLog) -> int:
         return error.exit_code
     except KeyboardInterrupt:  # before or after the training
         print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
     except OSError as error:
         reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
         print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
-        return EXIT_FAILED
+        return FAILED
 
 
 def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
@@ -153,10 +162,14 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         if ranks.leads:
             print(format_yaml(config_to_dict(config)), end="", flush=True)
         return 0
+    from marl_framework.training.distributed import check_ranks, rank_device
+
     check_ranks(config, ranks)
     device = rank_device(config, ranks)
     archive = options.archive_earlier and not options.resume
     if config.experiment.missions.mission_mode == "deployment":
+        from marl_framework.evaluation.commands import deploy
+
         return deploy(
             config,
             device,
@@ -167,7 +180,11 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
             archive_earlier=archive,
         )
     if config.experiment.policy != LEARNED:
+        from marl_framework.evaluation.commands import fly_baseline
+
         return fly_baseline(config, device, options.run_name, options.check, archive)
+    from marl_framework.training.launch import train
+
     return train(
         config,
         device,
@@ -196,6 +213,9 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
     _check_options(options, config, ranks)
     if options.checkpoint is None:
         return config, None
+    checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
+    from marl_framework.planners.team import find_checkpoint, mission_config
+
     checkpoint = find_checkpoint(options.checkpoint)
     return mission_config(name, overrides, checkpoint), checkpoint
 
@@ -250,8 +270,8 @@ def command() -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import record
 
-        return int(record(main)() or 0)  # torchrun shows the error that it notes
-    return main()
+        return as_program(lambda: int(record(main)() or 0))  # torchrun shows the error it notes
+    return as_program(main)
 
 
 if __name__ == "__main__":
