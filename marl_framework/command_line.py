@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from marl_framework.config.errors import ConfigWarning
@@ -84,6 +86,8 @@ def as_program(main: Callable[[], int]) -> int:
     Returns:
         The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
     try:
         code = main()
         if sys.stdout is not None:
@@ -95,3 +99,18 @@ def as_program(main: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return FAILED
     return code
+
+
+def loaded() -> None:
+    """Let Ctrl-C raise a KeyboardInterrupt from now on, with libraries loaded.
+
+    Raised inside an import it may come out as another error, or be lost. So Ctrl-C ends a program
+    at once before this call, when there is nothing to lose.
+    """
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    os.write(2, b"interrupted\n")  # print may be interrupted in another print
+    os._exit(INTERRUPTED)

@@ -19,11 +19,10 @@ from marl_framework.command_line import (
     add_checkpoint,
     add_overrides,
     as_program,
+    loaded,
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import resolve_config_path
-from marl_framework.config.model import Config
 from marl_framework.config.parts import PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
@@ -33,6 +32,7 @@ from marl_framework.runs.log import Screen
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from marl_framework.config.model import Config
     from marl_framework.evaluation import comparison
     from marl_framework.planners.team import Checkpoint
 
@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     names = _policy_names(options.policies)
     check_numbers(options.missions, options.seed)
+    from marl_framework.config.loading import resolve_config_path
+
     if options.config is not None:
         resolve_config_path(options.config)
     if options.checkpoint is not None:
@@ -107,6 +109,7 @@ def _run(options: argparse.Namespace) -> None:
     from marl_framework.evaluation import comparison, report
     from marl_framework.planners.team import find_checkpoint
 
+    loaded()
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
     configs = _configurations(options, checkpoint)
     device = resolve_device(next(iter(configs.values())).compute.device)

@@ -18,6 +18,7 @@ from marl_framework.command_line import (
     add_checkpoint,
     add_overrides,
     as_program,
+    loaded,
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
@@ -70,6 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
     from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 
+    loaded()
     checkpoint = find_checkpoint(options.checkpoint)
     config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
     actor = trained_team(config, checkpoint, "cpu").modules["actor"].eval()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, Parser, as_program, plain_warnings
+from marl_framework.command_line import BAD_INPUT, Parser, as_program, loaded, plain_warnings
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import is_locked
 from marl_framework.runs.history import History, compare, describe_run
@@ -17,6 +17,7 @@ from marl_framework.runs.history import History, compare, describe_run
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 2 bad input."""
     options = _parser().parse_args(arguments)
+    loaded()
     try:
         history = History(Path(options.runs))
         with plain_warnings():

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config
-from marl_framework.config.messages import KEYS, show
 from marl_framework.runs.files import (
     RunLock,
     check_run_name,
@@ -157,6 +155,8 @@ def describe_run(run: Path) -> dict[str, Any]:
 
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Return the differences of two runs as (name, value in the first, value in the second)."""
+    from marl_framework.config.messages import show
+
     rows = []
     for a, b in zip(_configuration(first), _configuration(second), strict=True):
         if a != b:
@@ -175,6 +175,9 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 def _configuration(run: Path) -> list[tuple[str, Any]]:
     """Return all keys of a run's configuration with their values."""
+    from marl_framework.config.loading import config_to_dict, load_config
+    from marl_framework.config.messages import KEYS
+
     tree = config_to_dict(load_config(run / "config.yaml"))
     pairs = []
     for key in KEYS:
