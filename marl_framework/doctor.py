@@ -78,6 +78,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
         ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
         ("disk", _disk, "free space, or choose another logging.directory"),
+        ("runs", _runs, ""),
     ):
         checks.append(_guarded(name, partial(check, config, device), fix))
     return checks
@@ -230,6 +231,21 @@ def _disk(config: Config, device: torch.device) -> Check:
     if not writable:
         found = f"{folder} cannot be written"
     return Check("disk", writable and free > needed, found, "choose another logging.directory")
+
+
+def _runs(config: Config, device: torch.device) -> Check:
+    """Tell the runs that train from those whose process is gone."""
+    from marl_framework.runs.history import state_of
+
+    folders = sorted(Path(config.logging.directory).glob("*/config.yaml"))
+    states = {file.parent.name: state_of(file.parent) for file in folders}
+    found = [f"{name} is in training" for name, state in states.items() if state == "in training"]
+    found += [
+        f"{name} was {state}; continue it with --resume"
+        for name, state in states.items()
+        if state.startswith("killed")
+    ]
+    return Check("runs", True, "; ".join(found) or "none in training")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 
 from marl_framework.command_line import BAD_INPUT, Parser, as_program, loaded, plain_warnings
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.files import is_locked
-from marl_framework.runs.history import History, compare, describe_run
+from marl_framework.runs.history import History, compare, describe_run, state_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,8 +62,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _known(path: Path) -> dict[str, Any]:
-    known = describe_run(path)
-    return {**known, "state": "in training"} if is_locked(path) else known
+    return {**describe_run(path), "state": state_of(path)}
 
 
 def _brief(label: str, path: Path) -> str:

@@ -21,9 +21,11 @@ from marl_framework.runs.files import (
     RunLock,
     check_run_name,
     folder_guard,
+    is_locked,
     read_json,
     write_json,
 )
+from marl_framework.runs.process import is_alive
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
 _METADATA = "metadata.json"
@@ -151,6 +153,20 @@ def describe_run(run: Path) -> dict[str, Any]:
         "last": results.get("last", status.get("last", {})),
         "best": results.get("best", status.get("best", {})),
     }
+
+
+def state_of(run: Path) -> str:
+    """Return how a run stands: in training, killed where its process is gone, or what it noted."""
+    status = read_json(run / "status.json")
+    state = str(status.get("state", "unknown"))
+    process = status.get("process", {})
+    alive = is_alive(process)
+    if is_locked(run) or (state == "training" and alive):  # not every file system has locks
+        return "in training"
+    if state != "training":
+        return state
+    elsewhere = alive is None and "host" in process
+    return f"killed, or in training on {process['host']}" if elsewhere else "killed"
 
 
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:

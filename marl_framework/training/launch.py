@@ -14,6 +14,7 @@ from marl_framework.device import describe_device
 from marl_framework.mission.fusion import window_kernels
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
+from marl_framework.runs.process import this_process
 from marl_framework.runs.start import start_run
 from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
 from marl_framework.training.memory import (
@@ -128,6 +129,7 @@ def _start_or_resume(
             if log is not None:
                 log.attach(run.path)
             note_job(run.path, ranks)
+            run.write_status("training", process=this_process())
             return run
 
         run = ranks.on_leader(claim)

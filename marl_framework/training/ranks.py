@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.runs.process import start_time
 
 T = TypeVar("T")
 
@@ -153,9 +154,4 @@ def _job(run_id: str) -> str:
     if run_id != "none":
         return run_id
     parent = os.getppid()
-    try:
-        with open(f"/proc/{parent}/stat", encoding="ascii", errors="replace") as file:
-            started = file.read().rpartition(")")[2].split()[19]  # field 22, starttime
-    except (OSError, IndexError):
-        started = "?"
-    return f"process {parent} on {os.uname().nodename}, started {started}"
+    return f"process {parent} on {os.uname().nodename}, started {start_time(parent) or '?'}"
