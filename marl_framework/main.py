@@ -47,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="folder of this run in logging.directory (default: title and time)",
     )
+    parser.add_argument(
+        "--seeds",
+        metavar="N,…",
+        help="train one run after the other, NAME-N with environment.seed=N; sum them up in "
+        "NAME-seeds.json; with --resume go on where it stopped",
+    )
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, loaded, plain_warnings
@@ -17,6 +18,7 @@ from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.files import check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
 from marl_framework.training.ranks import LeaderError, Ranks
+from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
 
 # Modules that load PyTorch are imported where they are used: bad input is told at once.
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         if ranks.leads:
             print(format_yaml(config_to_dict(config)), end="", flush=True)
         return 0
+    seeded = _seeded(options, config)
     from marl_framework.evaluation.commands import deploy, fly_baseline
     from marl_framework.training.distributed import check_ranks, rank_device
     from marl_framework.training.launch import train
@@ -87,18 +90,25 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         )
     if config.experiment.policy != LEARNED:
         return fly_baseline(config, device, options.run_name, options.check, archive)
-    return train(
-        config,
-        device,
-        options.run_name,
-        check=options.check,
-        profile=options.profile,
-        resume=options.resume,
-        allow_changed=options.allow_changed,
-        archive_earlier=archive,
-        ranks=ranks,
-        log=log,
-    )
+
+    def train_one(config: Config, name: str | None) -> int:
+        return train(
+            config,
+            device,
+            name,
+            check=options.check,
+            profile=options.profile,
+            resume=options.resume,
+            allow_changed=options.allow_changed,
+            archive_earlier=archive,
+            ranks=ranks,
+            log=log,
+        )
+
+    if not seeded or options.check:
+        return train_one(config, options.run_name)
+    summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"
+    return train_each(seeded, train_one, summary)
 
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
@@ -114,6 +124,16 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
 
     checkpoint = find_checkpoint(options.checkpoint)
     return mission_config(name, options.overrides, checkpoint), checkpoint
+
+
+def _seeded(options: argparse.Namespace, config: Config) -> dict[str, Config]:
+    """Return the configuration of each run by its name; empty without `--seeds`."""
+    if options.seeds is None:
+        return {}
+    runs = with_seeds(config, options.run_name, read_seeds(options.seeds))
+    if not (options.resume or options.archive_earlier or options.check):
+        check_free(runs)
+    return runs
 
 
 def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
@@ -138,6 +158,12 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             raise ConfigError("--resume: name the run to continue with --run-name")
         if options.archive_earlier:
             raise ConfigError("--archive-earlier: name the run to move with --run-name")
+        if options.seeds is not None:
+            raise ConfigError("--seeds: name the runs with --run-name")
+    if options.seeds is not None and (deployed or config.experiment.policy != LEARNED):
+        raise ConfigError("--seeds: there is no training; evaluate flies missions of one seed")
+    if options.seeds is not None and ranks.count > 1:
+        raise ConfigError("--seeds: under torchrun start one training after the other")
     if options.allow_changed and not options.resume:
         raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:
