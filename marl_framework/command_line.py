@@ -80,18 +80,20 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
 def as_program(main: Callable[[], int]) -> int:
     """Run a command line as a program of its own, without tracebacks for what users do.
 
-    They may press Ctrl-C at any time, also while libraries load, and the reader of the output may
-    stop early (`… | head`).
+    They may press Ctrl-C at any time, also while libraries load, the reader of the output may stop
+    early (`… | head`), or there may be none (`>&-`).
 
     Returns:
         The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # and no file may take its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (to the end)
     try:
         code = main()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -315,9 +315,13 @@ def _not_writable(out: Path, error: Exception) -> ConfigError:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    streams = (cast(TextIO, Screen(stream)) for stream in (sys.stdout, sys.stderr))
-    sys.stdout, sys.stderr = streams  # results are written also where nobody reads any more
-    return as_program(main)
+
+    def to_the_end() -> int:
+        streams = (cast(TextIO, Screen(stream)) for stream in (sys.stdout, sys.stderr))
+        sys.stdout, sys.stderr = streams  # results are written also where nobody reads any more
+        return main()
+
+    return as_program(to_the_end)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
             ("evaluate", *TEST, "--out", "o", "--policies", "random", "--missions", "0"): "--miss",
             ("evaluate", *TEST, "--out", "o", "--policies", "random", "--agents", "x"): "--agents",
             ("evaluate", *TEST, "--out", "o", "--policies", "random", "--seed", "-1"): "--seed",
-            ("evaluate", *TEST, "--out", "o", "--policies", "os.system"): "os.system",
+            ("evaluate", *TEST, "--out", "o", "--policies", "no.Planner"): "no.Planner",
             ("evaluate", *TEST, "--out", "o", "--policies", "random", "--terrain", "x"): "--terr",
             ("export", "--checkpoint", "x", "--format", "torch", "--out", "x.txt"): "--out",
             ("export", "--checkpoint", "x", "--format", "torch", "--out", "no/x.pt2"): "--out",
@@ -385,6 +385,10 @@ def _nobody_reads(command: Sequence[str], at: Path) -> Ended:
     return process.wait(), said
 
 
+def _without_output(command: Sequence[str], at: Path) -> Ended:
+    return run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command], at)
+
+
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 URGENT = (signal.SIGINT, signal.SIGTERM)
 
@@ -405,6 +409,8 @@ def processes() -> Iterator[Case]:
     fly = ("evaluate", *TEST, "--policies", "random", "--missions", "2", "--out", "o")
     yield Case("nobody reads: train", train, (0,), drive=_nobody_reads)
     yield Case("nobody reads: evaluate", fly, (0,), drive=_nobody_reads)
+    yield Case("no output: train", train, (0,), drive=_without_output)
+    yield Case("no output: evaluate", fly, (0,), drive=_without_output)
     yield Case("nobody reads: doctor", ("doctor", *TEST[:2]), (1,), drive=_nobody_reads)
 
 
