@@ -18,6 +18,9 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes."""
 
 
+Handler = Callable[[int, FrameType | None], Any]
+
+
 class Parser(argparse.ArgumentParser):
     """Reports wrong arguments like all bad input: one line and exit code `BAD_INPUT`."""
 
@@ -86,8 +89,7 @@ def as_program(main: Callable[[], int]) -> int:
     Returns:
         The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+    _replace(signal.default_int_handler, _end)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # and no file may take its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (to the end)
@@ -100,6 +102,8 @@ def as_program(main: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return FAILED
+    finally:
+        _replace(signal.default_int_handler, _end)  # while Python ends
     return code
 
 
@@ -109,8 +113,13 @@ def loaded() -> None:
     Raised inside an import it may come out as another error, or be lost. So Ctrl-C ends a program
     at once before this call, when there is nothing to lose.
     """
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _replace(_end, signal.default_int_handler)
+
+
+def _replace(handler: Handler, other: Handler) -> None:
+    """Change what Ctrl-C does, unless it is something else than expected, such as nothing."""
+    if signal.getsignal(signal.SIGINT) is handler:
+        signal.signal(signal.SIGINT, other)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

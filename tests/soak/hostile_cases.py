@@ -354,19 +354,28 @@ def _two_at_once(command: Sequence[str], at: Path) -> Ended:
     return 0, said[codes.index(2)]
 
 
+LOADING = """
+from marl_framework.main import command
+print("loading", flush=True)
+raise SystemExit(command())
+"""
+
+
 def _storm(command: Sequence[str], at: Path, numbers: Sequence[int], begin: bool) -> Ended:
-    """Send many signals, from the start of the process or of the training; then resume.
+    """Send many signals, while libraries load or from the start of the training; then resume.
+
+    Python's own start, before it knows which program it is to run, is left in peace.
 
     Returns:
         How the training ended in the storm; SIGABRT where it could not be resumed after it.
     """
     moments = random.Random(len(numbers))
-    process = _popen([command[0], "-u", *command[1:]], at)
+    python, _, _, *arguments = command
+    process = _popen([python, "-u", "-c", LOADING, *arguments], at)
     assert process.stdout is not None
-    if not begin:
-        for line in process.stdout:
-            if line.startswith(b"run folder:"):
-                break
+    for line in process.stdout:
+        if line.startswith(b"loading" if begin else b"run folder:"):
+            break
     while process.poll() is None:
         time.sleep(moments.uniform(0, 0.3))
         process.send_signal(moments.choice(numbers))
@@ -403,7 +412,7 @@ def processes() -> Iterator[Case]:
         # Before a training has begun, signals other than Ctrl-C end the process in their own way.
         early = (130, *(-number for number in numbers if number != signal.SIGINT))
         for begin, codes in ((True, early), (False, (130, 0))):
-            moment = "from the start" if begin else "in the training"
+            moment = "while it loads" if begin else "in the training"
             drive = partial(_storm, numbers=numbers, begin=begin)
             yield Case(f"storm of {name} {moment}", train, codes, drive=drive)
     fly = ("evaluate", *TEST, "--policies", "random", "--missions", "2", "--out", "o")
