@@ -411,8 +411,9 @@ def processes() -> Iterator[Case]:
         name = "+".join(signal.Signals(number).name for number in numbers)
         # Before a training has begun, signals other than Ctrl-C end the process in their own way.
         early = (130, *(-number for number in numbers if number != signal.SIGINT))
-        # A shell shows 130 for an end by SIGINT too.
-        for begin, codes in ((True, early), (False, (130, 0, -signal.SIGINT))):
+        # One may also strike after the training, while Python ends.
+        late = (130, 0, *(-number for number in numbers))
+        for begin, codes in ((True, early), (False, late)):
             moment = "while it loads" if begin else "in the training"
             drive = partial(_storm, numbers=numbers, begin=begin)
             yield Case(f"storm of {name} {moment}", train, codes, drive=drive)
