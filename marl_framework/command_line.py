@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from marl_framework.config.errors import ConfigWarning
 
-BAD_INPUT = 2
-"""Exit code."""
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+"""Exit codes."""
+
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,17 +80,48 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
         yield
 
 
-def to_pipe(main: Callable[[], int]) -> int:
-    """Run a command line whose reader may stop early (`… | head`), without a traceback.
+def as_program(main: Callable[[], int]) -> int:
+    """Run a command line as a program of its own, without tracebacks for what users do.
+
+    They may press Ctrl-C at any time, also while libraries load, the reader of the output may stop
+    early (`… | head`), or there may be none (`>&-`).
 
     Returns:
-        The exit code of `main`, or 1 where nobody reads its output any more.
+        The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
     """
+    _replace(signal.default_int_handler, _end)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # and no file may take its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (to the end)
     try:
         code = main()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 1
+        return FAILED
+    finally:
+        _replace(signal.default_int_handler, _end)  # while Python ends
     return code
+
+
+def loaded() -> None:
+    """Let Ctrl-C raise a KeyboardInterrupt from now on, with libraries loaded.
+
+    Raised inside an import it may come out as another error, or be lost. So Ctrl-C ends a program
+    at once before this call, when there is nothing to lose.
+    """
+    _replace(_end, signal.default_int_handler)
+
+
+def _replace(handler: Handler, other: Handler) -> None:
+    """Change what Ctrl-C does, unless it is something else than expected, such as nothing."""
+    if signal.getsignal(signal.SIGINT) is handler:
+        signal.signal(signal.SIGINT, other)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    os.write(2, b"interrupted\n")  # print may be interrupted in another print
+    os._exit(INTERRUPTED)

@@ -55,6 +55,26 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def as_device(device: torch.device | str) -> torch.device:
+    """Return the device that is given to a class as `device`.
+
+    Args:
+        device: `cpu`, `cuda` (the current GPU), `cuda:N`, or a device of PyTorch.
+
+    Raises:
+        ConfigError: it is no device, or a GPU that does not exist on this machine.
+    """
+    try:
+        found = torch.device(device) if isinstance(device, (str, torch.device)) else None
+    except RuntimeError:  # no name of a device
+        found = None
+    if found is None:
+        raise ConfigError(f"device: {device!r} is no device; give cpu, cuda or cuda:N")
+    if found.type == "cuda" and (found.index or 0) >= (count := _gpu_count()):
+        raise ConfigError(f"device: {found} does not exist: {_gpus_present(count)}; give cpu")
+    return found
+
+
 def unused_gpu() -> str:
     """Return why PyTorch cannot use this machine's NVIDIA GPU; empty where all is well.
 

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_framework.command_line import Parser, add_overrides, plain_warnings, to_pipe
+from marl_framework.command_line import Parser, add_overrides, as_program, plain_warnings
 
 if TYPE_CHECKING:  # the checks import them at run time, so that a failed import is a finding
     import torch
@@ -53,15 +53,20 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks = [_guarded("versions", _versions, _INSTALL)]
     if not checks[0].ok:
         return checks
+    from marl_framework.config.errors import ConfigError
+    from marl_framework.config.loading import load_config, resolve_config_path
+
+    try:
+        path = resolve_config_path(config_name)
+    except ConfigError as error:  # told before PyTorch loads
+        return [*checks, Check("configuration", False, str(error), "name a params file")]
     checks.append(_guarded("CPU", _cpu, ""))
     checks.append(_guarded("GPUs", _gpus, "reinstall NVIDIA's driver or PyTorch"))
     checks.append(_guarded("TensorBoard", _tensorboard, _INSTALL))
-    from marl_framework.config.errors import ConfigError
-    from marl_framework.config.loading import load_config, resolve_config_path
     from marl_framework.device import resolve_device
 
     try:
-        config = load_config(resolve_config_path(config_name), overrides)
+        config = load_config(path, overrides)
         device = resolve_device(config.compute.device)
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct this key")]
@@ -73,6 +78,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
         ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
         ("disk", _disk, "free space, or choose another logging.directory"),
+        ("runs", _runs, ""),
     ):
         checks.append(_guarded(name, partial(check, config, device), fix))
     return checks
@@ -227,6 +233,21 @@ def _disk(config: Config, device: torch.device) -> Check:
     return Check("disk", writable and free > needed, found, "choose another logging.directory")
 
 
+def _runs(config: Config, device: torch.device) -> Check:
+    """Tell the runs that train from those whose process is gone."""
+    from marl_framework.runs.history import state_of
+
+    folders = sorted(Path(config.logging.directory).glob("*/config.yaml"))
+    states = {file.parent.name: state_of(file.parent) for file in folders}
+    found = [f"{name} is in training" for name, state in states.items() if state == "in training"]
+    found += [
+        f"{name} was {state}; continue it with --resume"
+        for name, state in states.items()
+        if state.startswith("killed")
+    ]
+    return Check("runs", True, "; ".join(found) or "none in training")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 if a training can start, else 1."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
@@ -253,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    return to_pipe(main)
+    return as_program(main)
 
 
 if __name__ == "__main__":

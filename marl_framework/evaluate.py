@@ -10,31 +10,32 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from marl_framework.command_line import (
     BAD_INPUT,
+    INTERRUPTED,
     Parser,
     add_checkpoint,
     add_overrides,
+    as_program,
+    loaded,
     plain_warnings,
-    to_pipe,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
-from marl_framework.config.parts import TERRAINS
-from marl_framework.device import describe_device, resolve_device
-from marl_framework.evaluation import comparison, report, suite
-from marl_framework.evaluation.worlds import SEED, chosen_worlds
+from marl_framework.config.parts import PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.planners.registry import NAMES
-from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
+from marl_framework.runs.files import checkpoint_file
+from marl_framework.runs.log import Screen
 
-_EXIT_INTERRUPTED = 130
+# Modules that load PyTorch are imported where they are used: help and bad input come at once.
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from marl_framework.config.model import Config
+    from marl_framework.evaluation import comparison
+    from marl_framework.planners.team import Checkpoint
+
 _SEED = 10001
 _NOT_IN_A_SUITE = ("config", "terrain", "agents", "communication", "seed", "sample", "overrides")
 _RASTER = "raster:"
@@ -55,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--policies",
         metavar="NAME,…",
-        help=f"planners to compare: {', '.join(NAMES)} (the oracle sees the true map), or your "
-        "own as module.Class; differences are taken to the best of information_gain, coverage "
+        help=f"planners to compare: {', '.join(PLANNER_NAMES)} (the oracle sees the true map), or "
+        "your own as module.Class; differences are taken to the best of information_gain, coverage "
         "and random",
     )
     add_checkpoint(parser)
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         again = "; the same command continues" if options.suite is not None else ""
         print(f"interrupted; results are incomplete{again}", file=sys.stderr)
-        return _EXIT_INTERRUPTED
+        return INTERRUPTED
     return 0
 
 
@@ -118,6 +119,13 @@ def _run_suite(options: argparse.Namespace) -> None:
         if value is not None and value is not False and value != []:  # --seed 0 is given, too
             option = "set" if name == "overrides" else name
             raise ConfigError(f"--{option}: the worlds of --suite are fixed; leave it out")
+
+    from marl_framework.device import describe_device, resolve_device
+    from marl_framework.evaluation import report, suite
+    from marl_framework.evaluation.worlds import SEED, chosen_worlds
+    from marl_framework.planners.team import find_checkpoint
+
+    loaded()
     check_numbers(options.missions, SEED)
     names = list(suite.POLICIES) if options.policies is None else _policy_names(options.policies)
     runs = [] if options.checkpoint is None else options.checkpoint.split(",")
@@ -150,10 +158,24 @@ def _run(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name}: it needs --suite standard")
     if options.policies is None:
-        raise ConfigError(f"--policies: name the planners to compare, of {', '.join(NAMES)}")
+        raise ConfigError(
+            f"--policies: name the planners to compare, of {', '.join(PLANNER_NAMES)}"
+        )
     names = _policy_names(options.policies)
     options.seed = _SEED if options.seed is None else options.seed
     check_numbers(options.missions, options.seed)
+    from marl_framework.config.loading import resolve_config_path
+
+    if options.config is not None:
+        resolve_config_path(options.config)
+    if options.checkpoint is not None:
+        checkpoint_file(options.checkpoint)
+
+    from marl_framework.device import describe_device, resolve_device
+    from marl_framework.evaluation import comparison, report
+    from marl_framework.planners.team import find_checkpoint
+
+    loaded()
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
     configs = _configurations(options, checkpoint)
     device = resolve_device(next(iter(configs.values())).compute.device)
@@ -189,6 +211,8 @@ def _compare(
     flights: comparison.Comparison, folder: Path, drawn: bool
 ) -> tuple[str, dict[str, Any]]:
     """Fly and draw one comparison; return its table and its results."""
+    from marl_framework.evaluation import comparison, report
+
     records = flights.fly()
     found = flights.results(records)
     if drawn:
@@ -200,6 +224,8 @@ def _compare_all(
     prepared: Mapping[str, comparison.Comparison], out: Path, drawn: bool
 ) -> tuple[str, dict[str, Any]]:
     """Fly every combination, with its figures in a folder of its own."""
+    from marl_framework.evaluation import report
+
     texts, combinations = [], []
     for label, flights in prepared.items():
         print(label, flush=True)
@@ -215,6 +241,10 @@ def _compare_all(
 
 def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:
     """Return mean ROI entropy and F1 of every policy in every combination."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
     drawn.add_column("")
     for name in combinations[0]["summary"]:
@@ -232,6 +262,8 @@ def _configurations(
     options: argparse.Namespace, checkpoint: Checkpoint | None
 ) -> dict[str, Config]:
     """Return the world of each combination of team size and radio range, by its name."""
+    from marl_framework.planners.team import mission_config
+
     overrides = [*_terrain(options.terrain), *options.overrides]
     if options.device is not None:
         overrides.append(f"compute.device={options.device}")
@@ -308,10 +340,11 @@ def _terrain(name: str | None) -> list[str]:
 def _policy_names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in NAMES and "." not in name:
+        if name not in PLANNER_NAMES and "." not in name:
             raise ConfigError(
                 f"--policies {text}: there is no planner {name!r}; known are "
-                f"{', '.join(NAMES)}, and your own by dotted path such as my_module.MyPlanner"
+                f"{', '.join(PLANNER_NAMES)}, and your own by dotted path such as "
+                "my_module.MyPlanner"
             )
     if len(set(names)) < len(names):
         raise ConfigError(f"--policies {text}: name each planner once")
@@ -348,7 +381,13 @@ def _not_writable(out: Path, error: Exception) -> ConfigError:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    return to_pipe(main)
+
+    def to_the_end() -> int:
+        streams = (cast(TextIO, Screen(stream)) for stream in (sys.stdout, sys.stderr))
+        sys.stdout, sys.stderr = streams  # results are written also where nobody reads any more
+        return main()
+
+    return as_program(to_the_end)
 
 
 if __name__ == "__main__":

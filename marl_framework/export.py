@@ -6,57 +6,29 @@ Run it with `python -m marl_framework.export`.
 from __future__ import annotations
 
 import argparse
-import io
-import json
-import logging
-import statistics
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
 
 from marl_framework.command_line import (
     BAD_INPUT,
+    FAILED,
     Parser,
     add_checkpoint,
     add_overrides,
+    as_program,
+    loaded,
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict
-from marl_framework.config.model import Config
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import RandomPlanner
-from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
-from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
-from marl_framework.runs.files import atomic_file
+from marl_framework.runs.files import atomic_file, checkpoint_file
 
-FACTS = "mission"
-"""Metadata key of the mission's data in an ONNX file, see `mission_facts`."""
-FACTS_FILE = "mission.json"
-"""Name of the mission's data in a `torch.export` file."""
 TOLERANCE = 1e-5
 """Largest accepted difference of an output from PyTorch's."""
 
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 _PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
-_EXIT_FAILED = 1
-_MISSIONS = 5  # flown to compare the exported team with PyTorch
-_LATENCY_SECONDS = 0.5  # duration of a latency measurement
-
-Module = PortableActor | PortableTeam
-Arrays = dict[str, np.ndarray[Any, Any]]
-Run = Callable[[Arrays], list[np.ndarray[Any, Any]]]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,10 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options.format, out)
+    checkpoint_file(options.checkpoint)
+
+    # These load PyTorch: help and bad input come at once.
+    from marl_framework.planners.exported import export, largest_difference, report, sample_inputs
+    from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
+    from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
+
+    loaded()
     checkpoint = find_checkpoint(options.checkpoint)
     config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
     actor = trained_team(config, checkpoint, "cpu").modules["actor"].eval()
-    module: Module = PortableActor(actor)
+    module: PortableActor | PortableTeam = PortableActor(actor)
     if options.observations:
         module = PortableTeam(actor, config, "cpu")
     samples = sample_inputs(module, config)
@@ -107,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
             f"allowed {TOLERANCE:g}; nothing was written",
             file=sys.stderr,
         )
-        return _EXIT_FAILED
+        return FAILED
     try:
         with atomic_file(out) as file:
             file.write(portable.content)
@@ -136,167 +116,10 @@ def _check(form: str, out: Path) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Portable:
-    """An exported team."""
-
-    content: bytes
-    """Content of the file."""
-    run: Run
-    """Runs the exported team on named arrays."""
-
-
-def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
-    """Return the module's inputs at each move of random flights over synthetic terrain.
-
-    The first axis holds the missions, or for `PortableActor` all UAVs of all missions.
-    """
-    tree = config_to_dict(config)
-    tree["sensor"]["simulation"]["kinds"] = ["split"]  # the map used in training may be missing
-    env = MissionEnvironment(config_from_dict(tree), _MISSIONS, "cpu", "test")
-    builder = ObservationBuilder(config, env.lattice, env.camera)
-    planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
-    samples: list[tuple[Tensor, ...]] = []
-    for _ in range(min(env.episode_length, 15)):
-        actions, masks, *_ = planner.act(state, env.generator)
-        if isinstance(module, PortableActor):
-            samples.append((builder.actor(state).flatten(0, 1), masks.flatten(0, 1)))
-        else:
-            samples.append(tuple(getattr(state, name).clone() for name in module.inputs))
-        env.step(state, actions, env.draw_step())
-    return samples
-
-
-def export(
-    module: Module, samples: Sequence[tuple[Tensor, ...]], form: str, facts: dict[str, Any]
-) -> Portable:
-    """Export a module.
-
-    Args:
-        module: module to export.
-        samples: example inputs; the exported module accepts any length of their first axis.
-        form: `onnx` or `torch`.
-        facts: data of the mission in plain types, stored in the file.
-    """
-    count = torch.export.Dim("count")
-    text = json.dumps(facts)
-    with _quiet(), torch.no_grad():
-        program = torch.export.export(
-            module, samples[0], dynamic_shapes=tuple({0: count} for _ in samples[0])
-        )
-        if form == "torch":
-            buffer = io.BytesIO()
-            torch.export.save(program, buffer, extra_files={FACTS_FILE: text})
-            return Portable(buffer.getvalue(), _run_torch(buffer, module))
-        exported = torch.onnx.export(
-            program,
-            samples[0],
-            input_names=list(module.inputs),
-            output_names=list(module.outputs),
-            dynamo=True,
-            verbose=False,
-        )
-    assert exported is not None
-    exported.model.metadata_props[FACTS] = text
-    content = exported.model_proto.SerializeToString()
-    return Portable(content, _run_onnx(content))
-
-
-def _run_torch(buffer: io.BytesIO, module: Module) -> Run:
-    buffer.seek(0)
-    loaded = torch.export.load(buffer).module()
-
-    def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        outputs = _as_tuple(loaded(*(torch.from_numpy(arrays[name]) for name in module.inputs)))
-        return [output.numpy() for output in outputs]
-
-    return run
-
-
-def _run_onnx(content: bytes) -> Run:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-
-    def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        return list(session.run(None, arrays))
-
-    return run
-
-
-@torch.no_grad()
-def largest_difference(run: Run, module: Module, samples: Sequence[tuple[Tensor, ...]]) -> float:
-    """Return the largest difference of any output from PyTorch's, also for a batch of one."""
-    largest = 0.0
-    for sample in (*samples, _first_entry(samples[-1])):
-        expected = _as_tuple(module(*sample))
-        for ours, theirs in zip(expected, run(_arrays(module, sample)), strict=True):
-            largest = max(largest, float(np.abs(ours.numpy() - theirs).max()))
-    return largest
-
-
-@torch.no_grad()
-def report(
-    out: Path,
-    portable: Portable,
-    module: Module,
-    samples: Sequence[tuple[Tensor, ...]],
-    difference: float,
-) -> str:
-    """Return a summary of the exported file: inputs, outputs, accuracy and latency."""
-    sample = _first_entry(samples[-1])
-    arrays = _arrays(module, sample)
-    what = "one UAV" if isinstance(module, PortableActor) else "one team"
-    inputs = ", ".join(f"{name} {list(arrays[name].shape)}" for name in module.inputs)
-    return "\n".join(
-        (
-            f"wrote {out}: {len(portable.content) / 1e6:.2f} MB",
-            f"inputs for {what}: {inputs}",
-            f"outputs: {', '.join(module.outputs)}",
-            f"largest difference to PyTorch: {difference:.1e}",
-            f"latency of {what}: {_median_ms(lambda: portable.run(arrays)):.2f} ms "
-            f"(PyTorch: {_median_ms(lambda: module(*sample)):.2f} ms)",
-        )
-    )
-
-
-def _arrays(module: Module, sample: Sequence[Tensor]) -> Arrays:
-    return {name: value.numpy() for name, value in zip(module.inputs, sample, strict=True)}
-
-
-def _first_entry(sample: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(value[:1] for value in sample)
-
-
-def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
-def _median_ms(call: Callable[[], object]) -> float:
-    """Return the median duration of a call [ms], after one call to warm up."""
-    call()
-    times: list[float] = []
-    while sum(times) < _LATENCY_SECONDS:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the logs and warnings of PyTorch's exporters."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
+    return as_program(main)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, Parser, plain_warnings, to_pipe
+from marl_framework.command_line import BAD_INPUT, Parser, as_program, loaded, plain_warnings
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.files import is_locked
-from marl_framework.runs.history import History, compare, describe_run
+from marl_framework.runs.history import History, compare, describe_run, state_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 2 bad input."""
     options = _parser().parse_args(arguments)
+    loaded()
     try:
         history = History(Path(options.runs))
         with plain_warnings():
@@ -62,8 +62,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _known(path: Path) -> dict[str, Any]:
-    known = describe_run(path)
-    return {**known, "state": "in training"} if is_locked(path) else known
+    return {**describe_run(path), "state": state_of(path)}
 
 
 def _brief(label: str, path: Path) -> str:
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def command() -> int:
     """Run the command line as a program of its own; return its exit code."""
-    return to_pipe(main)
+    return as_program(main)
 
 
 if __name__ == "__main__":

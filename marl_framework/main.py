@@ -6,21 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NoReturn
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, plain_warnings
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
-from marl_framework.config.model import Config
-from marl_framework.config.yaml_text import format_yaml
-from marl_framework.evaluation.commands import deploy, fly_baseline
-from marl_framework.planners.registry import LEARNED
-from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
-from marl_framework.runs.files import check_run_name
-from marl_framework.runs.log import RunLog
-from marl_framework.training.distributed import LeaderError, Ranks, check_ranks, rank_device
-from marl_framework.training.launch import EXIT_FAILED, EXIT_INTERRUPTED, train
+from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, as_program
+from marl_framework.training.ranks import Ranks
 
 _SHORT_FORMS = {
     "update_interval": "learning.update_interval",
@@ -28,6 +17,7 @@ _SHORT_FORMS = {
     "max_episodes": "learning.training_steps",
     "a_lr": "learning.actor.learning_rate",
     "c_lr": "learning.critic.learning_rate",
+    "device": "compute.device",
 }
 """Options that override one key; `-` may stand for `_`."""
 
@@ -57,7 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="folder of this run in logging.directory (default: title and time)",
     )
-    parser.add_argument("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
+    parser.add_argument(
+        "--seeds",
+        metavar="N,…",
+        help="train one run after the other, NAME-N with environment.seed=N; sum them up in "
+        "NAME-seeds.json; with --resume go on where it stopped",
+    )
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")
@@ -111,138 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 1 the training failed, 2 bad input, 130 interrupted.
     """
     options = _parser().parse_args(arguments)
-    log = RunLog()
-    with log if _leads() else nullcontext():
-        return _guarded(options, log)
+    for name, key in _SHORT_FORMS.items():
+        if getattr(options, name) is not None:
+            options.overrides.append(f"{key}={getattr(options, name)}")
+    from marl_framework.training.command import run
 
-
-def _leads() -> bool:
-    try:
-        return Ranks.of().leads
-    except ConfigError:  # reported below
-        return True
-
-
-def _guarded(options: argparse.Namespace, log: RunLog) -> int:
-    """Run; turn what went wrong into one line and an exit code."""
-    ranks = Ranks()
-    try:
-        ranks = Ranks.of()
-        with plain_warnings(ranks.leads):
-            return _run(options, ranks, log)
-    except ConfigError as error:
-        if ranks.leads:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-        ranks.wait_for_leader()
-        return BAD_INPUT
-    except LeaderError as error:
-        ranks.wait_for_leader()
-        return error.exit_code
-    except KeyboardInterrupt:  # before or after the training
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except OSError as error:
-        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
-        return EXIT_FAILED
-
-
-def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
-    config, checkpoint = _configuration(options, ranks)
-    if options.print_config:
-        if ranks.leads:
-            print(format_yaml(config_to_dict(config)), end="", flush=True)
-        return 0
-    check_ranks(config, ranks)
-    device = rank_device(config, ranks)
-    archive = options.archive_earlier and not options.resume
-    if config.experiment.missions.mission_mode == "deployment":
-        return deploy(
-            config,
-            device,
-            options.run_name,
-            options.missions or 1,
-            checkpoint,
-            check=options.check,
-            archive_earlier=archive,
-        )
-    if config.experiment.policy != LEARNED:
-        return fly_baseline(config, device, options.run_name, options.check, archive)
-    return train(
-        config,
-        device,
-        options.run_name,
-        check=options.check,
-        profile=options.profile,
-        resume=options.resume,
-        allow_changed=options.allow_changed,
-        archive_earlier=archive,
-        ranks=ranks,
-        log=log,
-    )
-
-
-def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
-    name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
-    overrides = list(options.overrides)
-    for short, key in _SHORT_FORMS.items():
-        if getattr(options, short) is not None:
-            overrides.append(f"{key}={getattr(options, short)}")
-    if options.device is not None:
-        overrides.append(f"compute.device={options.device}")
-    config = load_config(resolve_config_path(name), overrides)
-    if options.run_name is not None:
-        check_run_name(options.run_name)
-    _check_options(options, config, ranks)
-    if options.checkpoint is None:
-        return config, None
-    checkpoint = find_checkpoint(options.checkpoint)
-    return mission_config(name, overrides, checkpoint), checkpoint
-
-
-def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
-    """Check options that the params file does not know.
-
-    Raises:
-        ConfigError: one makes no sense with this configuration.
-    """
-    missions = config.experiment.missions
-    deployed = missions.mission_mode == "deployment"
-    if ranks.count > 1 and (deployed or config.experiment.policy != LEARNED):
-        raise ConfigError(
-            f"torchrun: {ranks.count} ranks can only train; fly missions with python -m "
-            "marl_framework.main"
-        )
-    if ranks.may_restart and options.run_name is None:
-        raise ConfigError(
-            "torchrun --max-restarts: name the run with --run-name, so that it can continue"
-        )
-    if options.run_name is None and not (options.check or options.print_config):
-        if options.resume:
-            raise ConfigError("--resume: name the run to continue with --run-name")
-        if options.archive_earlier:
-            raise ConfigError("--archive-earlier: name the run to move with --run-name")
-    if options.allow_changed and not options.resume:
-        raise ConfigError("--allow-changed: works only with --resume")
-    if options.profile < 0:
-        raise ConfigError(
-            f"--profile {options.profile}: give a number of training steps, 1 or more"
-        )
-    if options.profile and (deployed or config.experiment.policy != LEARNED):
-        raise ConfigError(f"--profile {options.profile}: there is no training to record")
-    if options.missions is not None and options.missions < 1:
-        raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
-    for option in ("checkpoint", "missions"):
-        if getattr(options, option) is not None and not deployed:
-            raise ConfigError(
-                f"--{option}: works only with experiment.missions.mission_mode: deployment, and "
-                f"it is {missions.mission_mode}"
-            )
-    if options.checkpoint is not None and config.experiment.policy != LEARNED:
-        raise ConfigError(
-            f"--checkpoint: experiment.policy: {config.experiment.policy} needs no trained team; "
-            "choose learned"
-        )
+    return run(options)
 
 
 def command() -> int:
@@ -250,8 +119,8 @@ def command() -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import record
 
-        return int(record(main)() or 0)  # torchrun shows the error that it notes
-    return main()
+        return as_program(lambda: int(record(main)() or 0))  # torchrun shows the error it notes
+    return as_program(main)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from marl_framework import device as device_module
-from marl_framework import main as main_module
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import (
@@ -27,7 +26,7 @@ from marl_framework.device import (
     unused_gpu,
 )
 from marl_framework.main import main
-from marl_framework.training.distributed import Ranks
+from marl_framework.training.ranks import Ranks
 from tests.soak import kill_and_resume
 from tests.training import two_ranks
 
@@ -146,7 +145,7 @@ def test_one_rank_says_it_in_one_line(
 ) -> None:
     if rank is not None:
         monkeypatch.setattr(Ranks, "of", lambda: Ranks(int(rank), 2, int(rank), 2))
-        monkeypatch.setattr(main_module, "train", lambda *_, **__: 0)
+        monkeypatch.setattr("marl_framework.training.launch.train", lambda *_, **__: 0)
     assert main(["--config", "params_test.yaml", "--check"]) == 0
     said = capfd.readouterr().err
     assert said == lines * f"warning: compute.device: auto takes the CPU; {TOO_OLD}\n"

@@ -24,6 +24,7 @@ NAMES = [
     "mixed precision",
     "memory",
     "disk",
+    "runs",
 ]
 
 

@@ -21,7 +21,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import LearnedPlanner
+from marl_framework.planners import LearnedPlanner, exported, portable
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
 
@@ -105,7 +105,7 @@ def test_torch_export_equals_the_trained_team(
     folder: Path, config: Config, coma: COMAWrapper
 ) -> None:
     assert run(folder, "torch", "team.pt2", "--observations") == 0
-    facts = {export.FACTS_FILE: ""}
+    facts = {exported.FACTS_FILE: ""}
     program = torch.export.load(folder / "team.pt2", extra_files=facts)
     state, actions, _, policy, _ = flight(config, coma, 4)
     found, probabilities = program.module()(
@@ -113,7 +113,7 @@ def test_torch_export_equals_the_trained_team(
     )
     assert torch.equal(found, actions)
     torch.testing.assert_close(probabilities, policy, atol=1e-5, rtol=0)
-    assert json.loads(facts[export.FACTS_FILE])["agents"] == 3
+    assert json.loads(facts[exported.FACTS_FILE])["agents"] == 3
 
 
 def example() -> Any:
@@ -137,7 +137,7 @@ def test_the_example_flies_the_mission_of_the_library(
     for _ in range(env.episode_length):
         env.step(state, planner.act(state, env.generator)[0], env.draw_step())
     session = onnxruntime.InferenceSession(str(folder / "team.onnx"))
-    world = json.loads(session.get_modelmeta().custom_metadata_map[export.FACTS])
+    world = json.loads(session.get_modelmeta().custom_metadata_map[exported.FACTS])
     rng = np.random.default_rng(0)
     beliefs, positions = example().fly(session, world, truth, start, rng)
     assert np.array_equal(positions, state.positions[0].numpy())
@@ -166,7 +166,7 @@ def test_the_example_is_short() -> None:
 def test_a_file_that_is_not_equal_is_not_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(export.PortableActor, "forward", lambda self, o, m: torch.rand(m.shape))
+    monkeypatch.setattr(portable.PortableActor, "forward", lambda self, o, m: torch.rand(m.shape))
     assert run(folder, "onnx", "wrong.onnx") == 1
     assert "differs from PyTorch by" in capsys.readouterr().err
     assert not (folder / "wrong.onnx").exists()

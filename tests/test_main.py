@@ -132,7 +132,7 @@ def test_a_signal_before_the_training_is_one_line(train, tmp_path, monkeypatch, 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marl_framework.main.rank_device", interrupt)
+    monkeypatch.setattr("marl_framework.training.distributed.rank_device", interrupt)
     assert train("t") == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert not (tmp_path / "runs").exists()

@@ -48,14 +48,15 @@ from benchmarks.reference.published_flights import (
 from marl_framework.command_line import Parser, add_checkpoint
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.evaluation.statistics import paired_difference, statistics
-from marl_framework.planners.registry import LEARNED, NAMES, make_planner
+from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, find_checkpoint
 
 SUITE = "published_simulator"
 GAIN, RANDOM = "published_information_gain", "published_random"
 CORRECTED, SHARED = f"{GAIN}+probability", f"{GAIN}+probability+shared"
-POLICIES = (*NAMES, GAIN, CORRECTED, SHARED, RANDOM)
+POLICIES = (*PLANNER_NAMES, GAIN, CORRECTED, SHARED, RANDOM)
 DEFAULT = (LEARNED, GAIN, RANDOM)
 METRICS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 
@@ -82,7 +83,9 @@ class Flights:
         self._world, self._bridge = world, Bridge(self.config)
         environment = self._bridge.environment
         self._planners = {
-            name: make_planner(name, environment, checkpoint) for name in names if name in NAMES
+            name: make_planner(name, environment, checkpoint)
+            for name in names
+            if name in PLANNER_NAMES
         }
 
     def fly(self, name: str, trial: int) -> Outcome:
@@ -247,7 +250,9 @@ def _measured(options: argparse.Namespace) -> str:
         "machine": harness.announce_machine(harness.CPU),
         "world": world.facts(trials),
         "policies": compare(flights, names, trials),
-        "observation_differences": flights.differences if any(n in NAMES for n in names) else {},
+        "observation_differences": flights.differences
+        if any(n in PLANNER_NAMES for n in names)
+        else {},
     }
     harness.write_json(path, SUITE, found)
     return f"{table(found)}{path}"

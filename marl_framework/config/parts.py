@@ -32,4 +32,7 @@ PLANNERS = {
     "random": "marl_framework.planners.random_flight.make",
     "oracle": "marl_framework.planners.oracle.make",
 }
-"""Besides `learned`, the trained team."""
+
+LEARNED = "learned"
+"""The trained team, a planner too."""
+PLANNER_NAMES = (LEARNED, *PLANNERS)

@@ -25,11 +25,11 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.statistics import interval
 from marl_framework.evaluation.worlds import BASE, SEED, VERSION, World, left_out
-from marl_framework.planners.registry import LEARNED
 from marl_framework.planners.team import Checkpoint, mission_config
 from marl_framework.runs.files import atomic_file
 from marl_framework.runs.folder import describe_environment

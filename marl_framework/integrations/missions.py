@@ -9,6 +9,7 @@ from torch import Tensor
 
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.device import as_device
 from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState
@@ -38,6 +39,9 @@ class Missions:
 
     Attributes:
         names: names of the UAVs, in the order in which conflicts are resolved.
+
+    Raises:
+        ConfigError: the configuration is invalid, or `device` is no device of this machine.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Missions:
         seed: int | None = None,
     ) -> None:
         config = config if isinstance(config, Config) else load_config(config)
-        self.environment = MissionEnvironment(config, num_envs, device, split, seed)
+        self.environment = MissionEnvironment(config, num_envs, as_device(device), split, seed)
         lattice = self.environment.lattice
         self.builder = ObservationBuilder(config, lattice, self.environment.camera)
         self.names = [f"uav_{i}" for i in range(self.environment.n_agents)]

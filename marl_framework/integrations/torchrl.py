@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.model import Config
+from marl_framework.device import as_device
 from marl_framework.integrations.coma_loss import COMALoss, CounterfactualCritic
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import GROUP, Missions
@@ -64,7 +65,7 @@ class MissionEnv(EnvBase):
         seed: int | None = None,
         with_state: bool = False,
     ) -> None:
-        super().__init__(device=torch.device(device), batch_size=torch.Size([num_envs]))
+        super().__init__(device=as_device(device), batch_size=torch.Size([num_envs]))
         self.missions = Missions(config, num_envs, device, split, seed)
         self.agent_names = self.missions.names
         self.group_map = {GROUP: self.agent_names}

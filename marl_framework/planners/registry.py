@@ -7,7 +7,7 @@ from torch import Tensor
 
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import PLANNERS
+from marl_framework.config.parts import LEARNED, PLANNERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -15,10 +15,6 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.protocol import Decision, Planner
 from marl_framework.planners.team import Checkpoint, trained_team
-
-LEARNED = "learned"
-NAMES = (LEARNED, *PLANNERS)
-"""Built-in planners."""
 
 
 def make_planner(
@@ -30,8 +26,8 @@ def make_planner(
     """Create a planner.
 
     Args:
-        name: one of `NAMES`, or the dotted path of a callable that takes the environment and
-            returns a planner.
+        name: one of `PLANNER_NAMES`, or the dotted path of a callable that takes the environment
+            and returns a planner.
         environment: environment to fly in.
         checkpoint: trained team, for `learned`.
         greedy: the trained team takes its most probable actions instead of sampling.

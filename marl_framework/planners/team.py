@@ -20,6 +20,7 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
+from marl_framework.runs.files import checkpoint_file
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     Raises:
         ConfigError: there is no checkpoint, or it cannot be read.
     """
-    path = Path(name)
-    if path.is_dir():
-        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
-        found = [file for file in candidates if file.is_file()]
-        if not found:
-            raise ConfigError(
-                f"--checkpoint {name}: the folder has neither checkpoints/best.pt nor "
-                "checkpoints/last.pt; give a run folder or a checkpoint file"
-            )
-        path = found[0]
+    path = checkpoint_file(name)
     return Checkpoint(path, load_checkpoint(path))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import struct
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +72,9 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     if signed is False:
         raise ConfigError(damaged)
     try:
-        payload = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        with warnings.catch_warnings():  # of foreign files; what is wrong is told below
+            warnings.simplefilter("ignore", UserWarning)
+            payload = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
         raise
     except pickle.UnpicklingError as error:

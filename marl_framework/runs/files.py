@@ -34,6 +34,30 @@ def check_run_name(name: str) -> None:
         )
 
 
+def checkpoint_file(name: str) -> Path:
+    """Return a checkpoint file, given itself or the run folder whose best or else last one it is.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(name)
+    if path.is_dir():
+        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
+        found = [file for file in candidates if file.is_file()]
+        if not found:
+            raise ConfigError(
+                f"--checkpoint {name}: the folder has neither checkpoints/best.pt nor "
+                "checkpoints/last.pt; give a run folder or a checkpoint file"
+            )
+        return found[0]
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no readable file"
+        raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
+    return path
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that replaces `path` only when it is complete and on disk.

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config
-from marl_framework.config.messages import KEYS, show
 from marl_framework.runs.files import (
     RunLock,
     check_run_name,
     folder_guard,
+    is_locked,
     read_json,
     write_json,
 )
+from marl_framework.runs.process import is_alive
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
 _METADATA = "metadata.json"
@@ -155,8 +155,24 @@ def describe_run(run: Path) -> dict[str, Any]:
     }
 
 
+def state_of(run: Path) -> str:
+    """Return how a run stands: in training, killed where its process is gone, or what it noted."""
+    status = read_json(run / "status.json")
+    state = str(status.get("state", "unknown"))
+    process = status.get("process", {})
+    alive = is_alive(process)
+    if is_locked(run) or (state == "training" and alive):  # not every file system has locks
+        return "in training"
+    if state != "training":
+        return state
+    elsewhere = alive is None and "host" in process
+    return f"killed, or in training on {process['host']}" if elsewhere else "killed"
+
+
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Return the differences of two runs as (name, value in the first, value in the second)."""
+    from marl_framework.config.messages import show
+
     rows = []
     for a, b in zip(_configuration(first), _configuration(second), strict=True):
         if a != b:
@@ -175,6 +191,9 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 def _configuration(run: Path) -> list[tuple[str, Any]]:
     """Return all keys of a run's configuration with their values."""
+    from marl_framework.config.loading import config_to_dict, load_config
+    from marl_framework.config.messages import KEYS
+
     tree = config_to_dict(load_config(run / "config.yaml"))
     pairs = []
     for key in KEYS:

@@ -32,8 +32,11 @@ class RunLog:
         self._streams = ExitStack()
 
     def attach(self, folder: Path) -> None:
-        """Append to the log in this folder from now on, first what was printed so far."""
+        """Append to the log in this folder from now on; the first also gets what came before."""
         self._path = folder / LOG
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         try:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (until `__exit__`)
         except OSError as error:

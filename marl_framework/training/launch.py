@@ -8,32 +8,26 @@ from typing import Any
 
 import torch
 
+from marl_framework.command_line import FAILED, INTERRUPTED
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.fusion import window_kernels
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
+from marl_framework.runs.process import this_process
 from marl_framework.runs.start import start_run
-from marl_framework.training.distributed import (
-    LeaderError,
-    Ranks,
-    is_lost_rank,
-    joined,
-    note_job,
-    started_by,
-)
+from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
 from marl_framework.training.memory import (
     check_memory,
     device_memory,
     is_out_of_memory,
     memory_advice,
 )
+from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.signals import interruptible
 from marl_framework.training.trainer import NumericalError, Trainer
 
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 _LOST = "another rank ended early; torchrun's report gives the reason"
 
 
@@ -91,7 +85,7 @@ def train(
             if ranks.leads:
                 _say_lost()
             ranks.wait_for_leader()
-            return EXIT_FAILED
+            return FAILED
         if not is_out_of_memory(error):
             raise
         free, _ = device_memory(device)
@@ -101,7 +95,7 @@ def train(
             f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
             "intact, continue with --resume --allow-changed KEY"
         )
-        return EXIT_FAILED
+        return FAILED
 
 
 def _start_or_resume(
@@ -135,6 +129,7 @@ def _start_or_resume(
             if log is not None:
                 log.attach(run.path)
             note_job(run.path, ranks)
+            run.write_status("training", process=this_process())
             return run
 
         run = ranks.on_leader(claim)
@@ -158,8 +153,8 @@ def _follow(trainer: Trainer) -> int:
         trainer.train(None)
     except NumericalError:
         trainer.ranks.wait_for_leader()
-        return EXIT_FAILED
-    return 0 if trainer.is_over() else EXIT_INTERRUPTED
+        return FAILED
+    return 0 if trainer.is_over() else INTERRUPTED
 
 
 def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
@@ -172,9 +167,9 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     try:
         summary = trainer.train(run, profile)
     except KeyboardInterrupt:
-        state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted at once"
+        state, code, text = "interrupted", INTERRUPTED, "interrupted at once"
     except NumericalError as error:
-        state, code, text = "failed", EXIT_FAILED, f"error: {error}"
+        state, code, text = "failed", FAILED, f"error: {error}"
         fresh = False  # the state that explains it stays
     except BaseException as error:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
@@ -186,7 +181,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
             reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
             run.write_status("failed", error=reason)
         if lost:
-            raise LeaderError(EXIT_FAILED) from error
+            raise LeaderError(FAILED) from error
         raise
     else:
         run.write_summary(**summary)
@@ -197,7 +192,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
             run.write_status("finished", **known)
             print(f"done: {run.summary}")
             return 0
-        state, code, text = "interrupted", EXIT_INTERRUPTED, "interrupted"
+        state, code, text = "interrupted", INTERRUPTED, "interrupted"
     if fresh and trainer.algorithm.training_steps == 0:
         run.discard()
         print(f"{text}; nothing was learned yet", file=sys.stderr)

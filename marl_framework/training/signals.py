@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP in a training: end after the current step, or at once."""
+"""Signals that end a training: after the current step, or at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Protocol
 
-from marl_framework.training.distributed import Ranks
+from marl_framework.training.ranks import Ranks
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_URGENT = (signal.SIGINT, signal.SIGTERM)
+_WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A closing terminal, and what schedulers send some time before the end; often several times."""
 _PATIENCE = 20.0
 """Seconds that a rank may take to end its training step; torchrun kills after 30."""
 
@@ -22,31 +24,31 @@ _PATIENCE = 20.0
 class Interruptible(Protocol):
     """A trainer."""
 
-    interrupted: bool
-
     def interrupt(self) -> None:
         """End after the current training step."""
 
 
 @contextmanager
 def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
-    """Let a signal end the training after its current step; a second one at once.
+    """Let a signal end the training after its current step; a second SIGINT or SIGTERM at once.
 
-    A closing terminal sends SIGHUP; where `nohup` lets it be ignored, that stays so.
+    SIGHUP, SIGUSR1 and SIGUSR2 are warnings: they never end it at once, and stay ignored where
+    the caller ignores them, as `nohup` does SIGHUP.
 
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
     """
+    urged = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if not trainer.interrupted:
-            trainer.interrupt()
-        elif number != signal.SIGHUP:  # a closed terminal and its shell send one each
+        nonlocal urged
+        if urged and number in _URGENT:
             raise KeyboardInterrupt
+        urged = urged or number in _URGENT
+        trainer.interrupt()
 
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    caught = _SIGNALS[:2] if ignored else _SIGNALS
-    earlier = {number: signal.signal(number, interrupt) for number in caught}
+    heard = [number for number in _WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
+    earlier = {number: signal.signal(number, interrupt) for number in (*_URGENT, *heard)}
     try:
         with _ended_if_stuck() if ranks.count > 1 else nullcontext():
             yield
@@ -68,7 +70,7 @@ def _ended_if_stuck() -> Iterator[None]:
     def watch() -> None:
         with suppress(OSError):
             while number := inside.recv(1):
-                if number[0] in _SIGNALS and not done.wait(_PATIENCE):
+                if number[0] in (*_URGENT, *_WARNINGS) and not done.wait(_PATIENCE):
                     print(f"error: still waiting {_PATIENCE:g} s after a signal", file=sys.stderr)
                     os._exit(1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from marl_framework.mission.seeding import MAX_SEED, split_seed
-from marl_framework.training.distributed import Ranks
+from marl_framework.training.ranks import Ranks
 
 _STEP = 648_053  # no common factor with MAX_SEED - 1: other episodes, another seed
 

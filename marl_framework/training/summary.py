@@ -16,7 +16,7 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
-from marl_framework.training.distributed import Ranks
+from marl_framework.training.ranks import Ranks
 from marl_framework.training.timing import StageTimer
 
 _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")

@@ -23,8 +23,8 @@ from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training.distributed import Ranks
 from marl_framework.training.outputs import Outputs
+from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit
 from marl_framework.training.schedule import learning_rate_factor, passes
 from marl_framework.training.streams import (

@@ -21,8 +21,6 @@ from marl_framework.mission.fusion import Lack
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training import launch
 from marl_framework.training.distributed import (
-    LeaderError,
-    Ranks,
     check_ranks,
     is_lost_rank,
     joined,
@@ -31,6 +29,7 @@ from marl_framework.training.distributed import (
     started_by,
 )
 from marl_framework.training.memory import check_memory, memory_advice, memory_estimate, peak
+from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.trainer import Trainer
 from tests.training.two_ranks import arguments
 
@@ -175,7 +174,7 @@ def test_a_lost_rank_is_told_from_other_errors(error: BaseException, expected: b
 STUCK = """
 import signal, sys, threading, time
 from marl_framework.training import signals
-from marl_framework.training.distributed import Ranks
+from marl_framework.training.ranks import Ranks
 class Trainer:
     interrupted = False
     def interrupt(self): self.interrupted = True

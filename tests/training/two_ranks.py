@@ -25,8 +25,10 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.main import main
-from marl_framework.training import distributed, launch
-from marl_framework.training.distributed import Ranks, joined
+from marl_framework.training import launch
+from marl_framework.training import ranks as ranks_module
+from marl_framework.training.distributed import joined
+from marl_framework.training.ranks import Ranks
 from marl_framework.training.summary import flown_metrics
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.test_wrapper import make, rollout_on
@@ -147,7 +149,7 @@ def threads() -> list[str]:
 if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
-    distributed._LEADER_ENDS = 0.0
+    ranks_module._LEADER_ENDS = 0.0
     launch.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
     Trainer._draw_mission = lambda *_: None
     with joined(Config(), torch.device("cpu"), ranks):

@@ -1,0 +1,187 @@
+"""What `python -m marl_framework.main` does with its options, up to the first training step."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, loaded, plain_warnings
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
+from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.runs.files import check_run_name, checkpoint_file
+from marl_framework.runs.log import RunLog
+from marl_framework.training.ranks import LeaderError, Ranks
+from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
+
+# Modules that load PyTorch are imported where they are used: bad input is told at once.
+if TYPE_CHECKING:
+    from marl_framework.planners.team import Checkpoint
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options say; return the exit code, see `main.main`."""
+    log = RunLog()
+    with log if _leads() else nullcontext():
+        return _guarded(options, log)
+
+
+def _leads() -> bool:
+    try:
+        return Ranks.of().leads
+    except ConfigError:  # reported below
+        return True
+
+
+def _guarded(options: argparse.Namespace, log: RunLog) -> int:
+    """Run; turn what went wrong into one line and an exit code."""
+    ranks = Ranks()
+    try:
+        ranks = Ranks.of()
+        with plain_warnings(ranks.leads):
+            return _run(options, ranks, log)
+    except ConfigError as error:
+        if ranks.leads:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        ranks.wait_for_leader()
+        return BAD_INPUT
+    except LeaderError as error:
+        ranks.wait_for_leader()
+        return error.exit_code
+    except KeyboardInterrupt:  # before or after the training
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
+        return FAILED
+
+
+def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
+    config, checkpoint = _configuration(options, ranks)
+    if options.print_config:
+        if ranks.leads:
+            print(format_yaml(config_to_dict(config)), end="", flush=True)
+        return 0
+    seeded = _seeded(options, config)
+    from marl_framework.evaluation.commands import deploy, fly_baseline
+    from marl_framework.training.distributed import check_ranks, rank_device
+    from marl_framework.training.launch import train
+
+    loaded()
+    check_ranks(config, ranks)
+    device = rank_device(config, ranks)
+    archive = options.archive_earlier and not options.resume
+    if config.experiment.missions.mission_mode == "deployment":
+        return deploy(
+            config,
+            device,
+            options.run_name,
+            options.missions or 1,
+            checkpoint,
+            check=options.check,
+            archive_earlier=archive,
+        )
+    if config.experiment.policy != LEARNED:
+        return fly_baseline(config, device, options.run_name, options.check, archive)
+
+    def train_one(config: Config, name: str | None) -> int:
+        return train(
+            config,
+            device,
+            name,
+            check=options.check,
+            profile=options.profile,
+            resume=options.resume,
+            allow_changed=options.allow_changed,
+            archive_earlier=archive,
+            ranks=ranks,
+            log=log,
+        )
+
+    if not seeded or options.check:
+        return train_one(config, options.run_name)
+    summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"
+    return train_each(seeded, train_one, summary)
+
+
+def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
+    name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
+    config = load_config(resolve_config_path(name), options.overrides)
+    if options.run_name is not None:
+        check_run_name(options.run_name)
+    _check_options(options, config, ranks)
+    if options.checkpoint is None:
+        return config, None
+    checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
+    from marl_framework.planners.team import find_checkpoint, mission_config
+
+    checkpoint = find_checkpoint(options.checkpoint)
+    return mission_config(name, options.overrides, checkpoint), checkpoint
+
+
+def _seeded(options: argparse.Namespace, config: Config) -> dict[str, Config]:
+    """Return the configuration of each run by its name; empty without `--seeds`."""
+    if options.seeds is None:
+        return {}
+    runs = with_seeds(config, options.run_name, read_seeds(options.seeds))
+    if not (options.resume or options.archive_earlier or options.check):
+        check_free(runs)
+    return runs
+
+
+def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
+    """Check options that the params file does not know.
+
+    Raises:
+        ConfigError: one makes no sense with this configuration.
+    """
+    missions = config.experiment.missions
+    deployed = missions.mission_mode == "deployment"
+    if ranks.count > 1 and (deployed or config.experiment.policy != LEARNED):
+        raise ConfigError(
+            f"torchrun: {ranks.count} ranks can only train; fly missions with python -m "
+            "marl_framework.main"
+        )
+    if ranks.may_restart and options.run_name is None:
+        raise ConfigError(
+            "torchrun --max-restarts: name the run with --run-name, so that it can continue"
+        )
+    if options.run_name is None and not (options.check or options.print_config):
+        if options.resume:
+            raise ConfigError("--resume: name the run to continue with --run-name")
+        if options.archive_earlier:
+            raise ConfigError("--archive-earlier: name the run to move with --run-name")
+        if options.seeds is not None:
+            raise ConfigError("--seeds: name the runs with --run-name")
+    if options.seeds is not None and (deployed or config.experiment.policy != LEARNED):
+        raise ConfigError("--seeds: there is no training; evaluate flies missions of one seed")
+    if options.seeds is not None and ranks.count > 1:
+        raise ConfigError("--seeds: under torchrun start one training after the other")
+    if options.allow_changed and not options.resume:
+        raise ConfigError("--allow-changed: works only with --resume")
+    if options.profile < 0:
+        raise ConfigError(
+            f"--profile {options.profile}: give a number of training steps, 1 or more"
+        )
+    if options.profile and (deployed or config.experiment.policy != LEARNED):
+        raise ConfigError(f"--profile {options.profile}: there is no training to record")
+    if options.missions is not None and options.missions < 1:
+        raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
+    for option in ("checkpoint", "missions"):
+        if getattr(options, option) is not None and not deployed:
+            raise ConfigError(
+                f"--{option}: works only with experiment.missions.mission_mode: deployment, and "
+                f"it is {missions.mission_mode}"
+            )
+    if options.checkpoint is not None and config.experiment.policy != LEARNED:
+        raise ConfigError(
+            f"--checkpoint: experiment.policy: {config.experiment.policy} needs no trained team; "
+            "choose learned"
+        )

@@ -1,0 +1,137 @@
+"""Trains a configuration with one seed after the other, and sums the runs up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.runs.files import read_json, write_json
+
+# 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)  # fmt: skip
+
+
+def read_seeds(text: str) -> list[int]:
+    """Return the seeds of `--seeds 3,4,5`.
+
+    Raises:
+        ConfigError: they are no whole numbers, or one comes twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise ConfigError(f"--seeds {text}: give different whole numbers, such as 3,4,5")
+    return [int(part) for part in parts]
+
+
+def with_seeds(config: Config, name: str, seeds: Sequence[int]) -> dict[str, Config]:
+    """Return the configuration with each seed, by the name of its run: `NAME-SEED`.
+
+    Raises:
+        ConfigError: a seed is out of range.
+    """
+    tree = config_to_dict(config)
+    return {
+        f"{name}-{seed}": config_from_dict(tree, "--seeds", [f"environment.seed={seed}"])
+        for seed in seeds
+    }
+
+
+def check_free(runs: Mapping[str, Config]) -> None:
+    """Check that no run of these names exists, before hours go into the first of them.
+
+    Raises:
+        ConfigError: one does.
+    """
+    for name, config in runs.items():
+        path = Path(config.logging.directory) / name
+        if path.exists():
+            raise ConfigError(
+                f"run name {name}: {path} exists; choose another name, continue all with "
+                "--resume, or move them to training_history/ with --archive-earlier"
+            )
+
+
+def train_each(
+    runs: Mapping[str, Config], train: Callable[[Config, str], int], summary: Path
+) -> int:
+    """Train one run after the other; a failed one does not keep the others from being trained.
+
+    Args:
+        runs: configuration by run name.
+        train: trains one run; returns its exit code.
+        summary: file for the summary over the seeds, see `sum_up`.
+
+    Returns:
+        0 done, 1 where one failed, 130 interrupted.
+    """
+    codes = []
+    for name, config in runs.items():
+        print(f"seed {config.environment.seed}: {name}", flush=True)
+        codes.append(train(config, name))
+        if codes[-1] == INTERRUPTED:
+            return INTERRUPTED
+    found = sum_up(runs)
+    write_json(summary, found)
+    print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
+    return FAILED if any(codes) else 0
+
+
+def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
+    """Return means and intervals over the finished runs.
+
+    Returns:
+        `runs`: name to seed; `metrics`: last ones, those of the best validation, and the times,
+        each with `values`, `mean`, `std` and the 95 % interval of Student's t for the mean over
+        seeds (`std` and `interval` are null for a single run).
+    """
+    rows, seeds = [], {}
+    for name, config in runs.items():
+        summary = read_json(Path(config.logging.directory) / name / "summary.json")
+        results, timing = summary.get("results", {}), summary.get("timing", {})
+        if results.get("finished"):
+            seeds[name] = config.environment.seed
+            rows.append(
+                {
+                    **{f"last {key}": value for key, value in results["last"].items()},
+                    **{f"best {key}": value for key, value in results["best"].items()},
+                    **{key: timing[key] for key in ("seconds", "transitions_per_second")},
+                }
+            )
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if value is not None:  # not finite
+                columns.setdefault(key, []).append(value)
+    return {"runs": seeds, "metrics": {key: _spread(values) for key, values in columns.items()}}
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    mean, count = statistics.fmean(values), len(values)
+    known: dict[str, Any] = {"values": list(values), "mean": mean, "std": None, "interval": None}
+    if count > 1:
+        known["std"] = statistics.stdev(values)
+        half = _T[min(count - 2, len(_T) - 1)] * known["std"] / math.sqrt(count)
+        known["interval"] = [mean - half, mean + half]
+    return known
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return a summary of `sum_up` as text: a line for each metric."""
+    lines = [f"{len(found['runs'])} seeds: mean [95 % interval of the mean over seeds]"]
+    for name, known in found["metrics"].items():
+        interval = ""
+        if known["interval"] is not None:
+            interval = " [{:.4f}, {:.4f}]".format(*known["interval"])
+        lines.append(f"  {name:<24} {known['mean']:.4f}{interval}")
+    return "\n".join(lines)

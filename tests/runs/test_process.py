@@ -1,0 +1,90 @@
+"""A run whose process is gone is told from one that trains, also after a power cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework import doctor, history
+from marl_framework.config.loading import dump_config, load_config
+from marl_framework.runs.files import RunLock
+from marl_framework.runs.process import is_alive, start_time, this_process
+
+HERE = this_process()
+BEFORE = {**HERE, "boot": "of another start of this host"}
+REUSED = {**HERE, "started": "1"}  # its number has gone to another process
+ELSEWHERE = {**HERE, "host": "elsewhere"}
+
+
+def test_a_process_is_told_from_others_with_its_number() -> None:
+    assert [is_alive(p) for p in (HERE, BEFORE, REUSED, ELSEWHERE)] == [True, False, False, None]
+    assert is_alive({}) is None
+
+
+def test_a_process_that_has_ended_is_gone_before_its_parent_asks() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert start_time(child.pid) == ""
+    child.wait()
+    assert start_time(child.pid) == ""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """One run of each kind, none of them locked, as on a file system without locks."""
+    for name, status in {
+        "alive": {"process": HERE},
+        "cut": {"process": BEFORE},
+        "reused": {"process": REUSED},
+        "elsewhere": {"process": ELSEWHERE},
+        "former": {},
+        "done": {"process": BEFORE, "state": "finished"},
+    }.items():
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        dump_config(load_config("params_test"), run / "config.yaml")
+        (run / "status.json").write_text(json.dumps({"state": "training", **status}))
+    return tmp_path / "runs"
+
+
+STATES = {
+    "alive": "in training",
+    "cut": "killed",
+    "reused": "killed",
+    "elsewhere": "killed, or in training on elsewhere",
+    "former": "killed",
+    "done": "finished",
+}
+
+
+def test_the_history_tells_them_apart(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, state in STATES.items():
+        assert history.main(["--runs", str(runs), "list", name]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: {state}, 0 training steps")
+    lock = RunLock(runs / "elsewhere")
+    assert history.main(["--runs", str(runs), "list", "elsewhere"]) == 0
+    assert capsys.readouterr().out.startswith("elsewhere: in training, ")
+    lock.release()
+
+
+def test_the_doctor_names_those_to_continue(runs: Path, tmp_path: Path) -> None:
+    def found(folder: Path) -> Any:
+        config = load_config("params_test", [f"logging.directory={folder}"])
+        return doctor._runs(config, torch.device("cpu"))
+
+    again = "continue it with --resume"
+    assert found(tmp_path / "none").found == "none in training"
+    assert found(runs).ok
+    assert found(runs).found.split("; ") == [
+        "alive is in training",
+        *("cut was killed", again),
+        *("elsewhere was killed, or in training on elsewhere", again),
+        *("former was killed", again),
+        *("reused was killed", again),
+    ]

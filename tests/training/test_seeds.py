@@ -1,0 +1,116 @@
+"""Several seeds in a row: a run each, a summary with intervals, and going on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scipy.stats import t as student
+
+from marl_framework.main import main
+from marl_framework.training import seeds as seeds_module
+from marl_framework.training.trainer import Trainer
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Train two steps of params_test.yaml with several seeds; returns the exit code."""
+    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
+    given = ["--config", "params_test.yaml", "--device", "cpu", "--max-episodes", "2"]
+    runs = f"logging.directory={tmp_path / 'runs'}"
+
+    def run(seeds: str, *arguments: str, name: str = "t") -> int:
+        return main([*given, "--set", runs, "--run-name", name, "--seeds", seeds, *arguments])
+
+    return run
+
+
+def results(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())["results"]
+
+
+def test_an_interrupted_series_goes_on_and_is_summed_up(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    real = Trainer.training_step
+
+    def step(trainer: Trainer, timer):
+        seed = trainer.config.environment.seed
+        if seed == 4 and trainer.algorithm.training_steps == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return real(trainer, timer)
+
+    runs = tmp_path / "runs"
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", step)
+        assert train("3,4,5") == 130
+    assert sorted(path.name for path in runs.iterdir()) == ["t-3", "t-4"]
+    assert results(runs / "t-4")["training_steps"] == 1
+    first = (runs / "t-3" / "summary.json").read_bytes()
+    capsys.readouterr()
+    assert train("3,4,5") == 2  # it never overwrites
+    assert "t-3 exists" in capsys.readouterr().err
+    assert train("3,4,5", "--resume") == 0
+    assert (runs / "t-3" / "summary.json").read_bytes() == first
+    found = json.loads((runs / "t-seeds.json").read_text())
+    assert found["runs"] == {"t-3": 3, "t-4": 4, "t-5": 5}
+    returns = [results(runs / name)["last"]["return"] for name in found["runs"]]
+    assert len(set(returns)) == 3
+    known = found["metrics"]["last return"]
+    assert known["values"] == returns
+    low, high = known["interval"]
+    error = statistics.stdev(returns) / 3**0.5
+    expected = student.interval(0.95, 2, statistics.fmean(returns), error)
+    assert (low, high) == pytest.approx(expected, rel=1e-3)
+    assert f"last return              {known['mean']:.4f} [{low:.4f}, {high:.4f}]" in (
+        capsys.readouterr().out
+    )
+    logs = [(runs / name / "train.log").read_text() for name in found["runs"]]
+    assert all(log.count("done: ") == 1 for log in logs)
+    assert all(f"/{name}/" in log for name, log in zip(found["runs"], logs, strict=True))
+
+
+def test_the_quantiles_are_students() -> None:
+    for freedom, quantile in enumerate(seeds_module._T, start=1):
+        assert quantile == pytest.approx(student.ppf(0.975, freedom), abs=5e-4)
+
+
+def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = seeds_module.config_from_dict({}, "defaults")
+    runs = seeds_module.with_seeds(config, "t", [1, 2])
+    trained = []
+    assert seeds_module.train_each(runs, lambda _, name: trained.append(name) or 1, Path("s")) == 1
+    assert trained == ["t-1", "t-2"]
+    assert json.loads(Path("s").read_text()) == {"runs": {}, "metrics": {}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("3,x",), "--seeds 3,x: give different whole numbers"),
+        (("3,3",), "--seeds 3,3: give different whole numbers"),
+        (("3,-1",), "--seeds 3,-1: give different whole numbers"),
+        (("99999999999",), "environment.seed"),
+        (("3", "--set", "experiment.policy=random"), "--seeds: there is no training"),
+    ],
+)
+def test_bad_seeds_are_one_line(
+    arguments: tuple[str, ...], named: str, train: Train, tmp_path: Path, capsys
+) -> None:
+    assert train(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert named in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_need_a_name_for_their_runs(capsys) -> None:
+    assert main(["--config", "params_test.yaml", "--device", "cpu", "--seeds", "3,4"]) == 2
+    assert capsys.readouterr().err == "error: --seeds: name the runs with --run-name\n"
