@@ -86,7 +86,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             (task, "reset", "reset"),
             (task, "observe", "observe"),
             (trainer.algorithm, "act", "act"),
-            (task, "choose_in_order", "choose"),
+            (task, "draw_actions" if triton else "choose_in_order", "choose"),
             (task, "critic_maps", "critic maps"),
             (environment, "draw_step", "draw"),
             (environment._fusion, "update", "fuse"),
