@@ -93,6 +93,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             (environment, "step", "move"),
         ):
             gpu.watch(owner, method, stage, within=("rollout", "move"))
+        task.reset()  # makes the buffers, once for all
         with gpu.stage("rollout"):
             rollout = trainer.collector.collect(
                 trainer.algorithm.act, 0.1, config.rollouts_per_step

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.device import uses_triton
 from marl_framework.mission.lattice import action_offsets
 
 OTHER_ACTIONS = "other_actions"
@@ -67,6 +68,10 @@ class Symmetries:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
         return torch.randint(len(self), (num,), generator=generator, device=self._cells.device)
 
+    def take(self, batch: Any, index: Tensor, which: Tensor) -> Any:
+        """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
+        return self.apply(batch[index], which)
+
     def apply(self, batch: Any, which: Tensor) -> Any:
         """Return transitions as symmetry `which` [B] shows them.
 
@@ -103,7 +108,14 @@ def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | 
     Raises:
         ConfigError: a flipped mission would not be a mission.
     """
-    return Symmetries(config, device) if config.learning.symmetries else None
+    if not config.learning.symmetries:
+        return None
+    if not uses_triton(config.compute, torch.device(device)):
+        return Symmetries(config, device)
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.observations.turning import TritonSymmetries
+
+    return TritonSymmetries(config, device)
 
 
 def _check(config: Config) -> None:

@@ -50,7 +50,7 @@ def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
 
 
 def usage(launch: Launch, architecture: int, folder: Path) -> dict[str, Any]:
-    """Compile a launch; return `registers`, bytes of `stack` and `local`, names of `operations`."""
+    """Compile a launch; return `registers`, bytes of `stack` and `local`, PTX `operations`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -74,24 +74,11 @@ def usage(launch: Launch, architecture: int, folder: Path) -> dict[str, Any]:
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     file = folder / "kernel.cubin"
     file.write_bytes(made.asm["cubin"])
-    text = _tool("cuobjdump", "-res-usage", file)
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    command = [program, "-res-usage", file]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
     assert found, text
-    code = _tool("nvdisasm", "-c", file)
-    operations = re.findall(r"\s/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z]\w*)", code)
     registers, stack, local = map(int, found.groups())
-    return {
-        "registers": registers,
-        "stack": stack,
-        "local": local,
-        "operations": set(operations),
-    }
-
-
-def _tool(name: str, option: str, file: Path) -> str:
-    """Return what one of the CUDA tools that come with Triton says of a file."""
-    import triton
-
-    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    done = subprocess.run([program, option, file], capture_output=True, text=True, check=True)
-    return done.stdout
+    operations = set(re.findall(r"^\s+(?:@!?%p\d+ )?(\w+)", made.asm["ptx"], re.MULTILINE))
+    return {"registers": registers, "stack": stack, "local": local, "operations": operations}

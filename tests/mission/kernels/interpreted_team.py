@@ -36,7 +36,7 @@ ROUNDED = {"entropy", "local_entropy", "footprint"}
 """Logarithms and sums of products; all other channels are exact."""
 WORLDS: list[dict[str, Any]] = [
     {"agents": 3, "observation": ALL, "sensor": ASYMMETRIC, "dims": (30.0, 20.0)},
-    {"agents": 4, "observation": SOME, "dims": (80.0, 10.0), "pixels": (6, 6)},  # 17 rows
+    {"agents": 2, "observation": SOME, "dims": (80.0, 10.0), "pixels": (6, 6)},  # 17 rows
     {"agents": 8, "observation": ALL, "dims": (10.0, 15.0)},  # more than 16 strips
 ]
 
@@ -77,7 +77,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=0, seed=0)
 @example(index=1, seed=1)
 @example(index=2, seed=2)
-@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=1, suppress_health_check=list(HealthCheck), deadline=None)
 def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
     env = world(index)
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The kernels of observations and actions on machines without a GPU: interpreted and compiled."""
+"""The kernels beside the windows' on machines without a GPU: interpreted and compiled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from marl_framework.algorithms.batch import Transitions
 from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import ActionKernel, TritonBuilder
@@ -26,10 +28,10 @@ MOST_REGISTERS = 128
 
 
 def test_interpreted_kernels_are_their_twins() -> None:
-    tests = Path(__file__).with_name("interpreted_team.py")
+    tests = [Path(__file__).with_name(f"interpreted_{name}.py") for name in ("team", "updates")]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)],
         cwd=Path(__file__).parents[3],
         env={**kept, "TRITON_INTERPRET": "1"},
         capture_output=True,
@@ -40,7 +42,7 @@ def test_interpreted_kernels_are_their_twins() -> None:
     assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), "none may be skipped"
 
 
-def launches(params: str) -> list[Launch]:
+def launches_of_a_step(params: str) -> list[Launch]:
     """Return the kernels that a joint step launches."""
     from marl_framework.mission.kernels import triton_choice, triton_maps
 
@@ -62,19 +64,50 @@ def launches(params: str) -> list[Launch]:
     return found
 
 
-@pytest.mark.parametrize("index", range(3))
+def launches_of_an_update(params: str) -> list[Launch]:
+    """Return the kernels that an update launches."""
+    from marl_framework.algorithms import triton_losses
+    from marl_framework.algorithms.loss_operators import TritonLosses
+    from marl_framework.observations import triton_symmetry
+    from marl_framework.observations.turning import TritonSymmetries
+
+    config = load_config(params)
+    sizes, learning = config.network_sizes, config.learning
+    maps, actions = torch.zeros(3, sizes.critic_channels, *sizes.shape), sizes.num_actions
+    flown = Transitions(
+        observations=maps[:, : sizes.actor_channels].contiguous(),
+        critic_maps=maps[:, sizes.actor_channels :].contiguous(),
+        actions=torch.zeros(3, dtype=torch.int64),
+        masks=torch.ones(3, actions, dtype=torch.bool),
+        old_probabilities=torch.ones(3, actions),
+        targets=torch.zeros(3),
+    )
+    losses = TritonLosses(torch.device("cpu"))
+    logits, one = torch.zeros(3, actions), torch.ones(())
+    kernels = [(triton_symmetry, "take")]
+    kernels += [(triton_losses, n) for n in ("judge", "lose_actor", "lose_critic", "decide")]
+    with recorded(*kernels) as found:
+        index = torch.zeros(3, dtype=torch.int64)
+        TritonSymmetries(config, "cpu").take(flown, index, index)
+        policy, _, advantages = losses.judge(logits, flown, logits, 0.1, flown.targets)
+        clip, entropy = learning.clip_ratio, learning.entropy_coefficient
+        losses.actor(policy, flown, advantages, 0.1, entropy, clip)
+        losses.critic(logits, flown)
+        losses.decide(one, one, one, 10.0)
+    assert [name for name, *_ in found] == [name for _, name in kernels]
+    return found
+
+
+@pytest.mark.parametrize("launches", [launches_of_a_step, launches_of_an_update])
 def test_kernels_compile_without_spills_and_atomics(
-    index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launches: Callable[[str], list[Launch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    launch = launches("params_gpu.yaml")[index]
-    for architecture in ARCHITECTURES:
-        needs: dict[str, Any] = usage(launch, architecture, tmp_path)
+    for launch, architecture in product(launches("params_gpu.yaml"), ARCHITECTURES):
+        needs = usage(launch, architecture, tmp_path)
         where = f"{launch[0]} on sm_{architecture}: {needs}"
-        print(launch[0], architecture, needs["registers"], needs["stack"], needs["local"])
         assert needs["registers"] <= MOST_REGISTERS, where
         assert (needs["stack"], needs["local"]) == (0, 0), where
-        assert {"LDG", "STG"} <= needs["operations"], where
-        wrong = {op for op in needs["operations"] if re.match(r"ATOM|RED|LDL|STL", op)}
-        assert wrong <= {"REDUX"}, where
+        assert {"ld", "st"} <= needs["operations"], where
+        assert not {"atom", "red"} & needs["operations"], where
