@@ -22,7 +22,7 @@ class Losses:
     """Advantages and losses in plain operators."""
 
     decide = staticmethod(decide)
-    """What an optimiser step does, see `optimisers.Decision`."""
+    """What an optimiser step does, see `optimisers.DescentRule`."""
     normalized = staticmethod(normalized)
 
     def floor(self, epsilon: float | Tensor) -> float | Tensor:

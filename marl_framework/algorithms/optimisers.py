@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-Decision = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
+DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 """Of (loss, norm, halted, maximum_norm): what `descend` divides by, leaves and calls bad."""
 
 
@@ -38,7 +38,7 @@ def descend(
     scaler: torch.amp.GradScaler,
     maximum_norm: float,
     halted: Tensor | None = None,
-    decision: Decision | None = None,
+    decision: DescentRule | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 

@@ -18,6 +18,7 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import ActionKernel, TritonBuilder
+from marl_framework.training.trainer import Trainer
 from tests.mission.kernels.compiling import ARCHITECTURES, Launch, recorded, usage
 
 pytestmark = pytest.mark.skipif(
@@ -111,3 +112,29 @@ def test_kernels_compile_without_spills_and_atomics(
         assert (needs["stack"], needs["local"]) == (0, 0), where
         assert {"ld", "st"} <= needs["operations"], where
         assert not {"atom", "red"} & needs["operations"], where
+
+
+# On a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators() -> None:
+    few = ["environment.num_envs=8", "learning.batch_size=60", "compute.precision=float32"]
+    few += ["compute.tf32=false", "compute.cudnn_benchmark=false", "evaluation.missions=2"]
+    trainers = []
+    for compiled in ("true", "false"):
+        torch.manual_seed(0)
+        config = load_config("params_gpu.yaml", [*few, f"compute.compile={compiled}"])
+        trainers.append(Trainer(config, torch.device("cuda", 0)))
+    first = trainers[0]
+    rollout = first.collector.collect(first.algorithm.act, 0.1)
+    state, actions = first.task.state, rollout.actions[-1]
+    for draw in ("actor", "critic_only"):
+        arguments = (state,) if draw == "actor" else (state, actions)
+        ours, theirs = (getattr(t.task.builder, draw)(*arguments) for t in trainers)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found, expected = (
+        t.algorithm.update(rollout, 0.1, torch.Generator("cuda").manual_seed(0)) for t in trainers
+    )
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
