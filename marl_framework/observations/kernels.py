@@ -1,4 +1,4 @@
-"""Observations and actions of whole teams in few Triton kernels, for rollouts on a GPU."""
+"""Chooses what draws observations and actions, and turns transitions: on a GPU few kernels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.device import uses_triton
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, fusion_type
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder, Seen
+from marl_framework.observations.symmetry import Symmetries
 
 
 class TritonBuilder(ObservationBuilder):
@@ -111,3 +113,19 @@ def make_builder(environment: MissionEnvironment) -> ObservationBuilder:
     config = environment.config
     made = TritonBuilder if uses_kernels(config, environment.device) else ObservationBuilder
     return made(config, environment.lattice, environment.camera)
+
+
+def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
+    """Return the symmetries that a training shows its transitions in; None where that is off.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+    if not config.learning.symmetries:
+        return None
+    if not uses_triton(config.compute, torch.device(device)):
+        return Symmetries(config, device)
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.observations.turning import TritonSymmetries
+
+    return TritonSymmetries(config, device)

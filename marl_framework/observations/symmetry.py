@@ -12,7 +12,6 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.device import uses_triton
 from marl_framework.mission.lattice import action_offsets
 
 OTHER_ACTIONS = "other_actions"
@@ -100,22 +99,6 @@ class Symmetries:
         """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
         cells = self._cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
         return maps.flatten(2).gather(2, cells).view_as(maps)
-
-
-def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
-    """Return the symmetries that a training shows its transitions in; None where that is off.
-
-    Raises:
-        ConfigError: a flipped mission would not be a mission.
-    """
-    if not config.learning.symmetries:
-        return None
-    if not uses_triton(config.compute, torch.device(device)):
-        return Symmetries(config, device)
-    # Triton takes a while to import, and many machines do without it.
-    from marl_framework.observations.turning import TritonSymmetries
-
-    return TritonSymmetries(config, device)
 
 
 def _check(config: Config) -> None:

@@ -9,8 +9,12 @@ from torch import Tensor
 
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import ActionKernel, make_builder, uses_kernels
-from marl_framework.observations.symmetry import make_symmetries
+from marl_framework.observations.kernels import (
+    ActionKernel,
+    make_builder,
+    make_symmetries,
+    uses_kernels,
+)
 
 
 class MissionTask:
