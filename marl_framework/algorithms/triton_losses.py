@@ -127,7 +127,7 @@ def lose_actor(
     slopes = tl.where(taken, slope[:, None], 0.0)
     if ENTROPY > 0:
         loss += ENTROPY * tl.sum(p * _log(p), 1)
-        slopes += ENTROPY * (_log(p) + tl.where(p >= _TINY, 1.0, 0.0))
+        slopes += ENTROPY * _log(p)  # up to a constant, which the softmax takes out
     mean = tl.sum(slopes * softmax, 1)[:, None]
     tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
     tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
