@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
+import shutil
+import sysconfig
 import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -270,3 +273,35 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class Lack(NamedTuple):
+    """Why a GPU gets plain operators instead of Triton kernels."""
+
+    reason: str
+    fix: str
+    """What to do about it; empty where nothing helps."""
+
+
+def triton_lacks(device: torch.device) -> Lack | None:
+    """Return what Triton lacks to compile for a device and to load what it compiled."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return Lack("there is no GPU", "")
+    if torch.version.hip is not None:
+        return Lack("this PyTorch is for AMD's GPUs", "")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        found = ".".join(map(str, capability))
+        return Lack(f"this GPU has compute capability {found}, below 8.0", "")
+    if importlib.util.find_spec("triton") is None:
+        return Lack("triton is not installed", "pip install triton")
+    if not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
+        return Lack("there is no C compiler", "install gcc, or name a compiler in CC")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return Lack("Python.h is missing", "install Python's headers (Debian, Ubuntu: python3-dev)")
+    return None
+
+
+def uses_triton(compute: ComputeConfig, device: torch.device) -> bool:
+    """Return whether a device runs Triton kernels."""
+    return compute.compile and triton_lacks(device) is None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from marl_framework.algorithms.coma import TARGET_CHUNK
+from marl_framework.algorithms.coma import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.registry import make_actor, make_critic
@@ -35,8 +35,8 @@ class NetworkCalls:
     """Of critic and actor, forward and backward."""
 
     @classmethod
-    def of(cls, config: Config) -> NetworkCalls:
-        """Return what a configuration asks for."""
+    def of(cls, config: Config, device: torch.device) -> NetworkCalls:
+        """Return what a configuration asks for on a device."""
         learning = config.learning
         team = config.environment.num_envs * config.experiment.missions.n_agents
         rollouts, transitions = config.rollouts_per_step, config.transitions_per_step
@@ -44,7 +44,7 @@ class NetworkCalls:
         batches = places.tensor_split(min(learning.batch_number, transitions))
         return cls(
             inference=(team,) * (rollouts * config.episode_length),
-            targets=tuple(len(part) for part in places.split(TARGET_CHUNK)),
+            targets=tuple(len(part) for part in places.split(target_chunk(device))),
             learning=tuple(len(part) for part in batches) * learning.data_passes,
         )
 
@@ -59,7 +59,7 @@ class NetworksAlone:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         sizes = config.network_sizes
-        self.calls = NetworkCalls.of(config)
+        self.calls = NetworkCalls.of(config, device)
         self._device = device
         self._precision = resolve_precision(config.compute.precision, device)
         plain = config.compute.model_copy(update={"gradient_checkpointing": False})

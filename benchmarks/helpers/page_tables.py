@@ -120,6 +120,8 @@ def kernel_budget(found: Found) -> str:
             both("… to draw and fuse", "draw", "fuse"),
             both("… observations and critic maps", "observe", "critic maps"),
             both("… actions and their masks", "choose"),
+            both("… the policy, the move and its messages", "act", "move"),
+            both("… start of missions", "reset"),
             (
                 "megabytes of a joint step, for one mission",
                 *(bytes_of_step(path) for path in (ours, plain)),
@@ -129,6 +131,11 @@ def kernel_budget(found: Found) -> str:
                 "kernels of a training step",
                 *(_whole(path["training_step"]["kernels"]) for path in (ours, plain)),
                 _AIMS["training"],
+            ),
+            (
+                "… of its updates",
+                *(_whole(path["update"]["kernels"]) for path in (ours, plain)),
+                "",
             ),
             (
                 "most bytes of tensors at once: flying",

@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from marl_framework.algorithms import coma
 from marl_framework.mission.fusion import TritonFusion
+from marl_framework.observations import kernels as team_kernels
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -52,6 +55,7 @@ _KERNELS = {
     aten.randperm.generator: 7,
     aten.convolution.default: 3,  # both changes of layout too
     aten.convolution_backward.default: 7,
+    aten._foreach_norm.Scalar: 3,
     aten._fused_adam_.default: 2,
     aten._fused_adam_.tensor_lr: 2,
     aten._reshape_alias.default: 0,
@@ -148,6 +152,7 @@ class PretendGpu:
     Attributes:
         kernels, bytes: by stage (see `stage`). A kernel reads each input and writes each output
             once; what is expanded counts once.
+        has_values: whether tensors have values.
         peak: the most bytes that were alive, without the allocator's gaps and libraries'
             workspaces.
         operators: how many have run.
@@ -167,6 +172,7 @@ class PretendGpu:
         self.operators = 0
         self.uploads = 0
         self.twins = twins or {}
+        self.has_values = values
         self._inside = CPU if values else torch.device("meta")
         self._costs = costs or {}
         self._stage = ""
@@ -380,6 +386,7 @@ def pretend_gpu(
         def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
             super().__init__("cpu", *args, **kwargs)
 
+    autocasts, autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
     group = torch._C._group_tensors_by_device_and_dtype
 
     def group_here(*args: Any) -> Any:
@@ -390,11 +397,17 @@ def pretend_gpu(
         (torch, "Generator", Generator),
         (torch, "autocast", Autocast),
         (torch.amp, "autocast", Autocast),
+        (torch, "is_autocast_enabled", lambda *_: autocasts("cpu")),
+        (torch, "get_autocast_dtype", lambda *_: autocast_dtype("cpu")),
         (torch._C, "_group_tensors_by_device_and_dtype", group_here),
+        (_foreach_utils, "_foreach_supported_types", [Tensor, GpuTensor]),
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
         (torch.cuda, "get_device_capability", lambda *_, **__: capability),
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (TritonFusion, "available", staticmethod(lambda _: triton)),
+        # Known gradients have not the bits of autograd's.
+        (coma, "uses_triton", lambda *_: triton and not gpu.has_values),
+        (team_kernels, "uses_triton", lambda *_: triton and not gpu.has_values),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:

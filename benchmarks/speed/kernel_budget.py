@@ -86,13 +86,14 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             (task, "reset", "reset"),
             (task, "observe", "observe"),
             (trainer.algorithm, "act", "act"),
-            (task, "choose_in_order", "choose"),
+            (task, "draw_actions" if triton else "choose_in_order", "choose"),
             (task, "critic_maps", "critic maps"),
             (environment, "draw_step", "draw"),
             (environment._fusion, "update", "fuse"),
             (environment, "step", "move"),
         ):
             gpu.watch(owner, method, stage, within=("rollout", "move"))
+        task.reset()  # makes the buffers, once for all
         with gpu.stage("rollout"):
             rollout = trainer.collector.collect(
                 trainer.algorithm.act, 0.1, config.rollouts_per_step

@@ -119,6 +119,8 @@ class Flight:
                 (environment._fusion, "_fuse_team", "reward"),
                 (environment._fusion, "_fuse_own", "hear_and_fuse"),
             ]
+        if task.draw_actions is not None:
+            watched.append((task, "draw_actions", "policy"))
         before = [vars(owner).get(name) for owner, name, _ in watched]
         for owner, name, stage in watched:
             setattr(owner, name, clock.around(stage, getattr(owner, name)))

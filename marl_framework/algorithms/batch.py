@@ -32,6 +32,8 @@ class Transitions:
     """π of the policy that flew, [B, A]."""
     targets: Tensor
     """[B]."""
+    maps: Tensor | None = None
+    """Observations and critic maps in one tensor, where they are views of one."""
 
     @classmethod
     def of(cls, rollout: Rollout, targets: Tensor) -> Transitions:
@@ -48,20 +50,27 @@ class Transitions:
     @property
     def critic_inputs(self) -> Tensor:
         """The observations, then what only the critic sees: [B, C_c, X, Y]."""
+        if self.maps is not None:
+            return self.maps
         return torch.cat((self.observations, self.critic_maps), dim=1)
 
     def __len__(self) -> int:
         return len(self.actions)
 
     def __getitem__(self, index: Tensor) -> Transitions:
-        return Transitions(**{name: field[index] for name, field in vars(self).items()})
+        return Transitions(**{name: field[index] for name, field in self.tensors().items()})
 
     def split(self, size: int) -> list[Transitions]:
         """Return parts of at most `size` transitions as views; the whole for 0."""
         if size == 0 or size >= len(self):
             return [self]
-        columns = zip(*(field.split(size) for field in vars(self).values()), strict=True)
-        return [Transitions(*column) for column in columns]
+        fields = self.tensors()
+        columns = zip(*(field.split(size) for field in fields.values()), strict=True)
+        return [Transitions(**dict(zip(fields, column, strict=True))) for column in columns]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: field for name, field in vars(self).items() if field is not None}
 
 
 @torch.no_grad()

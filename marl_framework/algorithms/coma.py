@@ -15,16 +15,10 @@ from marl_framework.algorithms.batch import (
     spreads_over_ranks,
 )
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.losses import (
-    actor_loss,
-    counterfactual_advantage,
-    critic_loss,
-    normalized,
-    taken,
-    td_lambda_returns,
-)
+from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.losses import taken, td_lambda_returns
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
-from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
+from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import (
     exchange_gradients,
@@ -35,11 +29,21 @@ from marl_framework.algorithms.ranks import (
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.device import autocast, configure_backends, grad_scaler, resolve_precision
+from marl_framework.device import (
+    autocast,
+    configure_backends,
+    grad_scaler,
+    resolve_precision,
+    uses_triton,
+)
 from marl_framework.networks.registry import make_actor, make_critic
 
-TARGET_CHUNK = 4096  # transitions that the target critic takes at once
+
+def target_chunk(device: torch.device | None) -> int:
+    """Return how many transitions the target critic takes at once."""
+    return 16384 if device is not None and device.type == "cuda" else 4096
 
 
 @torch.no_grad()
@@ -80,6 +84,7 @@ class COMAWrapper:
         self.precision = resolve_precision(config.compute.precision, self.device)
         self.training_steps = 0
         self._halted = torch.zeros((), device=self.device)
+        self._losses = _make_losses(config.compute, self.device)
         self._learning = learning = config.learning
         configure_backends(config.compute, self.device)
         networks, compute = config.networks, config.compute
@@ -179,6 +184,7 @@ class COMAWrapper:
         steps: int,
     ) -> dict[str, Tensor]:
         """Make all updates on the device; returns what `update` returns."""
+        epsilon = self._losses.floor(epsilon)
         targets = self.targets(rollout)
         flat = Transitions.of(rollout, targets)
         batches = min(self._learning.batch_number * steps, len(flat))
@@ -188,10 +194,11 @@ class COMAWrapper:
         for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
             for index in order.tensor_split(batches):
-                batch = flat[index]
-                if self._symmetries is not None:
-                    which = self._symmetries.draw(len(batch), generator)
-                    batch = self._symmetries.apply(batch, which)
+                if self._symmetries is None:
+                    batch = flat[index]
+                else:
+                    which = self._symmetries.draw(len(index), generator)
+                    batch = self._symmetries.take(flat, index, which)
                 record = self._learn(batch, epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
@@ -209,9 +216,10 @@ class COMAWrapper:
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
+        chunk = target_chunk(self.device)
         inputs = zip(
-            rollout.observations.flatten(0, 2).split(TARGET_CHUNK),
-            rollout.critic_maps.flatten(0, 2).split(TARGET_CHUNK),
+            rollout.observations.flatten(0, 2).split(chunk),
+            rollout.critic_maps.flatten(0, 2).split(chunk),
             strict=True,
         )
         with self._amp():
@@ -243,8 +251,8 @@ class COMAWrapper:
         if self._learning.kl_limit:
             record["kl_halted"] = self._halted.clone()
         if describe:
-            probabilities, advantages = (torch.cat(column) for column in zip(*learned, strict=True))
-            record |= diagnostics(batch, torch.cat(values), probabilities, advantages)
+            probabilities, advantages = map(_joined, zip(*learned, strict=True))
+            record |= diagnostics(batch, _joined(values), probabilities, advantages)
         return record
 
     def _learn_critic(
@@ -257,16 +265,15 @@ class COMAWrapper:
             with exchange_gradients(self._critic, now=part is parts[-1]):
                 with self._amp():
                     found = self._critic(part.critic_inputs)
-                losses.append(
-                    self._backward(critic_loss(found, part.actions, part.targets), part, parts)
-                )
+                losses.append(self._backward(self._losses.critic(found, part), part, parts))
             values.append(found.detach())
-        loss = mean_over_ranks(torch.stack(losses).sum())
+        loss = mean_over_ranks(_total(losses))
         norm, bad = descend(
             loss,
             self.critic_optimizer,
             self.scaler,
             self._learning.critic.gradient_norm,
+            decision=self._losses.decide,
         )
         return values, loss, norm, bad
 
@@ -279,26 +286,28 @@ class COMAWrapper:
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
-                advantages = torch.cat([self._judge(p, v, epsilon)[1] for p, v in pairs])
-            weights = normalized(advantages).split([len(part) for part in parts])
+                advantages = torch.cat([self._judge(p, v, epsilon)[2] for p, v in pairs])
+            weights = self._losses.normalized(advantages).split([len(part) for part in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
-                probabilities, advantage = self._judge(part, own, epsilon)
+                policy, probabilities, advantage = self._judge(part, own, epsilon)
                 weight = advantage
                 if learning.normalize_advantages:
-                    weight = normalized(advantage) if weights is None else weights[index]
-                loss = actor_loss(
-                    probabilities,
-                    part.actions,
+                    weight = (
+                        self._losses.normalized(advantage) if weights is None else weights[index]
+                    )
+                loss = self._losses.actor(
+                    policy,
+                    part,
                     weight,
+                    epsilon,
                     learning.entropy_coefficient,
-                    part.old_probabilities,
                     learning.clip_ratio,
                 )
                 losses.append(self._backward(loss, part, parts))
-            learned.append((probabilities.detach(), advantage))
-        loss = mean_over_ranks(torch.stack(losses).sum())
+            learned.append((probabilities, advantage))
+        loss = mean_over_ranks(_total(losses))
         if learning.kl_limit:
             self._watch_kl(parts, [probabilities for probabilities, _ in learned])
         norm, bad = descend(
@@ -307,6 +316,7 @@ class COMAWrapper:
             self.scaler,
             learning.actor.gradient_norm,
             self._halted,
+            self._losses.decide,
         )
         return learned, loss, norm, bad
 
@@ -321,14 +331,12 @@ class COMAWrapper:
 
     def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return π [B, A], with gradient, and the advantages [B] of the actions taken."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Judge the actions of transitions, see `Losses.judge`."""
         with self._amp():
             logits = self._actor(part.observations)
-        probabilities = policy_probabilities(logits, part.masks, epsilon)
         returns = part.targets if self._learning.advantage == "return" else None
-        baseline = probabilities.detach()
-        return probabilities, counterfactual_advantage(values, baseline, part.actions, returns)
+        return self._losses.judge(logits, part, values, epsilon, returns)
 
     def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
         """Add the gradient of a part's loss times its share of the batch; return that loss."""
@@ -374,3 +382,23 @@ class COMAWrapper:
         if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
             self.scaler.load_state_dict(state["scaler"])
         self.training_steps = int(state["training_step"])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return parts one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _total(losses: list[Tensor]) -> Tensor:
+    """Return the sum of the losses of parts."""
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
+    """Return the fastest losses for a device."""
+    if not uses_triton(compute, device):
+        return Losses()
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.algorithms.loss_operators import TritonLosses
+
+    return TritonLosses(device)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
+
+DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
+"""Of (loss, norm, halted, maximum_norm): what `descend` divides by, leaves and calls bad."""
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
@@ -33,6 +38,7 @@ def descend(
     scaler: torch.amp.GradScaler,
     maximum_norm: float,
     halted: Tensor | None = None,
+    decision: DescentRule | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 
@@ -47,6 +53,7 @@ def descend(
         scaler: of the loss.
         maximum_norm: gradients are scaled down to it.
         halted: above 0 to leave the network as it is.
+        decision: what a fused optimiser gets, from fewer kernels than plain operators.
 
     Returns:
         The gradient norm before clipping, and 1 where numbers were not finite, else 0.
@@ -61,11 +68,18 @@ def descend(
     else:
         gradients = [p.grad for p in parameters]
         norm = _norm(gradients)
-        bad = ~(loss + norm).isfinite()
-        leave = bad if halted is None else bad | (halted > 0)
-        scale = ((norm + 1e-6) / maximum_norm).clamp(min=1)
+        scale, leave, bad = (decision or decide)(loss, norm, halted, maximum_norm)
         _step(optimizer, gradients, scale.float(), leave.float())
     return norm, bad.float()
+
+
+def decide(
+    loss: Tensor, norm: Tensor, halted: Tensor | None, maximum_norm: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what to divide gradients by, whether to leave the network, and whether all is bad."""
+    bad = ~(loss + norm).isfinite()
+    leave = bad if halted is None else bad | (halted > 0)
+    return ((norm + 1e-6) / maximum_norm).clamp(min=1), leave, bad
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -65,5 +65,5 @@ class Symmetries(Protocol):
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
 
-    def apply(self, batch: Transitions, which: Tensor) -> Transitions:
-        """Return transitions as symmetry `which` [B] shows them."""
+    def take(self, batch: Transitions, index: Tensor, which: Tensor) -> Transitions:
+        """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""

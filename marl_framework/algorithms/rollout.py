@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,7 +16,12 @@ from marl_framework.config.model import NetworkSizes
 
 
 class TeamTask(Protocol):
-    """What algorithms need of an environment: E episodes of T steps for N agents, on one device."""
+    """What algorithms need of an environment: E episodes of T steps for N agents, on one device.
+
+    A task may have a `draw_actions`, which does at once what rollouts else do with
+    `choose_in_order`. Called with logits [E, N, A], uniform draws [E, N, A] and the policy's floor
+    [] float64, it writes actions [E, N], masks and probabilities [E, N, A], its other arguments.
+    """
 
     num_envs: int
     n_agents: int
@@ -126,15 +132,17 @@ class RolloutCollector:
     ) -> None:
         """Write one episode of E missions into a rollout of as many."""
         task = self.task
+        at_once = getattr(task, "draw_actions", None)
+        draw = at_once or partial(_draw_one_by_one, task)
+        if at_once is not None and not isinstance(epsilon, Tensor):
+            epsilon = torch.full((), epsilon, dtype=torch.float64, device=task.device)
         task.reset()
         for t in range(task.episode_length):
             observation = task.observe()
             logits = policy(observation)
             uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
-            choose = _chooser(logits, uniform, epsilon, rollout.probabilities[t])
-            actions, masks = task.choose_in_order(choose)
-            rollout.actions[t] = actions
-            rollout.masks[t] = masks
+            actions, masks = rollout.actions[t], rollout.masks[t]
+            draw(logits, uniform, epsilon, actions, masks, rollout.probabilities[t])
             rollout.observations[t] = observation
             rollout.critic_maps[t] = task.critic_maps(actions)
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
@@ -155,13 +163,21 @@ class RolloutCollector:
         )
 
 
-def _chooser(
-    logits: Tensor, uniform: Tensor, epsilon: float | Tensor, probabilities: Tensor
-) -> Callable[[int, Tensor], Tensor]:
-    """Return how UAV i samples an action under its mask; its π is written to `probabilities`."""
+def _draw_one_by_one(
+    task: TeamTask,
+    logits: Tensor,
+    uniform: Tensor,
+    epsilon: float | Tensor,
+    actions: Tensor,
+    masks: Tensor,
+    probabilities: Tensor,
+) -> None:
+    """Sample the agents' actions in order; see `TeamTask.draw_actions`."""
 
     def choose(i: int, mask: Tensor) -> Tensor:
         probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
         return sample_actions(probabilities[:, i], uniform[:, i])
 
-    return choose
+    chosen, allowed = task.choose_in_order(choose)
+    actions.copy_(chosen)
+    masks.copy_(allowed)

@@ -88,6 +88,9 @@ class Camera:
         odds: see `belief.reading_odds`, [Z, 2] float32.
         shift: see `belief.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
+        box_table: the fields of all footprints, [X, Y, Z, 8] int64.
+        cover_tables: shares of the parts of all footprints that lie on the map, along x and y,
+            [X, Z, X] and [Y, Z, Y] float32.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
@@ -110,6 +113,7 @@ class Camera:
         self._x, self._y = (
             _Axis(**{name: table.to(device) for name, table in vars(axis).items()}) for axis in axes
         )
+        self.cover_tables = (self._x.tile_cover, self._y.tile_cover)
         rates = error_rates(config)
         self.error_rates = rates.to(device=device, dtype=torch.float32)
         limits = (rates.flip(-1) * 2**16).round().clamp(max=2**16 - 1) - 2**15
@@ -120,7 +124,7 @@ class Camera:
         cols = self._y.extents.unsqueeze(0).expand(lattice[0], -1, -1, -1)
         # Rows and columns by turns, as in a Footprint.
         order = torch.tensor((0, 1, 4, 5, 2, 6, 3, 7), device=device)
-        self._boxes = torch.cat((rows, cols), -1)[..., order]
+        self.box_table = torch.cat((rows, cols), -1)[..., order]
         self._rows = torch.arange(self.window[0], device=device)
         self._cols = torch.arange(self.window[1], device=device)
 
@@ -131,7 +135,7 @@ class Camera:
     def boxes(self, positions: Tensor) -> Tensor:
         """Return the fields of the footprints of positions [..., 3] side by side, [..., 8]."""
         x, y, z = positions.unbind(-1)
-        return self._boxes[x, y, z]
+        return self.box_table[x, y, z]
 
     def spans(self, axis: int) -> tuple[Tensor, Tensor]:
         """Return what footprints cover along x (axis 0) or y (axis 1), clipped to the map.

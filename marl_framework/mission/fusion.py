@@ -7,17 +7,11 @@ maps and the information sums of the state up to date; tests compare them.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import sysconfig
-from pathlib import Path
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.device import Lack, triton_lacks
 from marl_framework.mission.area import area_pool
 from marl_framework.mission.belief import bayes_update, uncertainty
 from marl_framework.mission.camera import Camera, Footprint
@@ -241,7 +235,7 @@ class TritonFusion(WindowFusion):
     @staticmethod
     def available(device: torch.device) -> bool:
         """Return whether Triton compiles for a device."""
-        return _triton_lacks(device) is None
+        return triton_lacks(device) is None
 
     def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
         """See `WindowFusion.update`."""
@@ -335,14 +329,6 @@ def fusion_type(config: Config, device: torch.device) -> type[WindowFusion]:
     return WindowFusion
 
 
-class Lack(NamedTuple):
-    """Why a GPU gets plain operators instead of Triton kernels."""
-
-    reason: str
-    fix: str
-    """What to do about it; empty where nothing helps."""
-
-
 _NAMES = {
     CompiledFusion: "compiled loops",
     TritonFusion: "Triton",
@@ -357,26 +343,7 @@ def window_kernels(config: Config, device: torch.device) -> tuple[str, Lack | No
         return name, None
     if not config.compute.compile:
         return name, Lack("compute.compile is false", "set compute.compile: true")
-    return name, _triton_lacks(device)
-
-
-def _triton_lacks(device: torch.device) -> Lack | None:
-    """Return what Triton lacks to compile for a device and to load what it compiled."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return Lack("there is no GPU", "")
-    if torch.version.hip is not None:
-        return Lack("this PyTorch is for AMD's GPUs", "")
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 0):
-        found = ".".join(map(str, capability))
-        return Lack(f"this GPU has compute capability {found}, below 8.0", "")
-    if importlib.util.find_spec("triton") is None:
-        return Lack("triton is not installed", "pip install triton")
-    if not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
-        return Lack("there is no C compiler", "install gcc, or name a compiler in CC")
-    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
-        return Lack("Python.h is missing", "install Python's headers (Debian, Ubuntu: python3-dev)")
-    return None
+    return name, triton_lacks(device)
 
 
 def make_fusion(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import NetworkConfig
@@ -56,11 +59,39 @@ class ConvolutionalNetwork(nn.Module):
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
         hidden: Tensor
         if self.recompute and torch.is_grad_enabled():
-            hidden = checkpoint(self.body, maps, use_reentrant=False, preserve_rng_state=False)
+            hidden = checkpoint(self._hide, maps, use_reentrant=False, preserve_rng_state=False)
         else:
-            hidden = self.body(maps)
+            hidden = self._hide(maps)
         exact = self.head.weight.dtype
         if hidden.dtype == exact:
             return self.head(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head(hidden.to(exact))
+
+    def _hide(self, maps: Tensor) -> Tensor:
+        """Run the hidden layers; on a GPU with weights that are cast all at once."""
+        device = maps.device.type
+        if device != "cuda" or not torch.is_autocast_enabled(device):
+            return self.body(maps)
+        names, weights = zip(*self.body.named_parameters(), strict=True)
+        cast = _CastAll.apply(torch.get_autocast_dtype(device), *weights)
+        return functional_call(self.body, dict(zip(names, cast, strict=True)), (maps,))
+
+
+class _CastAll(torch.autograd.Function):
+    """Casts many tensors by one kernel, and their gradients by another."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = tensors[0].dtype
+        return _cast(tensors, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_cast(gradients, ctx.dtype)
+
+
+def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    found = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
+    torch._foreach_copy_(found, tensors)
+    return found

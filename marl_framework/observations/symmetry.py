@@ -67,6 +67,10 @@ class Symmetries:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
         return torch.randint(len(self), (num,), generator=generator, device=self._cells.device)
 
+    def take(self, batch: Any, index: Tensor, which: Tensor) -> Any:
+        """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
+        return self.apply(batch[index], which)
+
     def apply(self, batch: Any, which: Tensor) -> Any:
         """Return transitions as symmetry `which` [B] shows them.
 
@@ -95,15 +99,6 @@ class Symmetries:
         """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
         cells = self._cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
         return maps.flatten(2).gather(2, cells).view_as(maps)
-
-
-def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
-    """Return the symmetries that a training shows its transitions in; None where that is off.
-
-    Raises:
-        ConfigError: a flipped mission would not be a mission.
-    """
-    return Symmetries(config, device) if config.learning.symmetries else None
 
 
 def _check(config: Config) -> None:

@@ -9,8 +9,12 @@ from torch import Tensor
 
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.observations.symmetry import make_symmetries
+from marl_framework.observations.kernels import (
+    ActionKernel,
+    make_builder,
+    make_symmetries,
+    uses_kernels,
+)
 
 
 class MissionTask:
@@ -19,13 +23,12 @@ class MissionTask:
     Attributes:
         symmetries: that a training shows its transitions in; None where that is off.
         metric_names: meaning of the columns of the metrics that `step` returns.
+        draw_actions: see `TeamTask`.
     """
 
     def __init__(self, environment: MissionEnvironment) -> None:
         self.environment = environment
-        self.builder = ObservationBuilder(
-            environment.config, environment.lattice, environment.camera
-        )
+        self.builder = make_builder(environment)
         self.sizes = environment.config.network_sizes
         self.symmetries = make_symmetries(environment.config, environment.device)
         self.num_envs = environment.num_envs
@@ -37,6 +40,9 @@ class MissionTask:
         self.metric_names = ("absolute", "relative", *(f"altitude_{z}" for z in levels))
         self._levels = torch.arange(len(levels), device=self.device)
         self._state: MissionState | None = None
+        self.draw_actions = None
+        if uses_kernels(environment.config, self.device):
+            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state.positions)
 
     @property
     def state(self) -> MissionState:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from marl_framework.algorithms.coma import TARGET_CHUNK
+from marl_framework.algorithms.coma import target_chunk
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
@@ -59,7 +59,7 @@ def memory_estimate(
     learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
     mission, flown = _mission(config), config.environment.num_envs // ranks
     acting = flown * config.experiment.missions.n_agents
-    at_once = max(acting, min(TARGET_CHUNK, collected * interval))
+    at_once = max(acting, min(target_chunk(device), collected * interval))
     rows, cols = config.map_shape
     plain = device is None or fusion_type(config, device) is WindowFusion
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols)

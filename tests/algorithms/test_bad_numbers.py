@@ -80,7 +80,7 @@ def test_an_infinite_loss_is_bad_though_its_gradients_are_finite() -> None:
 def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard changes no bit of an update that is finite and not clipped."""
 
-    def unguarded(loss, optimizer, *_):
+    def unguarded(loss, optimizer, *_, **__):
         optimizer.step()
         return torch.zeros(()), torch.zeros(())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from benchmarks.helpers.pretend_gpu import (
     pretend_gpu,
 )
 from marl_framework.algorithms import optimisers
+from marl_framework.algorithms.rollout import _draw_one_by_one
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.mission import environment
@@ -30,6 +32,7 @@ from marl_framework.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 OPERATORS = ("read_windows", "fuse_own", "fuse_global")
+TEAM_OPERATORS = ("draw_actor_maps", "draw_critic_maps", "choose_actions")
 SMALL = (
     "environment.num_envs=3",
     "sensor.pixel.number_x=14",
@@ -101,16 +104,55 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
     return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))
 
 
+def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
+    """Return Triton's operators of observations and actions, computed by plain operators."""
+    env = MissionEnvironment(config, 1, CPU)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+
+    def draw_actor_maps(
+        positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor,
+        unsure: Tensor, *tables: Any,
+    ) -> Tensor:  # fmt: skip
+        state = SimpleNamespace(
+            positions=positions, t=t, heard=heard, pooled_beliefs=beliefs,
+            pooled_readings=readings, pooled_uncertainty=unsure,
+        )  # fmt: skip
+        return builder.actor(state)
+
+    def draw_critic_maps(
+        positions: Tensor, actions: Tensor, belief: Tensor, unsure: Tensor, *tables: Any
+    ) -> Tensor:
+        state: Any = SimpleNamespace(
+            positions=positions, pooled_global=belief, pooled_global_uncertainty=unsure
+        )
+        return builder.critic_only(state, actions)
+
+    def choose_actions(
+        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, offsets: Tensor,
+        shape: list[int], *written: Tensor,
+    ) -> None:  # fmt: skip
+        def choose_in_order(choose: Any) -> tuple[Tensor, Tensor]:
+            return env.lattice.choose_in_order(positions, choose)
+
+        task: Any = SimpleNamespace(choose_in_order=choose_in_order)
+        _draw_one_by_one(task, logits, uniform, epsilon, *written)
+
+    return dict(
+        zip(TEAM_OPERATORS, (draw_actor_maps, draw_critic_maps, choose_actions), strict=True)
+    )
+
+
 @contextmanager
 def kernels_on_the_cpu(twins: dict[str, Callable[..., Any]]) -> Iterator[None]:
     """Let the CPU choose Triton's fusion, with other operators."""
-    from marl_framework.mission.kernels import window_operators
+    from marl_framework.mission.kernels import team_operators, window_operators
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WindowLoops, "available", staticmethod(lambda: False))
         patch.setattr(TritonFusion, "available", staticmethod(lambda _: True))
         for name, twin in twins.items():
-            patch.setattr(window_operators, name, twin)
+            owner = window_operators if name in OPERATORS else team_operators
+            patch.setattr(owner, name, twin)
         yield
 
 
@@ -152,7 +194,7 @@ def test_missions_in_kernels_have_the_bits_of_the_cpu() -> None:
     if not WindowLoops.available():
         pytest.skip("no compiled loops to stand for the kernels")
     config = small("compute.precision=float32")
-    twins = loops_as_operators(config)
+    twins = loops_as_operators(config) | plain_teams(config)
     with kernels_on_the_cpu(twins):
         _, expected = train(config, CPU)
     gpu = PretendGpu(twins={f"marl_framework.{name}": twin for name, twin in twins.items()})

@@ -36,7 +36,7 @@ def test_calls_alone_are_those_of_a_training_step(overrides):
 
         trainer.algorithm.modules[name].register_forward_hook(note)
     trainer.training_step(StageTimer(CPU))
-    expected = NetworkCalls.of(trainer.config)
+    expected = NetworkCalls.of(trainer.config, trainer.device)
     learning = [(size, True) for size in expected.learning]
     assert calls["target_critic"] == [(size, False) for size in expected.targets]
     assert calls["critic"] == learning

@@ -1,0 +1,70 @@
+"""What an update computes beside the networks, for any device."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.losses import (
+    actor_loss,
+    counterfactual_advantage,
+    critic_loss,
+    normalized,
+)
+from marl_framework.algorithms.optimisers import decide
+from marl_framework.algorithms.policy import policy_probabilities
+
+
+class Losses:
+    """Advantages and losses in plain operators."""
+
+    decide = staticmethod(decide)
+    """What an optimiser step does, see `optimisers.DescentRule`."""
+    normalized = staticmethod(normalized)
+
+    def floor(self, epsilon: float | Tensor) -> float | Tensor:
+        """Return the floor of the policy as the other methods take it."""
+        return epsilon
+
+    def judge(
+        self,
+        logits: Tensor,
+        part: Transitions,
+        values: Tensor,
+        epsilon: float | Tensor,
+        returns: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Judge the actions that were taken.
+
+        Args:
+            logits: of the actor, [B, A], with gradient.
+            part: the transitions.
+            values: Q(s, ·), [B, A].
+            epsilon: from `floor`.
+            returns: see `losses.counterfactual_advantage`, [B] or None.
+
+        Returns:
+            What `actor` takes as policy, with gradient; π [B, A] and advantages [B], without.
+        """
+        policy = policy_probabilities(logits, part.masks, epsilon)
+        probabilities = policy.detach()
+        advantages = counterfactual_advantage(values, probabilities, part.actions, returns)
+        return policy, probabilities, advantages
+
+    def actor(
+        self,
+        policy: Tensor,
+        part: Transitions,
+        weights: Tensor,
+        epsilon: float | Tensor,
+        entropy_coefficient: float,
+        clip_ratio: float,
+    ) -> Tensor:
+        """Return `losses.actor_loss` of transitions with a policy from `judge`."""
+        return actor_loss(
+            policy, part.actions, weights, entropy_coefficient, part.old_probabilities, clip_ratio
+        )
+
+    def critic(self, values: Tensor, part: Transitions) -> Tensor:
+        """Return `losses.critic_loss` of transitions with values [B, A]."""
+        return critic_loss(values, part.actions, part.targets)

@@ -1,0 +1,184 @@
+"""Policies, losses and their gradients in Triton kernels; `loss_operators` launches them.
+
+The twins are in `policy` and `losses`; gradients are those that autograd finds for these. One
+program serves BLOCK_B of B transitions with A actions. Booleans come as int8. There are no atomic
+sums: each program leaves a part of the loss.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
+
+
+@triton.jit
+def _log(p):
+    """Logarithm that is finite everywhere."""
+    return tl.log(tl.maximum(p, _TINY))
+
+
+@triton.jit
+def _policy(logits, masks, epsilon, at, inside):
+    """Return the policy, the softmax in it, and the softmax' share of it."""
+    allowed = tl.load(masks + at, mask=inside, other=0) != 0
+    # Rows beyond the last transition must not divide by 0.
+    allowed = allowed | (tl.max(allowed.to(tl.int32), 1) == 0)[:, None]
+    logit = tl.where(allowed, tl.load(logits + at, mask=inside, other=0.0), -float("inf"))
+    power = tl.exp(logit - tl.max(logit, 1)[:, None])
+    softmax = power / tl.sum(power, 1)[:, None]
+    number = tl.sum(allowed.to(tl.int32), 1)[:, None].to(tl.float32)
+    floor = tl.load(epsilon)
+    share = (1 - floor).to(tl.float32)
+    uniform = tl.where(allowed, 1.0 / number, 0.0)
+    return share * softmax + floor.to(tl.float32) * uniform, softmax, share
+
+
+@triton.jit
+def judge(
+    logits,
+    masks,
+    epsilon,
+    values,
+    actions,
+    returns,
+    probabilities,
+    advantages,
+    B,
+    A: tl.constexpr,
+    RETURNS: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+):
+    """Write the policy [B, A] and the advantages [B] of the actions taken.
+
+    Tensors:
+        logits, values: [B, A].
+        masks: allowed actions, [B, A].
+        epsilon: floor of the policy, one float64.
+        actions: taken, [B] int64.
+        returns: of the actions taken, [B]; read where RETURNS, else their values are.
+        probabilities, advantages: written.
+    """
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
+    at = rows[:, None] * A + a[None, :]
+    inside = known[:, None] & (a < A)[None, :]
+    p, _, _ = _policy(logits, masks, epsilon, at, inside)
+    value = tl.load(values + at, mask=inside, other=0.0)
+    if RETURNS:
+        gained = tl.load(returns + rows, mask=known, other=0.0)
+    else:
+        gained = tl.load(
+            values + rows * A + tl.load(actions + rows, mask=known, other=0), mask=known, other=0.0
+        )
+    tl.store(probabilities + at, p, mask=inside)
+    tl.store(advantages + rows, gained - tl.sum(p * value, 1), mask=known)
+
+
+@triton.jit
+def lose_actor(
+    logits,
+    masks,
+    epsilon,
+    actions,
+    weights,
+    old,
+    gradient,
+    parts,
+    B,
+    A: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    CLIP: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+):
+    """Write the gradient of `losses.actor_loss` by the logits, and parts of the loss.
+
+    Tensors:
+        logits: [B, A].
+        masks: allowed actions, [B, A].
+        epsilon: floor of the policy, one float64.
+        actions: taken, [B] int64.
+        weights: advantages, [B].
+        old: policy when the actions were taken, [B, A]; read where CLIP > 0.
+        gradient: [B, A], written.
+        parts: one for each program, written.
+    """
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
+    at = rows[:, None] * A + a[None, :]
+    inside = known[:, None] & (a < A)[None, :]
+    p, softmax, share = _policy(logits, masks, epsilon, at, inside)
+    action = tl.load(actions + rows, mask=known, other=0)
+    taken = a[None, :] == action[:, None]
+    weight = tl.load(weights + rows, mask=known, other=0.0)
+    chosen = tl.sum(tl.where(taken, p, 0.0), 1)
+    if CLIP > 0:
+        before = tl.load(old + rows * A + action, mask=known, other=1.0)
+        ratio = chosen / before
+        clipped = tl.minimum(tl.maximum(ratio, 1 - CLIP), 1 + CLIP)
+        loss = -tl.minimum(ratio * weight, clipped * weight)
+        slope = -tl.where(ratio * weight <= clipped * weight, weight, 0.0) / before
+    else:
+        loss = -weight * _log(chosen)
+        slope = -tl.where(chosen >= _TINY, weight / tl.maximum(chosen, _TINY), 0.0)
+    slopes = tl.where(taken, slope[:, None], 0.0)
+    if ENTROPY > 0:
+        loss += ENTROPY * tl.sum(p * _log(p), 1)
+        slopes += ENTROPY * _log(p)  # up to a constant, which the softmax takes out
+    mean = tl.sum(slopes * softmax, 1)[:, None]
+    tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
+    tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
+
+
+@triton.jit
+def lose_critic(
+    values,
+    actions,
+    targets,
+    gradient,
+    parts,
+    B,
+    A: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+):
+    """Write the gradient of `losses.critic_loss` by the values, and parts of the loss.
+
+    Tensors:
+        values: [B, A].
+        actions: taken, [B] int64.
+        targets: [B].
+        gradient: [B, A], written.
+        parts: one for each program, written.
+    """
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
+    action = tl.load(actions + rows, mask=known, other=0)
+    value = tl.load(values + rows * A + action, mask=known, other=0.0)
+    error = value - tl.load(targets + rows, mask=known, other=0.0)
+    slopes = tl.where(a[None, :] == action[:, None], (2 * error / B)[:, None], 0.0)
+    at = rows[:, None] * A + a[None, :]
+    tl.store(gradient + at, slopes, mask=known[:, None] & (a < A)[None, :])
+    tl.store(parts + tl.program_id(0), tl.sum(error * error, 0) / B)
+
+
+@triton.jit
+def decide(loss, norm, halted, scale, leave, bad, LIMIT: tl.constexpr, HALTS: tl.constexpr):
+    """Write how the optimiser divides gradients, whether it leaves the weights, and whether bad.
+
+    Tensors:
+        loss, norm: of the gradient, scalars.
+        halted: above 0 to leave the weights, scalar; read where HALTS.
+        scale, leave, bad: scalars, written; `optimisers.descend` says what they are.
+    """
+    number = tl.load(loss) + tl.load(norm)
+    wrong = tl.where(tl.abs(number) < float("inf"), 0.0, 1.0)
+    tl.store(scale, tl.maximum((tl.load(norm) + 1e-6) / LIMIT, 1.0))
+    left = wrong
+    if HALTS:
+        left = tl.where(tl.load(halted) > 0, 1.0, wrong)
+    tl.store(leave, left)
+    tl.store(bad, wrong)

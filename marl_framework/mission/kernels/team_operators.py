@@ -1,0 +1,224 @@
+"""What teams see and choose, in Triton kernels as PyTorch operators.
+
+See `triton_maps` and `triton_choice`, and `window_operators` for what all operators keep to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from marl_framework.mission.kernels import triton_choice, triton_maps
+from marl_framework.mission.kernels.window_operators import _bytes, _check, _on
+
+MOST_UAVS = 31
+"""Whose edges cut an axis into 64 strips."""
+MOST_COLUMNS = 128
+ROWS = 16  # of the lattice that a program draws
+MISSIONS = 16  # that a program chooses for
+
+
+def fits(shape: tuple[int, ...], n_agents: int) -> bool:
+    """Return whether the maps of a lattice and a team are small enough for the kernels."""
+    return shape[1] <= MOST_COLUMNS and n_agents <= MOST_UAVS
+
+
+@torch.library.custom_op("marl_framework::draw_actor_maps", mutates_args=())
+def draw_actor_maps(
+    positions: Tensor,
+    t: Tensor,
+    heard: Tensor,
+    beliefs: Tensor,
+    readings: Tensor,
+    unsure: Tensor,
+    boxes: Tensor,
+    cover_x: Tensor,
+    cover_y: Tensor,
+    shift: Tensor,
+    cells: list[int],
+    moves: int,
+    channels: str,
+) -> Tensor:
+    """Draw what each UAV knows.
+
+    Args:
+        positions: [E, N, 3] int64.
+        t: moves made, [E] int64.
+        heard: [E, N, N] bool.
+        beliefs: pooled, [E, N, X, Y].
+        readings: pooled, [E, N, X, Y].
+        unsure: pooled uncertainty, [E, N, X, Y].
+        boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
+        cover_x: see `Camera.cover_tables`, [X, Z, X].
+        cover_y: [Y, Z, Y].
+        shift: see `belief.reading_shift`, [Z, 2].
+        cells: of the map, R and C.
+        moves: before the last one.
+        channels: names, in order, between spaces.
+
+    Returns:
+        [E, N, channels, X, Y].
+    """
+    tensors = (positions, t, heard, beliefs, readings, unsure, boxes, cover_x, cover_y, shift)
+    _check(*tensors)
+    out = _maps(positions, boxes, channels)
+    places = _places(channels, triton_maps.draw_actor.arg_names)
+    with _on(positions):
+        triton_maps.draw_actor[_grid(out)](
+            *(_bytes(a) if a.dtype == torch.bool else a for a in tensors),
+            out,
+            MOVES=moves,
+            **places,
+            **_dimensions(out, boxes, cells),
+        )
+    return out
+
+
+@torch.library.custom_op("marl_framework::draw_critic_maps", mutates_args=())
+def draw_critic_maps(
+    positions: Tensor,
+    actions: Tensor,
+    belief: Tensor,
+    unsure: Tensor,
+    boxes: Tensor,
+    cells: list[int],
+    num_actions: int,
+    channels: str,
+) -> Tensor:
+    """Draw what only the critic sees of each UAV.
+
+    Args:
+        positions: [E, N, 3] int64.
+        actions: chosen, [E, N] int64.
+        belief: global and pooled, [E, X, Y].
+        unsure: its pooled uncertainty, [E, X, Y].
+        boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
+        cells: of the map, R and C.
+        num_actions: A.
+        channels: names, in order, between spaces.
+
+    Returns:
+        [E, N, channels, X, Y].
+    """
+    _check(positions, actions, belief, unsure, boxes)
+    out = _maps(positions, boxes, channels)
+    with _on(positions):
+        triton_maps.draw_critic[_grid(out)](
+            positions,
+            actions,
+            belief,
+            unsure,
+            boxes,
+            out,
+            ACTIONS=num_actions,
+            **_places(channels, triton_maps.draw_critic.arg_names),
+            **_dimensions(out, boxes, cells),
+        )
+    return out
+
+
+@torch.library.custom_op(
+    "marl_framework::choose_actions", mutates_args=("actions", "masks", "probabilities")
+)
+def choose_actions(
+    logits: Tensor,
+    uniform: Tensor,
+    epsilon: Tensor,
+    positions: Tensor,
+    offsets: Tensor,
+    shape: list[int],
+    actions: Tensor,
+    masks: Tensor,
+    probabilities: Tensor,
+) -> None:
+    """Let the UAVs draw actions one after the other, each under its mask.
+
+    Args:
+        logits: [E, N, A] float32.
+        uniform: draws in [0, 1), [E, N, A].
+        epsilon: floor of the policy, [] float64.
+        positions: [E, N, 3] int64.
+        offsets: of the actions, [A, 3] int64.
+        shape: of the lattice, X, Y and Z.
+        actions: [E, N] int64, written.
+        masks: allowed actions, [E, N, A] bool, written.
+        probabilities: of the policy, [E, N, A], written.
+    """
+    _check(logits, uniform, positions, offsets, actions, masks, probabilities)
+    e, n, a = logits.shape
+    with _on(logits):
+        triton_choice.choose[(triton.cdiv(e, MISSIONS),)](
+            logits,
+            uniform,
+            epsilon,
+            positions,
+            offsets,
+            actions,
+            _bytes(masks),
+            probabilities,
+            e,
+            X=shape[0],
+            Y=shape[1],
+            Z=shape[2],
+            N=n,
+            A=a,
+            BLOCK_E=MISSIONS,
+            BLOCK_N=triton.next_power_of_2(n),
+            BLOCK_A=triton.next_power_of_2(a),
+            num_warps=1,
+        )
+
+
+@draw_actor_maps.register_fake
+def _(positions: Tensor, *arguments: Any) -> Tensor:
+    return _maps(positions, arguments[5], arguments[-1])
+
+
+@draw_critic_maps.register_fake
+def _(positions: Tensor, *arguments: Any) -> Tensor:
+    return _maps(positions, arguments[3], arguments[-1])
+
+
+@choose_actions.register_fake
+def _(*arguments: Any) -> None:
+    """Nothing but the mutated arguments comes out."""
+
+
+def _maps(positions: Tensor, boxes: Tensor, channels: str) -> Tensor:
+    """Return memory for maps [E, N, channels, X, Y]."""
+    lead = (*positions.shape[:2], len(channels.split()))
+    return torch.empty(*lead, *boxes.shape[:2], device=positions.device)
+
+
+def _grid(out: Tensor) -> tuple[int, int]:
+    e, n, _, x, _ = out.shape
+    return e * n, triton.cdiv(x, ROWS)
+
+
+def _places(channels: str, known: list[str]) -> dict[str, int]:
+    """Return a kernel's constants for the channels' places: those that `channels` lacks are -1."""
+    names = [name.upper() for name in channels.split()]
+    off = dict.fromkeys(known[known.index("BLOCK_S") + 1 :], -1)
+    return off | {name: place for place, name in enumerate(names)}
+
+
+def _dimensions(out: Tensor, boxes: Tensor, cells: list[int]) -> dict[str, Any]:
+    """Return the other constants that kernels are compiled for."""
+    _, n, channels, x, y = out.shape
+    return {
+        "R": cells[0],
+        "C": cells[1],
+        "X": x,
+        "Y": y,
+        "Z": boxes.shape[2],
+        "N": n,
+        "CHANNELS": channels,
+        "FAST": out.is_cuda,
+        "BLOCK_X": ROWS,
+        "BLOCK_Y": max(16, triton.next_power_of_2(y)),
+        "BLOCK_S": max(16, triton.next_power_of_2(2 * n + 2)),
+        "num_warps": 4,
+    }

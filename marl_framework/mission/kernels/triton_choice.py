@@ -1,0 +1,86 @@
+"""Masks and actions of whole teams in one Triton kernel; `team_operators` launches it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
+
+
+@triton.jit
+def choose(
+    logits,
+    uniform,
+    epsilon,
+    positions,
+    offsets,
+    actions,
+    masks,
+    probabilities,
+    E,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    Z: tl.constexpr,
+    N: tl.constexpr,
+    A: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+):
+    """Let the UAVs of BLOCK_E missions draw their actions one after the other.
+
+    The twins are `Lattice.choose_in_order`, `policy_probabilities` and `sample_actions`.
+
+    Tensors:
+        logits: [E, N, A].
+        uniform: draws in [0, 1), [E, N, A].
+        epsilon: floor of the policy, one float64.
+        positions: [E, N, 3] int64, on a lattice of X × Y × Z.
+        offsets: steps of the actions, [A, 3] int64.
+        actions: [E, N] int64, written.
+        masks: allowed actions, [E, N, A] int8, written.
+        probabilities: of the policy, [E, N, A], written.
+    """
+    missions = tl.program_id(0).to(tl.int64) * BLOCK_E + tl.arange(0, BLOCK_E)
+    flown = missions < E
+    a, uavs = tl.arange(0, BLOCK_A), tl.arange(0, BLOCK_N)[None, :]
+    known = a < A
+    dx = tl.load(offsets + a * 3, mask=known, other=0).to(tl.int32)[None, :]
+    dy = tl.load(offsets + a * 3 + 1, mask=known, other=0).to(tl.int32)[None, :]
+    dz = tl.load(offsets + a * 3 + 2, mask=known, other=0).to(tl.int32)[None, :]
+    moves = known[None, :] & ((dx != 0) | (dy != 0) | (dz != 0))
+    floor = tl.load(epsilon)
+    share = (1 - floor).to(tl.float32)
+    floor = floor.to(tl.float32)
+    taken = tl.full([BLOCK_E, BLOCK_N], -1, tl.int32)  # cells
+    for i in range(N):
+        uav = missions * N + i
+        x = tl.load(positions + uav * 3, mask=flown, other=0).to(tl.int32)[:, None] + dx
+        y = tl.load(positions + uav * 3 + 1, mask=flown, other=0).to(tl.int32)[:, None] + dy
+        z = tl.load(positions + uav * 3 + 2, mask=flown, other=0).to(tl.int32)[:, None] + dz
+        allowed = moves & (x >= 0) & (x < X) & (y >= 0) & (y < Y) & (z >= 0) & (z < Z)
+        goal = x * Y + y
+        for j in range(i):
+            cell = tl.max(tl.where(uavs == j, taken, -1), 1)[:, None]
+            # The action that stays where all lead into cells that are taken.
+            last = tl.max(tl.where(allowed, a[None, :], -1), 1)[:, None]
+            free = allowed & (goal != cell)
+            blocked = tl.max(free.to(tl.int32), 1)[:, None] == 0
+            allowed = free | (blocked & (a[None, :] == last))
+        at = uav[:, None] * A + a[None, :]
+        inside = flown[:, None] & known[None, :]
+        logit = tl.load(logits + at, mask=inside, other=0.0)
+        logit = tl.where(allowed, logit, -float("inf"))
+        power = tl.exp(logit - tl.max(logit, 1)[:, None])
+        softmax = power / tl.sum(power, 1)[:, None]
+        number = tl.sum(allowed.to(tl.int32), 1)[:, None].to(tl.float32)
+        p = share * softmax + floor * tl.where(allowed, 1.0 / number, 0.0)
+        drawn = tl.load(uniform + at, mask=inside, other=0.5)
+        race = tl.where(known[None, :], p / -tl.log(tl.maximum(drawn, _TINY)), -1.0)
+        action = tl.argmax(race, 1)
+        reached = tl.max(tl.where(a[None, :] == action[:, None], goal, -1), 1)[:, None]
+        taken = tl.where(uavs == i, reached, taken)
+        tl.store(actions + uav, action, mask=flown)
+        tl.store(masks + at, allowed.to(tl.int8), mask=inside)
+        tl.store(probabilities + at, p, mask=inside)

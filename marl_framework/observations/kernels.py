@@ -1,0 +1,131 @@
+"""Chooses what draws observations and actions, and turns transitions: on a GPU few kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.device import uses_triton
+from marl_framework.mission.camera import Camera
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion, fusion_type
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder, Seen
+from marl_framework.observations.symmetry import Symmetries
+
+
+class TritonBuilder(ObservationBuilder):
+    """The same maps: the actor's by one kernel, those of the critic alone by another."""
+
+    def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
+        super().__init__(config, lattice, camera)
+        from marl_framework.mission.kernels import team_operators  # Triton takes a while to import
+
+        self._operators = team_operators
+
+    def actor(self, state: Seen) -> Tensor:
+        """See `ObservationBuilder.actor`."""
+        return self._operators.draw_actor_maps(
+            state.positions,
+            state.t,
+            state.heard,
+            state.pooled_beliefs,
+            state.pooled_readings,
+            state.pooled_uncertainty,
+            self._camera.box_table,
+            *self._camera.cover_tables,
+            self._camera.shift,
+            list(self._camera.shape),
+            self._budget,
+            " ".join(self.actor_channels),
+        )
+
+    def critic_only(self, state: MissionState, actions: Tensor) -> Tensor:
+        """See `ObservationBuilder.critic_only`."""
+        own = self.critic_channels[len(self.actor_channels) :]
+        if not own:
+            return super().critic_only(state, actions)
+        return self._operators.draw_critic_maps(
+            state.positions,
+            actions,
+            state.pooled_global,
+            state.pooled_global_uncertainty,
+            self._camera.box_table,
+            list(self._camera.shape),
+            self._lattice.num_actions,
+            " ".join(own),
+        )
+
+
+class ActionKernel:
+    """Draws the actions of all UAVs in order of ids, masks included.
+
+    Args:
+        lattice: that they move on.
+        positions: returns where they are, [E, N, 3] lattice indices.
+    """
+
+    def __init__(self, lattice: Lattice, positions: Callable[[], Tensor]) -> None:
+        from marl_framework.mission.kernels import team_operators  # Triton takes a while to import
+
+        self._operators = team_operators
+        self._lattice = lattice
+        self._positions = positions
+
+    def __call__(
+        self,
+        logits: Tensor,
+        uniform: Tensor,
+        epsilon: Tensor,
+        actions: Tensor,
+        masks: Tensor,
+        probabilities: Tensor,
+    ) -> None:
+        """See `TeamTask.draw_actions`."""
+        self._operators.choose_actions(
+            logits,
+            uniform,
+            epsilon,
+            self._positions(),
+            self._lattice.offsets,
+            list(self._lattice.shape),
+            actions,
+            masks,
+            probabilities,
+        )
+
+
+def uses_kernels(config: Config, device: torch.device) -> bool:
+    """Return whether a device draws observations and actions in kernels."""
+    if fusion_type(config, device) is not TritonFusion:
+        return False
+    from marl_framework.mission.kernels.team_operators import fits
+
+    return fits(config.lattice_shape, config.experiment.missions.n_agents)
+
+
+def make_builder(environment: MissionEnvironment) -> ObservationBuilder:
+    """Return the fastest builder for missions."""
+    config = environment.config
+    made = TritonBuilder if uses_kernels(config, environment.device) else ObservationBuilder
+    return made(config, environment.lattice, environment.camera)
+
+
+def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
+    """Return the symmetries that a training shows its transitions in; None where that is off.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+    if not config.learning.symmetries:
+        return None
+    if not uses_triton(config.compute, torch.device(device)):
+        return Symmetries(config, device)
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.observations.turning import TritonSymmetries
+
+    return TritonSymmetries(config, device)

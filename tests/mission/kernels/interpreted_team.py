@@ -1,0 +1,181 @@
+"""The Triton kernels of observations and actions, interpreted on the CPU, against their twins.
+
+Not collected by itself: Triton decides when it is imported whether it interprets, so that
+`test_triton_team.py` runs this file in a process of its own with `TRITON_INTERPRET=1`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from marl_framework.algorithms.policy import policy_probabilities, sample_actions
+from marl_framework.config.learning import ObservationConfig
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.kernels import team_operators
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.kernels import ActionKernel, TritonBuilder
+from tests.mission.asymmetric import ASYMMETRIC
+from tests.small import small_config
+
+assert os.environ.get("TRITON_INTERPRET") == "1"
+
+MISSIONS = 2
+ALL = dict.fromkeys(ObservationConfig.model_fields, True)
+SOME = ALL | dict.fromkeys(("budget", "entropy", "footprint", "global_entropy"), False)
+ROUNDED = {"entropy", "local_entropy", "footprint"}
+"""Logarithms and sums of products; all other channels are exact."""
+WORLDS: list[dict[str, Any]] = [
+    {"agents": 3, "observation": ALL, "sensor": ASYMMETRIC, "dims": (30.0, 20.0)},
+    {"agents": 2, "observation": SOME, "dims": (80.0, 10.0), "pixels": (6, 6)},  # 17 rows
+    {"agents": 8, "observation": ALL, "dims": (10.0, 15.0)},  # more than 16 strips
+]
+
+
+@cache
+def world(index: int) -> MissionEnvironment:
+    config = small_config(compute={"compile": False}, **WORLDS[index])
+    return MissionEnvironment(config, MISSIONS, "cpu")
+
+
+def random_positions(env: MissionEnvironment, generator: torch.Generator) -> Tensor:
+    """Return positions anywhere, often in one place or at the edge."""
+    shape = (MISSIONS, env.n_agents, 3)
+    size = torch.tensor(env.lattice.shape)
+    anywhere = (torch.rand(shape, generator=generator) * size).long()
+    near = torch.rand(MISSIONS, 1, 1, generator=generator) < 0.5
+    return torch.where(near, anywhere.clamp(max=1), anywhere)
+
+
+def random_state(env: MissionEnvironment, generator: torch.Generator) -> MissionState:
+    """Return missions whose pooled maps may hold anything."""
+    state = env._empty_state()
+    state.positions.copy_(random_positions(env, generator))
+    for name in ("pooled_beliefs", "pooled_global"):
+        maps = getattr(state, name)
+        maps.uniform_(-1e-6, 1 + 1e-6, generator=generator)
+        maps[torch.rand(maps.shape, generator=generator) < 0.2] = 0.5
+    state.pooled_readings.uniform_(-1, 1, generator=generator)
+    for maps in (state.pooled_uncertainty, state.pooled_global_uncertainty):
+        maps.uniform_(-1e-3, 1.001, generator=generator)
+    heard = torch.rand(state.heard.shape, generator=generator) < 0.6
+    state.heard.copy_(heard | torch.eye(env.n_agents, dtype=torch.bool))
+    state.t.random_(0, env.episode_length, generator=generator)
+    return state
+
+
+@given(index=st.integers(0, len(WORLDS) - 1), seed=st.integers(0, 2**30))
+@example(index=0, seed=0)
+@example(index=1, seed=1)
+@example(index=2, seed=2)
+@settings(max_examples=1, suppress_health_check=list(HealthCheck), deadline=None)
+def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
+    env = world(index)
+    generator = torch.Generator().manual_seed(seed)
+    state = random_state(env, generator)
+    twin, kernels = (
+        kind(env.config, env.lattice, env.camera) for kind in (ObservationBuilder, TritonBuilder)
+    )
+    actions = torch.randint(env.lattice.num_actions, state.positions.shape[:2], generator=generator)
+    own = twin.critic_channels[len(twin.actor_channels) :]
+    for names, found, expected in (
+        (twin.actor_channels, kernels.actor(state), twin.actor(state)),
+        (own, kernels.critic_only(state, actions), twin.critic_only(state, actions)),
+    ):
+        assert found.shape == expected.shape
+        for k, name in enumerate(names):
+            rounded = name.removeprefix("centred_").removeprefix("global_") in ROUNDED
+            torch.testing.assert_close(
+                found[:, :, k],
+                expected[:, :, k],
+                rtol=0.0,
+                atol=4e-7 if rounded else 0.0,
+                msg=lambda m, name=name: f"{name}: {m}",
+            )
+
+
+@pytest.mark.parametrize("actions", [4, 6, 27])
+@given(
+    seed=st.integers(0, 2**30),
+    epsilon=st.sampled_from([0.0, 0.1, 1.0]),
+    agents=st.sampled_from([1, 3, 7]),
+    missions=st.sampled_from([1, 17]),
+)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
+def test_actions_are_those_drawn_one_by_one(
+    actions: int, seed: int, epsilon: float, agents: int, missions: int
+) -> None:
+    config = small_config(agents=agents, actions=actions, dims=(10.0, 15.0), max_altitude=10.0)
+    lattice = Lattice(config, "cpu")
+    generator = torch.Generator().manual_seed(seed)
+    shape = (missions, agents, actions)
+    positions = (
+        torch.rand(*shape[:2], 3, generator=generator) * torch.tensor(lattice.shape)
+    ).long()
+    logits = torch.randn(shape, generator=generator) * 5
+    uniform = torch.rand(shape, generator=generator)
+    uniform[torch.rand(shape, generator=generator) < 0.05] = 0.0
+    found = torch.zeros(shape[:2], dtype=torch.int64)
+    masks, probabilities = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
+    floor = torch.tensor(epsilon, dtype=torch.float64)
+    ActionKernel(lattice, lambda: positions)(logits, uniform, floor, found, masks, probabilities)
+
+    def choose(i: int, mask: Tensor) -> Tensor:
+        assert masks[:, i].equal(mask)  # under the actions that the kernel chose
+        policy = policy_probabilities(logits[:, i], mask, epsilon)
+        torch.testing.assert_close(probabilities[:, i], policy, rtol=1e-6, atol=1e-7)
+        assert (probabilities[:, i] > 0)[~mask].sum() == 0
+        # Rounded as the kernel has: the race then has the same winner.
+        return found[:, i]
+
+    lattice.choose_in_order(positions, choose)
+    chance = probabilities.gather(2, found.unsqueeze(2)).squeeze(2)
+    assert (chance > 0).all()
+    best = sample_actions(probabilities, uniform)
+    assert (best == found).double().mean() > 0.99  # ties within a rounding
+
+
+def test_operators_keep_the_promises_of_their_schemas() -> None:
+    env = world(0)
+    state = random_state(env, torch.Generator().manual_seed(0))
+    builder = TritonBuilder(env.config, env.lattice, env.camera)
+    shape = (MISSIONS, env.n_agents, env.lattice.num_actions)
+    actions = torch.zeros(shape[:2], dtype=torch.int64)
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> Any:
+                calls.append((name, arguments))
+                return getattr(team_operators, name)(*arguments)
+
+            return call
+
+    choosing = ActionKernel(env.lattice, lambda: state.positions)
+    builder._operators = choosing._operators = Recorder()  # type: ignore[assignment]
+    builder.actor(state)
+    builder.critic_only(state, actions)
+    choosing(
+        torch.zeros(shape),
+        torch.rand(shape),
+        torch.zeros((), dtype=torch.float64),
+        actions,
+        torch.zeros(shape, dtype=torch.bool),
+        torch.zeros(shape),
+    )
+    assert [name for name, _ in calls] == ["draw_actor_maps", "draw_critic_maps", "choose_actions"]
+    for name, arguments in calls:
+        torch.library.opcheck(
+            getattr(torch.ops.marl_framework, name).default,
+            arguments,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )

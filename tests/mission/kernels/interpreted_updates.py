@@ -1,0 +1,169 @@
+"""The Triton kernels of updates, interpreted on the CPU, against their twins.
+
+Not collected by itself: `test_triton_team.py` runs this file with `TRITON_INTERPRET=1`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
+from marl_framework.algorithms.optimisers import decide
+from marl_framework.observations.symmetry import Symmetries
+from marl_framework.observations.turning import TritonSymmetries
+from tests.small import small_config
+
+assert os.environ.get("TRITON_INTERPRET") == "1"
+
+KERNELS = TritonLosses(torch.device("cpu"))
+QUIET = settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+
+
+def transitions(number: int, generator: torch.Generator, config: Any = None) -> Transitions:
+    """Return transitions with any maps, masks and policy."""
+    config = config or small_config()
+    a, (x, y, _) = config.network_sizes.num_actions, config.lattice_shape
+    seen, own = (
+        len(names)
+        for names in (config.observation.actor_channels, config.observation.critic_only_channels)
+    )
+    masks = torch.rand(number, a, generator=generator) < 0.6
+    actions = torch.randint(a, (number,), generator=generator)
+    masks.scatter_(1, actions.unsqueeze(1), True)
+    policy = torch.rand(number, a, generator=generator) * masks + 1e-3 * masks
+    critic_maps = torch.rand(number, own, x, y, generator=generator)
+    names = config.observation.critic_only_channels
+    if "other_actions" in names:
+        codes = torch.randint(a + 1, (number, x, y), generator=generator) / a
+        critic_maps[:, names.index("other_actions")] = codes
+    return Transitions(
+        observations=torch.rand(number, seen, x, y, generator=generator),
+        critic_maps=critic_maps,
+        actions=actions,
+        masks=masks,
+        old_probabilities=policy / policy.sum(1, keepdim=True),
+        targets=torch.randn(number, generator=generator),
+    )
+
+
+def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, way: Any) -> Any:
+    """Return everything that a batch gives, gradients last."""
+    epsilon, entropy, clip, takes_returns = way
+    logits, values = logits.clone().requires_grad_(), values.clone().requires_grad_()
+    floor = losses.floor(epsilon)
+    returns = batch.targets if takes_returns else None
+    policy, probabilities, advantages = losses.judge(logits, batch, values.detach(), floor, returns)
+    weights = losses.normalized(advantages)
+    actor = losses.actor(policy, batch, weights, floor, entropy, clip)
+    critic = losses.critic(values, batch)
+    (actor * 3 + critic * 2).backward()
+    return probabilities, advantages, weights, actor, critic, logits.grad, values.grad
+
+
+@given(
+    number=st.sampled_from([2, 3, BLOCK, BLOCK + 1]),
+    seed=st.integers(0, 2**30),
+    epsilon=st.sampled_from([0.0, 0.1, 1.0]),
+    entropy=st.sampled_from([0.0, 0.5]),
+    clip=st.sampled_from([0.0, 0.2]),
+    takes_returns=st.booleans(),
+)
+@example(number=BLOCK + 1, seed=0, epsilon=0.1, entropy=0.5, clip=0.2, takes_returns=True)
+@example(number=BLOCK + 1, seed=0, epsilon=0.0, entropy=0.5, clip=0.0, takes_returns=False)
+@QUIET
+def test_losses_and_gradients_are_those_of_autograd(
+    number: int, seed: int, epsilon: float, entropy: float, clip: float, takes_returns: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batch = transitions(number, generator)
+    logits, values = torch.randn(2, *batch.masks.shape, generator=generator)
+    way = epsilon, entropy, clip, takes_returns
+    expected = learned(Losses(), batch, logits * 3, values, way)
+    found = learned(KERNELS, batch, logits * 3, values, way)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+def test_an_action_that_the_policy_forbids_has_no_gradient_and_a_finite_loss() -> None:
+    batch = transitions(4, torch.Generator().manual_seed(0))
+    logits = torch.zeros(batch.masks.shape)
+    logits.scatter_(1, batch.actions.unsqueeze(1), -1e4)  # its probability is 0
+    way = 0.0, 0.0, 0.0, True
+    values = torch.zeros_like(logits)
+    expected, found = (learned(x, batch, logits, values, way) for x in (Losses(), KERNELS))
+    assert found[3].isfinite()
+    torch.testing.assert_close(found[3], expected[3])
+    torch.testing.assert_close(found[5], expected[5])
+
+
+@pytest.mark.parametrize("halted", [None, 0.0, 1.0])
+@pytest.mark.parametrize("number", [0.5, 30.0, float("inf"), float("nan")])
+def test_the_optimiser_decides_alike(number: float, halted: float | None) -> None:
+    stop = None if halted is None else torch.tensor(halted)
+    for loss, norm in ((1.0, number), (number, 2.0)):
+        given = torch.tensor(loss), torch.tensor(norm), stop, 10.0
+        for ours, theirs in zip(decide_descent(*given), decide(*given), strict=True):
+            assert ours.equal(theirs.float()) or (ours.isnan() and theirs.isnan())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dims": (30.0, 30.0)},
+        {"dims": (60.0, 60.0), "actions": 27, "observation": {"other_actions": False}},
+        {"dims": (20.0, 40.0), "actions": 9, "observation": {"uncertainty": True}},
+    ],
+)
+def test_turned_transitions_are_those_of_the_twin(options: dict[str, Any]) -> None:
+    config = small_config(**options)
+    generator = torch.Generator().manual_seed(1)
+    twin, kernel = Symmetries(config, "cpu"), TritonSymmetries(config, "cpu")
+    flown = transitions(9, generator, config)
+    index = torch.randperm(9, generator=generator).repeat(2)[:12]
+    which = twin.draw(len(index), generator)
+    found, expected = kernel.take(flown, index, which), twin.take(flown, index, which)
+    assert found.critic_inputs.equal(expected.critic_inputs)
+    for name, tensor in expected.tensors().items():
+        assert getattr(found, name).equal(tensor), name
+    first, second = found.split(7)
+    assert torch.cat((first.critic_inputs, second.critic_inputs)).equal(found.critic_inputs)
+
+
+def test_operators_keep_the_promises_of_their_schemas() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = transitions(5, generator)
+    logits, values = torch.randn(2, *batch.masks.shape, generator=generator)
+    floor, one = torch.tensor(0.1, dtype=torch.float64), torch.ones(())
+    symmetries = TritonSymmetries(small_config(), "cpu")
+    tables = (symmetries._cells, symmetries._actions, symmetries._sources, symmetries._codes)
+    policy = (logits, batch.masks, floor)
+    index = torch.arange(5)
+    calls: dict[str, tuple[Any, ...]] = {
+        "judge_actions": (*policy, values, batch.actions, batch.targets),
+        "actor_gradient": (
+            *policy,
+            batch.actions,
+            batch.targets,
+            batch.old_probabilities,
+            0.1,
+            0.2,
+        ),
+        "critic_gradient": (values, batch.actions, batch.targets),
+        "decide_descent": (one, one, None, 10.0),
+        "take_turned": (index, index, *tables, *batch.tensors().values(), 0),
+    }
+    for name, arguments in calls.items():
+        torch.library.opcheck(
+            getattr(torch.ops.marl_framework, name).default,
+            arguments,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )

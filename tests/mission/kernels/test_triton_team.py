@@ -1,0 +1,140 @@
+"""The kernels beside the windows' on machines without a GPU: interpreted and compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.config.loading import load_config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.kernels import ActionKernel, TritonBuilder
+from marl_framework.training.trainer import Trainer
+from tests.mission.kernels.compiling import ARCHITECTURES, Launch, recorded, usage
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+MOST_REGISTERS = 128
+
+
+def test_interpreted_kernels_are_their_twins() -> None:
+    tests = [Path(__file__).with_name(f"interpreted_{name}.py") for name in ("team", "updates")]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)],
+        cwd=Path(__file__).parents[3],
+        env={**kept, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), "none may be skipped"
+
+
+def launches_of_a_step(params: str) -> list[Launch]:
+    """Return the kernels that a joint step launches."""
+    from marl_framework.mission.kernels import triton_choice, triton_maps
+
+    config = load_config(params)
+    env = MissionEnvironment(config, 1, "cpu")
+    builder, state = TritonBuilder(config, env.lattice, env.camera), env._empty_state()
+    shape = (1, env.n_agents, env.lattice.num_actions)
+    actions = torch.zeros(shape[:2], dtype=torch.int64)
+    masks = torch.zeros(shape, dtype=torch.bool)
+    floor = torch.zeros((), dtype=torch.float64)
+    logits, uniform, probabilities = torch.zeros(3, *shape)
+    kernels = [(triton_maps, "draw_actor"), (triton_maps, "draw_critic"), (triton_choice, "choose")]
+    with recorded(*kernels) as found:
+        builder.actor(state)
+        builder.critic_only(state, actions)
+        choose = ActionKernel(env.lattice, lambda: state.positions)
+        choose(logits, uniform, floor, actions, masks, probabilities)
+    assert [name for name, *_ in found] == [name for _, name in kernels]
+    return found
+
+
+def launches_of_an_update(params: str) -> list[Launch]:
+    """Return the kernels that an update launches."""
+    from marl_framework.algorithms import triton_losses
+    from marl_framework.algorithms.loss_operators import TritonLosses
+    from marl_framework.observations import triton_symmetry
+    from marl_framework.observations.turning import TritonSymmetries
+
+    config = load_config(params)
+    sizes, learning = config.network_sizes, config.learning
+    maps, actions = torch.zeros(3, sizes.critic_channels, *sizes.shape), sizes.num_actions
+    flown = Transitions(
+        observations=maps[:, : sizes.actor_channels].contiguous(),
+        critic_maps=maps[:, sizes.actor_channels :].contiguous(),
+        actions=torch.zeros(3, dtype=torch.int64),
+        masks=torch.ones(3, actions, dtype=torch.bool),
+        old_probabilities=torch.ones(3, actions),
+        targets=torch.zeros(3),
+    )
+    losses = TritonLosses(torch.device("cpu"))
+    logits, one = torch.zeros(3, actions), torch.ones(())
+    kernels = [(triton_symmetry, "take")]
+    kernels += [(triton_losses, n) for n in ("judge", "lose_actor", "lose_critic", "decide")]
+    with recorded(*kernels) as found:
+        index = torch.zeros(3, dtype=torch.int64)
+        TritonSymmetries(config, "cpu").take(flown, index, index)
+        policy, _, advantages = losses.judge(logits, flown, logits, 0.1, flown.targets)
+        clip, entropy = learning.clip_ratio, learning.entropy_coefficient
+        losses.actor(policy, flown, advantages, 0.1, entropy, clip)
+        losses.critic(logits, flown)
+        losses.decide(one, one, one, 10.0)
+    assert [name for name, *_ in found] == [name for _, name in kernels]
+    return found
+
+
+@pytest.mark.parametrize("launches", [launches_of_a_step, launches_of_an_update])
+def test_kernels_compile_without_spills_and_atomics(
+    launches: Callable[[str], list[Launch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for launch, architecture in product(launches("params_gpu.yaml"), ARCHITECTURES):
+        needs = usage(launch, architecture, tmp_path)
+        where = f"{launch[0]} on sm_{architecture}: {needs}"
+        assert needs["registers"] <= MOST_REGISTERS, where
+        assert (needs["stack"], needs["local"]) == (0, 0), where
+        assert {"ld", "st"} <= needs["operations"], where
+        assert not {"atom", "red"} & needs["operations"], where
+
+
+# On a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators() -> None:
+    few = ["environment.num_envs=8", "learning.batch_size=60", "compute.precision=float32"]
+    few += ["compute.tf32=false", "compute.cudnn_benchmark=false", "evaluation.missions=2"]
+    trainers = []
+    for compiled in ("true", "false"):
+        torch.manual_seed(0)
+        config = load_config("params_gpu.yaml", [*few, f"compute.compile={compiled}"])
+        trainers.append(Trainer(config, torch.device("cuda", 0)))
+    first = trainers[0]
+    rollout = first.collector.collect(first.algorithm.act, 0.1)
+    state, actions = first.task.state, rollout.actions[-1]
+    for draw in ("actor", "critic_only"):
+        arguments = (state,) if draw == "actor" else (state, actions)
+        ours, theirs = (getattr(t.task.builder, draw)(*arguments) for t in trainers)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    found, expected = (
+        t.algorithm.update(rollout, 0.1, torch.Generator("cuda").manual_seed(0)) for t in trainers
+    )
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
