@@ -29,9 +29,10 @@ FLOORS = (
     "planners",
     "evaluation",
     "training",
+    "prediction",
     "integrations",
 )
-COMMANDS = {"main", "evaluate", "export", "doctor", "history"}
+COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict"}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("main", "evaluate", "export", "doctor", "history")
+COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict")
 HEAVY = ("torch", "numba", "matplotlib", "numpy", "kornia", "cv2", "tensorboard", "rich")
 FLY = ("--out", "out", "--policies")
 BAD_INPUT = {
@@ -31,12 +31,14 @@ BAD_INPUT = {
     "export": [("--checkpoint", "missing.pt", "--format", "torch", "--out", "team.pt2")],
     "doctor": [("--config", "missing.yaml")],
     "history": [("show", "missing")],
+    "predict": [("--config", "missing.yaml"), ("--resume",)],
 }
 NEEDS_TORCH = {
     "main": ("--config", "params_test.yaml", "--check"),
     "evaluate": ("--config", "params_test.yaml", *FLY, "random"),
     "export": ("--checkpoint", __file__, "--format", "torch", "--out", "team.pt2"),
     "doctor": ("--config", "params_test.yaml"),
+    "predict": ("--config", "params_test.yaml", "--check"),
 }
 
 # Runs command lines one after the other in a fresh process, and prints what became of each.

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from marl_framework.config.mission import SimulationConfig
 from marl_framework.config.types import (
     Count,
     Device,
@@ -213,6 +214,35 @@ class LearningConfig(Section):
         if self.eps_min > self.eps_max:
             raise ValueError(f"eps_min {self.eps_min:g} is above eps_max {self.eps_max:g}")
         return self
+
+
+def _default_worlds() -> tuple[SimulationConfig, ...]:
+    rough = (SimulationConfig(kinds=("random_field",), cluster_radius=r) for r in (1.5, 2, 3, 4))
+    return SimulationConfig(kinds=("split",)), SimulationConfig(kinds=("mixed",)), *rough
+
+
+class PredictionConfig(Section):
+    """The map predictor of the search planner and how it is trained (`marl_framework.predict`)."""
+
+    worlds: Annotated[tuple[SimulationConfig, ...], Field(min_length=1, max_length=100)] = Field(
+        default_factory=_default_worlds
+    )
+    """Terrains to learn from, each like sensor.simulation; all are flown equally often."""
+    rounds: Count = 12
+    """Each flies missions with the predictor as it is, and then learns from all flown so far."""
+    missions: Count = 12
+    """Flown over each world in a round."""
+    random_share: Share = 0.15
+    """Of the missions that are flown at random; in the first round all are."""
+    updates: Count = 250
+    """Of a round."""
+    batch_size: Count = 192
+    """Beliefs of an update."""
+    learning_rate: Rate = 0.002
+    """At the start; it falls to a hundredth along a line."""
+    weight_decay: Share = 0.0001
+    width: Annotated[int, Field(ge=2, le=2**12)] = 40
+    """Channels of the predictor's hidden layers."""
 
 
 class ComputeConfig(Section):

@@ -117,7 +117,7 @@ def dump_config(config: Config, path: str | Path) -> None:
 def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _listed(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _read(file: Path) -> str:
@@ -266,10 +266,16 @@ def _refuse_unknown(path: str, source: str) -> None:
         raise ConfigError(f"{source}: {unknown_key(path)}")
 
 
+def _tupled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+
+
 def _known_part(value: Any, path: str, problems: list[str]) -> Any:
     """The tree without unknown keys, which become problems; lists become tuples."""
     if path not in SECTIONS or not isinstance(value, Mapping):
-        return tuple(value) if isinstance(value, list) else value
+        return _tupled(value)
     known = {}
     for key, item in value.items():
         inner = join(path, key)

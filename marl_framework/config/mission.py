@@ -226,12 +226,24 @@ class InformationGainConfig(Section):
     """False: UAVs do not know what the others are about to see."""
 
 
+class SearchConfig(Section):
+    """The search planner, which searches on a predicted map."""
+
+    missions: Count = 50
+    """Missions to fly."""
+    predictor: Text | None = None
+    """The trained predictor: its run folder or a checkpoint file."""
+    beams: Annotated[int, Field(ge=1, le=4096)] = 24
+    """Paths that the beam search keeps."""
+
+
 class BaselinesConfig(Section):
-    """Planners that need no training."""
+    """Planners besides the trained team."""
 
     coverage: CoverageConfig = CoverageConfig()
     random: RandomConfig = RandomConfig()
     information_gain: InformationGainConfig = InformationGainConfig()
+    search: SearchConfig = SearchConfig()
 
 
 class ExperimentConfig(Section):

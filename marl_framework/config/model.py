@@ -20,6 +20,7 @@ from marl_framework.config.learning import (
     LoggingConfig,
     NetworksConfig,
     ObservationConfig,
+    PredictionConfig,
 )
 from marl_framework.config.mission import (
     EnvironmentConfig,
@@ -55,6 +56,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     networks: NetworksConfig = NetworksConfig()
     learning: LearningConfig = LearningConfig()
+    prediction: PredictionConfig = PredictionConfig()
     compute: ComputeConfig = ComputeConfig()
     logging: LoggingConfig = LoggingConfig()
 

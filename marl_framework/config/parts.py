@@ -30,7 +30,8 @@ PLANNERS = {
     "information_gain": "marl_framework.planners.information_gain.make",
     "coverage": "marl_framework.planners.coverage.make",
     "random": "marl_framework.planners.random_flight.make",
-    "oracle": "marl_framework.planners.oracle.make",
+    "search": "marl_framework.planners.search.planner.make",
+    "oracle": "marl_framework.planners.search.planner.make_oracle",
 }
 
 LEARNED = "learned"

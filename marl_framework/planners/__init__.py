@@ -3,9 +3,9 @@
 from marl_framework.planners.coverage import CoveragePlanner
 from marl_framework.planners.information_gain import InformationGainPlanner
 from marl_framework.planners.learned import LearnedPlanner
-from marl_framework.planners.oracle import OraclePlanner
 from marl_framework.planners.protocol import Decision, Planner
 from marl_framework.planners.random_flight import RandomPlanner
+from marl_framework.planners.search.planner import OraclePlanner, SearchPlanner
 
 __all__ = [
     "CoveragePlanner",
@@ -15,4 +15,5 @@ __all__ = [
     "OraclePlanner",
     "Planner",
     "RandomPlanner",
+    "SearchPlanner",
 ]

@@ -15,6 +15,7 @@ from marl_framework.planners import (
     Planner,
     RandomPlanner,
 )
+from marl_framework.planners.search.lattice_view import LatticeView
 from tests.small import small_config
 
 
@@ -44,21 +45,23 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     env = MissionEnvironment(config, 3, "cpu", "test")
     planner, blind = (OraclePlanner(config, env.lattice) for _ in range(2))
     searched = []
-    seen = OraclePlanner._seen
+    removed = LatticeView.removed
 
-    def noted(planner: OraclePlanner, positions: Tensor) -> tuple[Tensor, Tensor]:
-        searched.append(planner)
-        return seen(planner, positions)
+    def noted(view: LatticeView, positions: Tensor) -> tuple[Tensor, Tensor]:
+        searched.append(view)
+        return removed(view, positions)
 
-    monkeypatch.setattr(OraclePlanner, "_seen", noted)
-    search = blind._search
+    monkeypatch.setattr(LatticeView, "removed", noted)
+    search = blind._search.search
     # As on a GPU, where the host does not know how many moves are left.
-    blind._search = lambda *rest: search(*rest[:-1], env.episode_length)  # type: ignore[method-assign]
+    monkeypatch.setattr(
+        blind._search, "search", lambda *rest: search(*rest[:-1], env.episode_length)
+    )
     flown = [evaluate(env, each, 3, 10001).positions for each in (planner, blind)]
     assert torch.equal(*flown)
     depth = env.episode_length
-    assert searched.count(planner) == 2 * sum(range(1, depth + 1))
-    assert searched.count(blind) == 2 * depth * depth
+    assert searched.count(planner._view) == 2 * sum(range(1, depth + 1))
+    assert searched.count(blind._view) == 2 * depth * depth
 
 
 def test_the_oracle_flies_straight_to_what_only_it_can_know() -> None:

@@ -1,0 +1,131 @@
+"""Beam search over all moves left of one UAV, for all missions at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marl_framework.planners.search.lattice_view import LatticeView
+
+_PULL = 1e-3  # weight of what lies around a path's end; small, it only breaks ties
+_DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
+
+
+@dataclass
+class _Beams:
+    """The best paths found so far for one UAV of each mission."""
+
+    positions: Tensor
+    """Ends of the paths, [E, B, 3] int64."""
+    first: Tensor
+    """Their first actions, [E, B] int64."""
+    gain: Tensor
+    """Entropy they remove, [E, B]; −inf: no path."""
+    left: Tensor
+    """Entropy they leave around each lattice position, [E, B, X, Y]; 1 is that of all cells
+    around an average position, undecided."""
+
+
+class BeamSearch:
+    """Finds the path that removes the most entropy from a map, keeping the best of each length.
+
+    Args:
+        view: the missions' lattice.
+        beams: paths kept; of those of equal gain and end just one.
+    """
+
+    def __init__(self, view: LatticeView, beams: int = 24) -> None:
+        self._view = view
+        self._beams = beams
+        self.numbers = (
+            beams * view.lattice.num_actions * view.lattice.shape[0] * view.lattice.shape[1]
+        )
+        """In the largest array of a mission."""
+
+    def search(
+        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first action [E] of the best path, and the map [E, X, Y] that it leaves.
+
+        Args:
+            position: where the UAV is, [E, 3].
+            mask: its allowed first actions, [E, A].
+            left: entropy around each lattice position, [E, X, Y].
+            moves: moves left, [E].
+            most: no fewer than the most moves left; paths are searched no deeper.
+        """
+        beams = _Beams(
+            positions=position.unsqueeze(1),
+            first=torch.zeros_like(position[:, :1]),
+            gain=torch.zeros_like(left[:, :1, 0]),
+            left=left.unsqueeze(1),
+        )
+        for depth in range(self._view.moves):
+            allowed = mask.unsqueeze(1) if depth == 0 else None
+            flies = (depth < moves).view(-1, 1, 1) if depth < most else None
+            beams = self._grow(beams, allowed, flies, depth == 0)
+        best = beams.gain.argmax(1)
+        at = torch.arange(len(best), device=best.device)
+        return beams.first[at, best], beams.left[at, best]
+
+    def _grow(
+        self, beams: _Beams, allowed: Tensor | None, flies: Tensor | None, root: bool
+    ) -> _Beams:
+        """Make every path one move longer and keep the best.
+
+        Where no mission has moves left, nothing is searched: the paths are only ranked again,
+        which decides between those of equal gain.
+
+        Args:
+            beams: the paths.
+            allowed: actions [E, B, A]; those that stay on the lattice without it.
+            flies: whether the mission still has moves, [E, 1, 1] bool; None: no mission has.
+            root: the paths have no first action yet.
+        """
+        view = self._view
+        if allowed is None:
+            allowed = view.lattice.boundary_mask(beams.positions)
+        e, _, a = allowed.shape
+        goals = view.destinations(beams.positions)
+        total = beams.gain.unsqueeze(2).expand(allowed.shape)
+        if flies is not None:
+            rows, cols = view.removed(goals)  # [E, B, A, X], [E, B, A, Y]
+            total = total + ((rows @ beams.left) * cols).sum(-1) * flies
+        score = total = total.masked_fill(~allowed, -torch.inf)
+        if flies is not None:
+            around = view.around(beams.left).flatten(2)
+            score = total + _PULL * around.gather(2, view.lattice.cells(goals)) * flies
+        kept = self._best_different(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
+        parent = kept // a
+        at = torch.arange(e, device=kept.device).unsqueeze(1)
+        actions = kept % a
+        left = beams.left[at, parent]
+        if flies is not None:
+            seen = rows[at, parent, actions].unsqueeze(-1) * cols[at, parent, actions].unsqueeze(-2)
+            left = left * (1 - seen * flies.unsqueeze(-1))
+        return _Beams(
+            positions=goals[at, parent, actions],
+            first=actions if root else beams.first[at, parent],
+            gain=total.flatten(1).gather(1, kept),
+            left=left,
+        )
+
+    def _best_different(self, scores: Tensor, goals: Tensor) -> Tensor:
+        """Return the indices [E, B] of the best paths, of equal ones to the same place just one.
+
+        Paths of the same score and end are mostly the same readings in another order.
+        """
+        wanted = min(self._beams, scores.shape[1])
+        ranked = scores.topk(min(3 * wanted, scores.shape[1]), dim=1)
+        shape = self._view.lattice.shape
+        where = (goals[..., 0] * shape[1] + goals[..., 1]) * shape[2] + goals[..., 2]
+        end = where.gather(1, ranked.indices)
+        close = ranked.values.unsqueeze(2) - ranked.values.unsqueeze(1)
+        same = (close.abs() <= 1e-4 * ranked.values.abs().unsqueeze(2)) & (
+            end.unsqueeze(2) == end.unsqueeze(1)
+        )
+        repeated = same.tril(-1).any(-1)
+        order = ranked.values.masked_fill(repeated, -torch.inf).topk(wanted, dim=1).indices
+        return ranked.indices.gather(1, order)

@@ -1,0 +1,41 @@
+"""Trained map predictors: what their checkpoints hold, and how to load one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.planners.team import find_checkpoint
+from marl_framework.runs.checkpoint import misfit
+
+KEY = "experiment.baselines.search.predictor"
+
+
+def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
+    """Return what a checkpoint holds of a predictor."""
+    return {"predictor": network.state_dict(), "width": width}
+
+
+def load_predictor(name: str | None) -> MapPredictor:
+    """Read a trained predictor from a run folder or a checkpoint file, on the CPU.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    if name is None:
+        raise ConfigError(
+            f"{KEY}: the planner search needs a trained predictor; train one with python -m "
+            f"marl_framework.predict and give its run folder, as in --set {KEY}=runs/predictor"
+        )
+    found = find_checkpoint(name)
+    saved, width = found.payload.get("predictor"), found.payload.get("width")
+    if not isinstance(saved, Mapping) or not isinstance(width, int):
+        raise ConfigError(f"{KEY}: {found.path} is no checkpoint of a predictor")
+    network = MapPredictor(width)
+    where = misfit(network.state_dict(), saved)
+    if where is not None:
+        raise ConfigError(f"{KEY}: {found.path} is of another version: {where}")
+    network.load_state_dict(dict(saved))
+    return network.eval()

@@ -1,0 +1,1 @@
+"""Trains the map predictor of the search planner."""

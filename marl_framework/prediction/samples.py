@@ -1,0 +1,96 @@
+"""What a map predictor learns from: beliefs on the way, and what they lacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from marl_framework.mission.belief import entropy
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Planner
+from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.planners.search.models import Features, features
+
+
+@dataclass
+class Samples:
+    """B beliefs of single UAVs, in float16."""
+
+    fine: Tensor
+    """See `Features`, [B, 3, PARTS·X, PARTS·Y]."""
+    coarse: Tensor
+    """[B, 3, X, Y]."""
+    target: Tensor
+    """Entropy of the region of interest around each lattice position, [B, X, Y]."""
+
+    @classmethod
+    def of(cls, view: LatticeView, state: MissionState) -> Self:
+        """Return what the beliefs of all UAVs of all missions give."""
+        seen = features(view, state.beliefs)
+        target = view.sums(entropy(state.beliefs) * state.truth.unsqueeze(1))
+        return cls(*(part.flatten(0, 1).half() for part in (*seen, target)))
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """Return all samples of some parts."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, index: Tensor, symmetry: int) -> tuple[Features, Tensor]:
+        """Return features and targets of some samples in one of the symmetries of the square.
+
+        Args:
+            index: of the samples, [b].
+            symmetry: 0 … 7; from 4 on x and y change places, which needs a square lattice.
+        """
+        fine, coarse, target = (
+            _turned(part[index], symmetry).float() for part in (self.fine, self.coarse, self.target)
+        )
+        return Features(fine, coarse), target
+
+
+def _turned(maps: Tensor, symmetry: int) -> Tensor:
+    axes = [axis for axis, bit in ((-1, 1), (-2, 2)) if symmetry & bit]
+    maps = maps.flip(axes) if axes else maps
+    return maps.mT if symmetry & 4 else maps
+
+
+@torch.no_grad()
+def fly(
+    environment: MissionEnvironment,
+    view: LatticeView,
+    planners: tuple[Planner, Planner],
+    share: float,
+    generator: torch.Generator,
+) -> tuple[Samples, Tensor, Tensor]:
+    """Fly missions, each with one of two planners; return what there is to learn from them.
+
+    Args:
+        environment: of E missions.
+        view: its lattice.
+        planners: for each mission one of them.
+        share: of the missions that the second planner flies.
+        generator: of the planners' and this choice, on the device.
+
+    Returns:
+        Samples of every UAV before each move and after the last; ROI entropy [E] at the end;
+        which missions the first planner flew, [E] bool.
+    """
+    state = environment.reset(environment.draw_reset())
+    device = state.positions.device
+    second = torch.rand(len(state.positions), generator=generator, device=device) < share
+    parts = [Samples.of(view, state)]
+    for _ in range(environment.episode_length):
+        ours, theirs = (planner.act(state, generator).actions for planner in planners)
+        actions = torch.where(second.unsqueeze(1), theirs, ours)
+        environment.step(state, actions, environment.draw_step())
+        parts.append(Samples.of(view, state))
+    left = (entropy(state.global_belief) * state.truth).sum((-2, -1))
+    return Samples.joined(parts), left / state.truth.sum((-2, -1)).clamp(min=1), ~second

@@ -1,0 +1,165 @@
+"""Trains a map predictor on missions that it flies itself, with the search planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.seeding import MAX_RANK, split_seed
+from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.planners.random_flight import RandomPlanner
+from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.planners.search.models import PredictedMap
+from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.predictor import predictor_state
+from marl_framework.prediction.samples import Samples, fly
+
+_LAST_RATE = 0.01  # share of the learning rate that is left in the last update
+
+
+class PredictorTrainer:
+    """Flies rounds of missions and fits the predictor to them.
+
+    The loss of a belief is the mean over lattice positions of (ρ·H − target)²: H is the entropy
+    around the position, ρ the share of it that the network says lies in the region of interest,
+    and the target the entropy that truly lies there. So ρ becomes the expected share.
+
+    Args:
+        config: missions and `prediction`.
+        device: where everything lives.
+
+    Attributes:
+        network: the predictor.
+        rounds: made so far.
+        interrupted: whether the training is to end after the current round.
+    """
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self._settings = settings = config.prediction
+        self._worlds = [
+            MissionEnvironment(_in_world(config, number), settings.missions, device, rank=number)
+            for number in range(len(settings.worlds))
+        ]
+        lattice = self._worlds[0].lattice
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.environment.seed)
+            self.network = MapPredictor(settings.width).to(device)
+        self._view = LatticeView(config, lattice, PARTS)
+        self._model = PredictedMap(self._view, self.network, config.compute.precision)
+        search = BeamSearch(self._view, config.experiment.baselines.search.beams)
+        self._planners = (
+            SearchPlanner("search", self._view, self._model, search),
+            RandomPlanner(lattice),
+        )
+        self._optimizer = torch.optim.AdamW(
+            self.network.parameters(),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=device.type in ("cpu", "cuda"),
+        )
+        seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._samples: list[Samples] = []
+        self._symmetries = 8 if config.quarter_turns else 4
+        self.rounds = 0
+        self.interrupted = False
+
+    def interrupt(self) -> None:
+        """Ask for the end of the training after the current round; usable in signal handlers."""
+        self.interrupted = True
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.rounds >= self._settings.rounds
+
+    def round(self) -> dict[str, float]:
+        """Fly missions over all worlds, then learn from all flown so far.
+
+        Returns:
+            `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
+            new beliefs, which it had not seen, the root mean squared error `error` of the
+            prediction and of the belief p·H(p), `belief_error`; the mean `loss`.
+        """
+        found: dict[str, float] = {}
+        new: list[Samples] = []
+        share = self._settings.random_share if self.rounds else 1.0
+        for number, world in enumerate(self._worlds):
+            samples, left, planned = fly(world, self._view, self._planners, share, self._generator)
+            new.append(samples)
+            if planned.any():
+                found[f"roi_entropy_{number}"] = float(left[planned].mean())
+        fresh = Samples.joined(new)
+        found |= self._errors(fresh)
+        self._samples.append(fresh)
+        found["loss"] = self._learn()
+        self.rounds += 1
+        return found
+
+    def _learn(self) -> float:
+        samples, settings = Samples.joined(self._samples), self._settings
+        total = torch.zeros((), device=self.device)
+        updates = settings.rounds * settings.updates
+        for update in range(settings.updates):
+            done = (self.rounds * settings.updates + update) / updates
+            for group in self._optimizer.param_groups:
+                group["lr"] = settings.learning_rate * (1 - (1 - _LAST_RATE) * done)
+            index = self._draw(len(samples), settings.batch_size)
+            seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
+            loss = (self._model.predict(seen) - target).square().mean()
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self._optimizer.step()
+            total += loss.detach()
+        return float(total) / settings.updates
+
+    def _draw(self, below: int, number: int) -> Tensor:
+        return torch.randint(below, (number,), generator=self._generator, device=self.device)
+
+    @torch.no_grad()
+    def _errors(self, samples: Samples) -> dict[str, float]:
+        squares = torch.zeros(2, device=self.device)
+        for index in torch.arange(len(samples), device=self.device).split(1024):
+            seen, target = samples.batch(index, 0)
+            guesses = torch.stack((self._model.predict(seen), seen.coarse[:, 2]))
+            squares += (guesses - target).square().sum((1, 2, 3))
+        error, belief = (squares / samples.target.numel()).sqrt().tolist()
+        return {"error": error, "belief_error": belief}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how the training goes on."""
+        kept = Samples.joined(self._samples) if self._samples and not self.is_over() else None
+        return {
+            **predictor_state(self.network, self._settings.width),
+            "config": config_to_dict(self.config),
+            "training_step": self.rounds,
+            "optimizer": self._optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "worlds": [world.generator.get_state() for world in self._worlds],
+            "samples": None if kept is None else dict(vars(kept)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.network.load_state_dict(state["predictor"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+        for world, saved in zip(self._worlds, state["worlds"], strict=True):
+            world.generator.set_state(saved)
+        self.rounds = int(state["training_step"])
+        if state["samples"] is not None:
+            columns = {name: part.to(self.device) for name, part in state["samples"].items()}
+            self._samples = [Samples(**columns)]
+
+
+def _in_world(config: Config, number: int) -> Config:
+    sensor = config.sensor.model_copy(update={"simulation": config.prediction.worlds[number]})
+    return config.model_copy(update={"sensor": sensor})

@@ -1,0 +1,183 @@
+"""Planning on what each UAV expects of the map."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.mission.belief import entropy
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.planners.search.models import BeliefMap, PredictedMap
+from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.predictor import predictor_state
+from marl_framework.runs.checkpoint import save_checkpoint
+from tests.small import random_actions, small_config
+
+
+def flown(env: MissionEnvironment, moves: int = 3) -> MissionState:
+    """Missions on their way, by random moves."""
+    state = env.reset(env.draw_reset())
+    for _ in range(moves):
+        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+    return state
+
+
+def environment(missions: int = 3, **settings: object) -> MissionEnvironment:
+    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")  # type: ignore[arg-type]
+
+
+def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
+    env = environment(pixels=(11, 13), dims=(30.0, 20.0))
+    view = LatticeView(env.config, env.lattice, PARTS)
+    rows, cols = env.config.map_shape
+    maps = torch.rand(rows, cols)
+    x, y, _ = env.lattice.shape
+    sums, parts = torch.zeros(x, y), [[[] for _ in range(PARTS * y)] for _ in range(PARTS * x)]
+    apart = [5.0 / size for size in env.config.cell_size]
+    ends = (rows, cols)
+
+    def place(cell: int, axis: int, number: int) -> tuple[int, int]:
+        """The position nearest to a cell, and the part of its stretch that the cell lies in."""
+        middle = cell + 0.5
+        nearest = min(range(number), key=lambda k: abs(k * apart[axis] - middle))
+        low = 0.0 if nearest == 0 else (nearest - 0.5) * apart[axis]
+        high = ends[axis] if nearest == number - 1 else (nearest + 0.5) * apart[axis]
+        part = int((middle - low) / ((min(high, ends[axis]) - low) / PARTS))
+        return nearest, PARTS * nearest + part
+
+    for row, col in product(range(rows), range(cols)):
+        (i, fine_i), (j, fine_j) = place(row, 0, x), place(col, 1, y)
+        sums[i, j] += maps[row, col]
+        parts[fine_i][fine_j].append(maps[row, col].item())
+    means = torch.tensor([[sum(p) / max(len(p), 1) for p in line] for line in parts])
+    torch.testing.assert_close(view.sums(maps), sums * (x * y / (rows * cols)))
+    torch.testing.assert_close(view.fine(maps), means)
+
+
+def test_a_wide_beam_finds_the_best_path() -> None:
+    env = environment(missions=2, agents=1, budget=2, max_altitude=10.0)
+    view = LatticeView(env.config, env.lattice)
+    state = env.reset(env.draw_reset())
+    left = torch.rand(2, *env.lattice.shape[:2], generator=torch.Generator().manual_seed(5))
+    position = state.positions[:, 0]
+    mask = env.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
+    moves = view.moves - state.t
+    action, after = BeamSearch(view, 200).search(position, mask, left, moves, view.moves)
+    for e in range(2):
+        found = {}
+        for path in product(range(env.lattice.num_actions), repeat=view.moves):
+            gain = walk(view, position[e], left[e], path)
+            if gain is not None:
+                found[path] = gain
+        best = max(found.values())
+        assert (left[e] - after[e]).sum().item() == pytest.approx(best, abs=1e-4)
+        assert max(g for path, g in found.items() if path[0] == action[e]) == pytest.approx(best)
+
+
+def walk(view: LatticeView, position: Tensor, left: Tensor, path: tuple[int, ...]) -> float | None:
+    """Return what the readings along a path remove; None where it leaves the lattice."""
+    total = 0.0
+    for action in path:
+        if not view.lattice.boundary_mask(position.view(1, 1, 3))[0, 0, action]:
+            return None
+        position = view.destinations(position.view(1, 1, 3))[0, 0, action]
+        rows, cols = view.removed(position)
+        seen = left * rows.unsqueeze(1) * cols
+        total, left = total + seen.sum().item(), left - seen
+    return total
+
+
+def untrained() -> MapPredictor:
+    torch.manual_seed(1)
+    return MapPredictor(8)
+
+
+def planner_of(env: MissionEnvironment, beams: int = 4) -> SearchPlanner:
+    view = LatticeView(env.config, env.lattice, PARTS)
+    model = PredictedMap(view, untrained(), "float32")
+    return SearchPlanner("search", view, model, BeamSearch(view, beams))
+
+
+def test_it_never_reads_the_truth() -> None:
+    env = environment()
+    planner, state = planner_of(env), flown(env)
+    actions = planner.act(state, env.generator).actions
+    state.truth.logical_not_()
+    state.global_belief.fill_(0.5)
+    assert torch.equal(planner.act(state, env.generator).actions, actions)
+
+
+def test_missions_at_once_fly_as_each_alone() -> None:
+    env = environment(missions=4)
+    planner, state = planner_of(env), flown(env)
+    together = planner.act(state, env.generator)
+    for e in range(4):
+        alone = planner.act(state[e : e + 1], env.generator)
+        assert torch.equal(alone.actions[0], together.actions[e])
+        assert torch.equal(alone.masks[0], together.masks[e])
+
+
+def test_the_prediction_is_a_share_of_the_open_entropy_on_any_lattice() -> None:
+    for dims in ((30.0, 30.0), (20.0, 45.0)):
+        env = environment(dims=dims)
+        view = LatticeView(env.config, env.lattice, PARTS)
+        state = flown(env)
+        left = PredictedMap(view, untrained(), "float32").left(state)
+        assert left.shape == (3, 3, *env.lattice.shape[:2])
+        assert (left >= 0).all()
+        assert (left <= view.sums(entropy(state.beliefs)) + 1e-6).all()
+
+
+def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:
+    """Two UAVs, a good patch and a poor one: the second flies to the good one too if it is deaf."""
+    env = environment(missions=1, agents=2, budget=3, dims=(50.0, 20.0), max_altitude=5.0)
+    view = LatticeView(env.config, env.lattice)
+    planner = SearchPlanner("search", view, BeliefMap(view), BeamSearch(view))
+    state = env.reset(env.draw_reset())
+    state.positions[0] = torch.tensor([[5, 2, 0], [6, 2, 0]])
+    state.beliefs.fill_(1e-4)  # nothing is expected, …
+    for x, probability in ((3, 0.5), (9, 0.3)):  # … but for a good patch and a poor one
+        row0, row1, col0, col1, *_ = (
+            f.item() for f in env.camera.footprint(torch.tensor([x, 2, 0]))
+        )
+        state.beliefs[..., row0:row1, col0:col1] = probability
+    steps = {}
+    for hears in (True, False):
+        state.heard[:] = hears
+        actions = planner.act(state, env.generator).actions
+        steps[hears] = env.lattice.offsets[actions][0, :, 0].tolist()
+    assert steps[False] == [-1, -1]
+    assert steps[True] == [-1, 1]
+
+
+def test_the_planner_is_made_from_a_checkpoint(tmp_path: Path) -> None:
+    env = environment()
+    file = tmp_path / "best.pt"
+    save_checkpoint(file, predictor_state(untrained(), 8))
+    settings = {"baselines": {"search": {"predictor": str(file), "beams": 4}}}
+    config = small_config(experiment=settings | env.config.model_dump()["experiment"] | settings)
+    made = make_planner("search", MissionEnvironment(config, 3, "cpu", "test"))
+    state = flown(env)
+    expected = planner_of(env).act(state, env.generator).actions
+    assert torch.equal(made.act(state, env.generator).actions, expected)
+
+
+def test_a_predictor_that_is_missing_or_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a trained predictor"):
+        make_planner("search", environment())
+    other = tmp_path / "team.pt"
+    save_checkpoint(other, {"actor": {}})
+    settings = {"baselines": {"search": {"predictor": str(other)}}}
+    config = small_config(experiment=settings)
+    with pytest.raises(ConfigError, match="no checkpoint of a predictor"):
+        make_planner("search", MissionEnvironment(config, 3, "cpu", "test"))

@@ -1,0 +1,110 @@
+"""The map predictor's training: what it learns from, that it learns, and that it resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from marl_framework import predict
+from marl_framework.config.model import Config
+from marl_framework.mission.belief import entropy
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.networks.map_predictor import PARTS
+from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.prediction.samples import Samples
+from marl_framework.prediction.trainer import PredictorTrainer
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.runs.log import LOG
+from tests.small import small_config
+
+CPU = torch.device("cpu")
+SMALL = {"rounds": 3, "missions": 4, "updates": 20, "batch_size": 32, "width": 8}
+
+
+def settings(**changed: object) -> Config:
+    worlds = [{"kinds": ("split",)}, {"kinds": ("random_field",), "cluster_radius": 3.0}]
+    return small_config(prediction={**SMALL, "worlds": tuple(worlds), **changed})
+
+
+def test_targets_are_the_entropy_that_truly_lies_in_the_region() -> None:
+    env = MissionEnvironment(small_config(), 3, "cpu", "test")
+    view, state = LatticeView(env.config, env.lattice, PARTS), env.reset(env.draw_reset())
+    samples = Samples.of(view, state)
+    beliefs, truth = state.beliefs.flatten(0, 1), state.truth.repeat_interleave(3, 0)
+    for number in range(len(samples)):
+        open_entropy = entropy(beliefs[number]) * truth[number]
+        torch.testing.assert_close(
+            samples.target[number], view.sums(open_entropy).half(), rtol=2e-3, atol=2e-3
+        )
+
+
+def test_all_maps_of_a_sample_are_turned_alike_in_eight_ways() -> None:
+    coarse = torch.rand(5, 3, 4, 4).half()
+    fine = coarse.repeat_interleave(PARTS, -1).repeat_interleave(PARTS, -2)
+    samples = Samples(fine, coarse, coarse[:, 1])
+    found = []
+    for symmetry in range(8):
+        seen, target = samples.batch(torch.tensor([3, 1]), symmetry)
+        assert torch.equal(seen.fine[..., ::PARTS, ::PARTS], seen.coarse)
+        assert torch.equal(target, seen.coarse[:, 1])
+        found.append(target)
+    assert torch.equal(found[0], coarse[[3, 1], 1].float())
+    assert len({tuple(each.flatten().tolist()) for each in found}) == 8
+
+
+def test_it_learns_what_the_belief_does_not_say() -> None:
+    trainer = PredictorTrainer(settings(updates=60, learning_rate=0.01), CPU)
+    found = [trainer.round() for _ in range(3)]
+    assert found[-1]["error"] < 0.9 * found[-1]["belief_error"]
+    assert trainer.is_over()
+
+
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = PredictorTrainer(settings(), CPU)
+    whole.round()
+    save_checkpoint(tmp_path / "c.pt", whole.state_dict())
+    rest = [whole.round(), whole.round()]
+    resumed = PredictorTrainer(settings(), CPU)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"))
+    assert [resumed.round(), resumed.round()] == rest
+    for ours, theirs in zip(resumed.network.parameters(), whole.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def command(tmp_path: Path, *arguments: str) -> int:
+    file = tmp_path / "small.yaml"
+    tree = settings(rounds=1).model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    tree["logging"] = {"directory": str(tmp_path / "runs")}
+    file.write_text(yaml.safe_dump(tree))
+    return predict.main(["--config", str(file), "--device", "cpu", *arguments])
+
+
+def test_the_command_trains_resumes_and_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(tmp_path, "--run-name", "p") == 0
+    run = tmp_path / "runs" / "p"
+    assert {path.name for path in (run / "checkpoints").iterdir()} >= {"best.pt", "last.pt"}
+    assert "round 1/1 | ROI entropy – | error" in (run / LOG).read_text()
+    assert command(tmp_path, "--run-name", "p", "--resume") == 0
+    assert "finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--resume"], "error: --resume: name the run"),
+        (["--set", "prediction.worlds=[]"], "prediction.worlds"),
+        (["--set", "prediction.worlds=[{kinds: [sea]}]"], "prediction.worlds[0]: must be one of"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert command(tmp_path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
