@@ -30,7 +30,7 @@ FLIGHTS = ("throne_0755", "throne_1121", "throne_held_out")
 _DEFINING = ("environment", "sensor", "mapping", "experiment")  # sections that decide a mission
 _NOT_DEFINING = {
     "environment": ("num_envs", "seed"),
-    "experiment": ("title", "algorithm", "policy", "reward"),
+    "experiment": ("title", "algorithm", "policy", "reward", "baselines"),
 }
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")
 

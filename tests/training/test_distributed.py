@@ -290,5 +290,5 @@ def test_a_training_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatc
 def test_the_start_on_a_gpu_says_what_computes_windows(
     settings: tuple[str, ...], lack: Lack | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fusion, "_triton_lacks", lambda device: lack)
+    monkeypatch.setattr(fusion, "triton_lacks", lambda device: lack)
     assert launch._windows(config_with(*settings), torch.device("cuda", 0)) == line
