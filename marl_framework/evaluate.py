@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _SEED = 10001
 _NOT_IN_A_SUITE = ("config", "terrain", "agents", "communication", "seed", "sample", "overrides")
 _RASTER = "raster:"
+_TEAM = "learned="
 _TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 
 
@@ -57,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         "--policies",
         metavar="NAME,…",
         help=f"planners to compare: {', '.join(PLANNER_NAMES)} (the oracle sees the true map), or "
-        "your own as module.Class; differences are taken to the best of information_gain, coverage "
-        "and random",
+        "your own as module.Class; learned=RUN,learned=RUN compares trained teams; differences are "
+        "taken to the best of information_gain, coverage and random",
     )
     add_checkpoint(parser)
     add(
@@ -127,7 +128,9 @@ def _run_suite(options: argparse.Namespace) -> None:
 
     loaded()
     check_numbers(options.missions, SEED)
-    names = list(suite.POLICIES) if options.policies is None else _policy_names(options.policies)
+    names, text = list(suite.POLICIES), options.policies
+    if text is not None:
+        names = _planner_names(text, text.split(","))
     runs = [] if options.checkpoint is None else options.checkpoint.split(",")
     teams = [find_checkpoint(run.strip()) for run in runs]
     device = resolve_device(options.device or "auto")
@@ -161,7 +164,7 @@ def _run(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"--policies: name the planners to compare, of {', '.join(PLANNER_NAMES)}"
         )
-    names = _policy_names(options.policies)
+    names, runs = _policies(options.policies)
     options.seed = _SEED if options.seed is None else options.seed
     check_numbers(options.missions, options.seed)
     from marl_framework.config.loading import resolve_config_path
@@ -170,6 +173,8 @@ def _run(options: argparse.Namespace) -> None:
         resolve_config_path(options.config)
     if options.checkpoint is not None:
         checkpoint_file(options.checkpoint)
+    for run in runs.values():
+        checkpoint_file(run)
 
     from marl_framework.device import describe_device, resolve_device
     from marl_framework.evaluation import comparison, report
@@ -177,7 +182,8 @@ def _run(options: argparse.Namespace) -> None:
 
     loaded()
     checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
-    configs = _configurations(options, checkpoint)
+    teams = {name: find_checkpoint(run) for name, run in runs.items()}
+    configs = _configurations(options, checkpoint or next(iter(teams.values()), None))
     device = resolve_device(next(iter(configs.values())).compute.device)
 
     def prepare(config: Config) -> comparison.Comparison:
@@ -189,6 +195,7 @@ def _run(options: argparse.Namespace) -> None:
             options.seed,
             checkpoint,
             not options.sample,
+            teams,
         )
 
     prepared = {label: prepare(config) for label, config in configs.items()}  # or an error
@@ -337,8 +344,29 @@ def _terrain(name: str | None) -> list[str]:
     return [f"sensor.simulation.kinds=[{name}]"]
 
 
-def _policy_names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
+def _policies(text: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the planners, and the runs of those given as `learned=RUN`.
+
+    Such a team has the name of its run; where two have the same, that of its whole path.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    runs = [part.removeprefix(_TEAM) for part in parts if part.startswith(_TEAM)]
+    short = [Path(run).name for run in runs]
+    teams = [
+        name if short.count(name) == 1 else run.strip("/").replace("/", "_")
+        for run, name in zip(runs, short, strict=True)
+    ]
+    others = _planner_names(text, [part for part in parts if not part.startswith(_TEAM)])
+    if len({*teams, *others}) < len(parts):
+        raise ConfigError(f"--policies {text}: name each run once, and none like a planner")
+    waiting = iter(teams)
+    named = [next(waiting) if part.startswith(_TEAM) else part for part in parts]
+    return named, dict(zip(teams, runs, strict=True))
+
+
+def _planner_names(text: str, parts: Sequence[str]) -> list[str]:
+    """Return the planners that a text names in parts."""
+    names = [part.strip() for part in parts]
     for name in names:
         if name not in PLANNER_NAMES and "." not in name:
             raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import Checkpoint
+from marl_framework.planners.team import Checkpoint, with_team
 from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
@@ -34,13 +35,17 @@ class Comparison:
     seed: int
     settings: Mapping[str, Any]
     """Settings for `results.json`."""
+    environments: Mapping[str, MissionEnvironment] = field(default_factory=dict)
+    """The same missions for planners that need other observations, by name."""
 
     def fly(self) -> dict[str, FlightRecord]:
         """Fly all missions with each planner; print the time each took."""
         records = {}
         for name, planner in self.planners.items():
             start = time.perf_counter()
-            records[name] = evaluate(self.environment, planner, self.missions, self.seed)
+            environment = self.environments.get(name, self.environment)
+            record = evaluate(environment, planner, self.missions, self.seed)
+            records[name] = replace(record, planner=name)
             seconds = time.perf_counter() - start
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
         return records
@@ -58,6 +63,7 @@ def prepare(
     seed: int,
     checkpoint: Checkpoint | None = None,
     greedy: bool = True,
+    teams: Mapping[str, Checkpoint] | None = None,
 ) -> Comparison:
     """Create the environment and the planners, so that bad input fails before any flight.
 
@@ -68,11 +74,13 @@ def prepare(
         missions: number of missions of each planner.
         seed: evaluation seed.
         checkpoint: trained team, for `learned`.
-        greedy: the trained team takes its most probable actions instead of sampling.
+        greedy: trained teams take their most probable actions instead of sampling.
+        teams: other trained teams, by the names that stand for them in `names`.
 
     Raises:
         ConfigError: a planner or the terrain cannot be created.
     """
+    teams = teams or {}
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, SPLIT)
     settings = {
@@ -83,14 +91,24 @@ def prepare(
         "batch": batch,
         "greedy": greedy,
         "checkpoint": None if checkpoint is None else str(checkpoint.path),
+        "teams": {name: str(team.path) for name, team in teams.items()},
         "training_step": None if checkpoint is None else checkpoint.payload.get("training_step"),
         "terrain": list(config.sensor.simulation.kinds),
         "agents": config.experiment.missions.n_agents,
         "communication_range": config.experiment.uav.communication_range,
         "configuration": config_to_dict(config),
     }
-    planners = {name: make_planner(name, environment, checkpoint, greedy) for name in names}
-    return Comparison(environment, planners, missions, seed, settings)
+    environments = {
+        name: MissionEnvironment(with_team(config, team), batch, device, SPLIT)
+        for name, team in teams.items()
+    }
+    planners = {
+        name: make_planner(LEARNED, environments[name], teams[name], greedy)
+        if name in teams
+        else make_planner(name, environment, checkpoint, greedy)
+        for name in names
+    }
+    return Comparison(environment, planners, missions, seed, settings, environments)
 
 
 def draw(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> None:

@@ -58,19 +58,40 @@ def mission_config(
         if file is None:
             raise ConfigError("--config: give a params file, or a trained team with --checkpoint")
         return load_config(resolve_config_path(file), overrides)
-    source = f"configuration in checkpoint {checkpoint.path}"
-    saved = checkpoint.payload.get("config")
-    if not isinstance(saved, Mapping):
-        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
-    trained = config_to_dict(config_from_dict(saved, source))
     if file is None:
-        return config_from_dict(trained, source, overrides)
+        return config_from_dict(_trained(checkpoint), _source(checkpoint), overrides)
     path = resolve_config_path(file)
-    flown = config_to_dict(load_config(path, overrides))
+    flown = _of_team(load_config(path, overrides), checkpoint)
+    return config_from_dict(flown, str(path), overrides)
+
+
+def with_team(config: Config, checkpoint: Checkpoint) -> Config:
+    """Return a configuration of missions with observation and networks of a checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint has no configuration, or the two do not go together.
+    """
+    return config_from_dict(_of_team(config, checkpoint), _source(checkpoint))
+
+
+def _of_team(config: Config, checkpoint: Checkpoint) -> dict[str, Any]:
+    flown, trained = config_to_dict(config), _trained(checkpoint)
     flown["observation"] = trained["observation"]
     flown["networks"] = trained["networks"]
     flown["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
-    return config_from_dict(flown, str(path), overrides)
+    return flown
+
+
+def _trained(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the configuration that a team was trained with."""
+    saved = checkpoint.payload.get("config")
+    if not isinstance(saved, Mapping):
+        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
+    return config_to_dict(config_from_dict(saved, _source(checkpoint)))
+
+
+def _source(checkpoint: Checkpoint) -> str:
+    return f"configuration in checkpoint {checkpoint.path}"
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:

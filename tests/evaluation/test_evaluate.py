@@ -22,10 +22,10 @@ from tests.small import small_config
 TRAINED = small_config(agents=2, compute={"device": "cpu"})
 
 
-def write_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
+def write_checkpoint(path: Path, seed: int = 0, trained: Config = TRAINED, **changes: Any) -> Path:
     torch.manual_seed(seed)
-    wrapper = COMAWrapper(TRAINED, TRAINED.network_sizes, "cpu")
-    payload = {**wrapper.state_dict(), "config": config_to_dict(TRAINED), **changes}
+    wrapper = COMAWrapper(trained, trained.network_sizes, "cpu")
+    payload = {**wrapper.state_dict(), "config": config_to_dict(trained), **changes}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, payload)
     return path
@@ -170,6 +170,23 @@ def test_all_classical_planners_and_the_oracle_fly(tmp_path: Path) -> None:
     ]
 
 
+def test_several_teams_are_compared_in_one_table_and_figure(tmp_path: Path) -> None:
+    first = write_checkpoint(tmp_path / "a.pt")
+    sees_more = small_config(agents=2, compute={"device": "cpu"}, observation={"uncertainty": True})
+    second = write_checkpoint(tmp_path / "b.pt", 1, sees_more)
+    out = tmp_path / "out"
+    teams = f"learned={first},random,learned={second}"
+    assert main(["--policies", teams, "--missions", "3", "--out", str(out)]) == 0
+    found = results(out)
+    assert list(found["policies"]) == ["a.pt", "random", "b.pt"]
+    assert found["settings"]["teams"] == {"a.pt": str(first), "b.pt": str(second)}
+    assert (out / "curves.png").stat().st_size > 0
+    alone = tmp_path / "alone"
+    one = ["--checkpoint", str(second), "--policies", "learned", "--missions", "3"]
+    assert main([*one, "--no-figures", "--out", str(alone)]) == 0
+    assert results(alone)["policies"]["learned"] == found["policies"]["b.pt"]
+
+
 @pytest.mark.usefixtures("_no_figures")
 def test_a_trained_team_flies_with_any_number_and_any_radio(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -238,6 +255,9 @@ def test_a_sampling_team_flies_another_way_than_a_greedy_one(run: Path, tmp_path
         ),
         (["--policies", ""], ["--policies", "random"]),
         (["--policies", "random,random"], ["once"]),
+        (["--policies", "learned=nowhere.pt"], ["nowhere.pt"]),
+        (["--policies", "learned=a,learned=a"], ["each run once"]),
+        (["--policies", "random,learned=random"], ["none like a planner"]),
         (["--missions", "0"], ["--missions 0", "1 or more"]),
         (["--missions", "many"], ["--missions", "many"]),
         (["--seed", "-1"], ["--seed -1", "1048575"]),
