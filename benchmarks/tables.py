@@ -56,6 +56,7 @@ TABLES = {
     "scaling": Table(("scaling" + _HERE,), pages.scaling),
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
+    "published": Table(("published_simulator" + _HERE,), pages.published),
     "suite": Table(("suite",), pages.suite),
     "suite_teams": Table(("suite",), pages.suite_teams),
 }

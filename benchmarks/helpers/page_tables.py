@@ -19,6 +19,18 @@ _WRAPPERS = {
 }
 
 
+_PUBLISHED = {
+    "learned": "`params_fast.yaml`, one training seed",
+    "published_information_gain": "published information gain",
+    "published_information_gain+probability": "… a positive reading has the probability "
+    "noise + p · (1 − 2 · noise) instead of p",
+    "published_information_gain+probability+shared": "… and it counts what earlier UAVs in radio "
+    "range are about to see",
+    "published_random": "published random flight",
+    "information_gain": "our information gain",
+}
+
+
 def fenced(text: str) -> str:
     """Return the text that a benchmark prints as a block."""
     return f"```\n{text.strip(chr(10))}\n```"
@@ -33,6 +45,33 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
+
+
+def published(found: Found) -> str:
+    """Return what flew in the published simulator, and how it differs from its best planner."""
+    policies = {name: found["policies"][name]["summary"] for name in _PUBLISHED}
+
+    def spread(of: Found) -> str:
+        return f"{of['mean']:.3f} ± {of['std']:.3f}"
+
+    def difference(of: Found) -> str:
+        low, high = (f"{end:+.3f}" for end in of["interval"])
+        return f"{of['difference']:+.3f} [{low}, {high}]".replace("-", "−") if low != high else ""
+
+    return markdown(
+        ("in the published simulator", "ROI entropy [bit]", "− published", "F1", "− published"),
+        (
+            (
+                _PUBLISHED[name],
+                *(
+                    show(of[metric])
+                    for metric in ("roi_entropy", "f1")
+                    for show in (spread, difference)
+                ),
+            )
+            for name, of in policies.items()
+        ),
+    )
 
 
 def rollout(found: Found) -> str:
