@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers.command_line import RESULTS
 from benchmarks.learning import ablation, sample_reuse, update_interval
-from benchmarks.speed import comparison, ranks, utilisation
+from benchmarks.speed import busy_machine, comparison, ranks, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
@@ -55,6 +55,7 @@ TABLES = {
     ),
     "scaling": Table(("scaling" + _HERE,), pages.scaling),
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
+    "busy_machine": _printed("busy_machine", busy_machine.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "published": Table(("published_simulator" + _HERE,), pages.published),
     "suite": Table(("suite",), pages.suite),

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-LEAST = 8  # transitions of a share that is worth a thread
+LEAST = 64  # rows of a share; for fewer, all threads together are faster
 
 T = TypeVar("T")
 
