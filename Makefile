@@ -28,7 +28,7 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
 test: lint type ## lint, type and the test suite
-	$(RUN) -m pytest -n $(WORKERS) --dist worksteal # keeps files together, which share set-ups
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile # files share set-ups
 
 lint: $(FULL) ## ruff (rules and format) and shellcheck
 	$(RUN) -m ruff check .

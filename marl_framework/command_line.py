@@ -102,8 +102,11 @@ def as_program(main: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return FAILED
-    finally:
-        _replace(signal.default_int_handler, _end)  # while Python ends
+    finally:  # while Python ends
+        _replace(signal.default_int_handler, _end)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.SIG_IGN)  # all is written; the exit code stays
     return code
 
 

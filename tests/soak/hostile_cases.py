@@ -248,7 +248,7 @@ def run_folders() -> Iterator[Case]:
     for file in ("status.json", "environment.json", "summary.json", "config.yaml"):
         broken = partial(harmed, files=file, how="a text")
         yield Case(f"run: broken {file}", LONGER, (0,), prepare=broken)
-    yield Case("run: in use", RESUME[:-3], named="under way", prepare=copied, drive=_while_locked)
+    yield Case("run: in use", LONGER, named="under way", prepare=copied, drive=_while_locked)
     again = ("main", *TEST, "--run-name", "whole")
     yield Case("run: its name again", again, named="whole", prepare=copied)
     yield Case("run: other keys", RESUME, named="training_steps", prepare=copied)
