@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(argument)
         return command
 
-    add("list", "list the runs of a name, or of all names that have earlier runs").add_argument(
+    add("list", "list the runs of a name, or all runs, earlier ones too").add_argument(
         "name", nargs="?"
     )
     run = "NAME or NAME/TIME"

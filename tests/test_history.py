@@ -107,11 +107,12 @@ def test_list_and_show_tell_how_runs_ended(house: House) -> None:
     (stamp,) = house.archived("t", 1)
     house.run("t", training_step=3, best={"validation_entropy": 0.5})
     house.run("u")
-    lines = house("list")  # the names that have a history
+    lines = house("list")
     assert lines[0].startswith(f"t/{stamp}: killed, 0 training steps")
     assert lines[1].startswith("t: killed, 3 training steps, best validation entropy 0.5000")
-    assert len(lines) == 2
-    assert len(house("list", "u")) == 1
+    assert lines[2].startswith("u: killed, 0 training steps")
+    assert len(lines) == 3
+    assert house("list", "u") == lines[2:]
     assert f"folder: {house.runs / 't'}" in house("show", "t")
     assert f"folder: {house.history / 't' / stamp}" in house("show", f"t/{stamp}")
 

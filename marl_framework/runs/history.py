@@ -43,8 +43,10 @@ class History:
         self.folder = runs.absolute().parent / "training_history"
 
     def names(self) -> list[str]:
-        """Return the run names that have earlier runs."""
-        return sorted(path.name for path in _folders(self.folder))
+        """Return the names of all runs, earlier ones too."""
+        runs = (path for path in _folders(self.runs) if (path / "status.json").is_file())
+        names = {path.name for path in (*_folders(self.folder), *runs)}
+        return sorted(filter(_is_run_name, names))
 
     def stamps(self, name: str) -> list[str]:
         """Return the times of the earlier runs of a name, oldest first."""
@@ -209,6 +211,15 @@ def _folders(folder: Path) -> list[Path]:
         return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     except OSError:
         return []
+
+
+def _is_run_name(name: str) -> bool:
+    """Whether a folder may be a run's; a copy of one may have any name."""
+    try:
+        check_run_name(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _age(stamp: str) -> tuple[str, int]:
