@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,20 @@ _BATCH_BYTES = 2**30  # memory budget
 class Comparison:
     """Planners and the missions they all fly."""
 
-    environment: MissionEnvironment
+    environments: Mapping[str, MissionEnvironment]
+    """The same missions for each planner, with the observations it needs."""
     planners: Mapping[str, Planner]
     missions: int
     seed: int
     settings: Mapping[str, Any]
     """Settings for `results.json`."""
-    environments: Mapping[str, MissionEnvironment] = field(default_factory=dict)
-    """The same missions for planners that need other observations, by name."""
 
     def fly(self) -> dict[str, FlightRecord]:
         """Fly all missions with each planner; print the time each took."""
         records = {}
         for name, planner in self.planners.items():
             start = time.perf_counter()
-            environment = self.environments.get(name, self.environment)
-            record = evaluate(environment, planner, self.missions, self.seed)
+            record = evaluate(self.environments[name], planner, self.missions, self.seed)
             records[name] = replace(record, planner=name)
             seconds = time.perf_counter() - start
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
@@ -52,7 +50,8 @@ class Comparison:
 
     def results(self, records: Mapping[str, FlightRecord]) -> dict[str, Any]:
         """Return the results of the flights, see `report.results`."""
-        return report.results(records, self.settings, describe_environment(self.environment.device))
+        device = next(iter(self.environments.values())).device
+        return report.results(records, self.settings, describe_environment(device))
 
 
 def prepare(
@@ -82,7 +81,6 @@ def prepare(
     """
     teams = teams or {}
     batch = batch_size(config, missions)
-    environment = MissionEnvironment(config, batch, device, SPLIT)
     settings = {
         "policies": names,
         "missions": missions,
@@ -98,17 +96,20 @@ def prepare(
         "communication_range": config.experiment.uav.communication_range,
         "configuration": config_to_dict(config),
     }
-    environments = {
-        name: MissionEnvironment(with_team(config, team), batch, device, SPLIT)
-        for name, team in teams.items()
-    }
+    shared = MissionEnvironment(config, batch, device, SPLIT)
+    environments = dict.fromkeys(names, shared)
+    for name, team in teams.items():
+        environments[name] = MissionEnvironment(with_team(config, team), batch, device, SPLIT)
     planners = {
-        name: make_planner(LEARNED, environments[name], teams[name], greedy)
-        if name in teams
-        else make_planner(name, environment, checkpoint, greedy)
+        name: make_planner(
+            LEARNED if name in teams else name,
+            environments[name],
+            teams.get(name, checkpoint),
+            greedy,
+        )
         for name in names
     }
-    return Comparison(environment, planners, missions, seed, settings, environments)
+    return Comparison(environments, planners, missions, seed, settings)
 
 
 def draw(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> None:

@@ -150,8 +150,8 @@ class Suite:
 
     def _fly(self, world: World, flyer: Flyer, flights: Mapping[str, Any]) -> dict[str, Any]:
         flight = self._prepared(world, flyer)
-        (planner,) = flight.planners.values()
-        record = evaluate(flight.environment, planner, self.missions, SEED, keep_maps=0)
+        ((name, planner),) = flight.planners.items()
+        record = evaluate(flight.environments[name], planner, self.missions, SEED, keep_maps=0)
         blocks = report.mission_blocks(record)
         finals = {
             name: [round(value, _DIGITS) for value in record.metrics[name][:, -1].tolist()]
