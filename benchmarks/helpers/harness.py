@@ -167,13 +167,18 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return {
         **environment,
         # The interpreter's own path says nothing that the versions do not.
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *without_folders(sys.orig_argv[1:])]),
         "cpu": describe_device(CPU),
         "load_average": round(os.getloadavg()[0], 2),
         "torch_threads": torch.get_num_threads(),
         "memory_bandwidth": {name: memory_bandwidth(d) for name, d in devices.items()},
         "versions": {**environment["versions"], "opencv": _opencv_version()},
     }
+
+
+def without_folders(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with absolute paths cut to their last part: no other machine has them."""
+    return [re.sub(r"(^|[=,])/[^=,]*/", r"\1", argument) for argument in arguments]
 
 
 def _opencv_version() -> str | None:

@@ -32,6 +32,21 @@ def test_no_samples_have_no_quartiles():
         harness.quartiles([])
 
 
+def test_commands_name_no_folder_of_this_machine():
+    given = [
+        "-m",
+        "a.b",
+        "--out",
+        "/data/x/r.json",
+        "--runs=/data/a,/data/b",
+        "--ratio",
+        "1/2",
+        "p/q",
+    ]
+    kept = ["-m", "a.b", "--out", "r.json", "--runs=a,b", "--ratio", "1/2", "p/q"]
+    assert harness.without_folders(given) == kept
+
+
 class Work:
     """Takes as long as it is told to, by a clock that nobody else moves."""
 
