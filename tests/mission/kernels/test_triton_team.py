@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -19,28 +15,21 @@ from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import ActionKernel, TritonBuilder
 from marl_framework.training.trainer import Trainer
-from tests.mission.kernels.compiling import ARCHITECTURES, Launch, recorded, usage
+from tests.mission.kernels.compiling import (
+    ARCHITECTURES,
+    Launch,
+    check_machine_code,
+    interpreted,
+    recorded,
+)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
 
-MOST_REGISTERS = 128
-
 
 def test_interpreted_kernels_are_their_twins() -> None:
-    tests = [Path(__file__).with_name(f"interpreted_{name}.py") for name in ("team", "updates")]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)],
-        cwd=Path(__file__).parents[3],
-        env={**kept, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), "none may be skipped"
+    interpreted("team", "updates")
 
 
 def launches_of_a_step(params: str) -> list[Launch]:
@@ -106,12 +95,7 @@ def test_kernels_compile_without_spills_and_atomics(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for launch, architecture in product(launches("params_gpu.yaml"), ARCHITECTURES):
-        needs = usage(launch, architecture, tmp_path)
-        where = f"{launch[0]} on sm_{architecture}: {needs}"
-        assert needs["registers"] <= MOST_REGISTERS, where
-        assert (needs["stack"], needs["local"]) == (0, 0), where
-        assert {"ld", "st"} <= needs["operations"], where
-        assert not {"atom", "red"} & needs["operations"], where
+        check_machine_code(launch, architecture, tmp_path)
 
 
 # On a GPU -----------------------------------------------------------------------------------

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +19,13 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion, window_kernels
 from marl_framework.mission.state import MissionState
+from tests.mission.kernels.compiling import (
+    ARCHITECTURES,
+    Launch,
+    check_machine_code,
+    interpreted,
+    recorded,
+)
 from tests.small import meta_draws, small_config
 
 pytestmark = pytest.mark.skipif(
@@ -29,33 +33,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 GPU = torch.device("cuda", 0)
-ARCHITECTURES = (80, 89, 90)
-MOST_REGISTERS = 128
-POINTERS = {
-    torch.int8: "*i8",
-    torch.int16: "*i16",
-    torch.int64: "*i64",
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-}
 
 
 # Interpreted --------------------------------------------------------------------------------
 
 
 def test_interpreted_kernels_are_their_twins() -> None:
-    tests = Path(__file__).with_name("interpreted_windows.py")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
-        cwd=Path(__file__).parents[3],
-        env={**kept, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), "none may be skipped"
+    interpreted("windows")
 
 
 # Compiled -----------------------------------------------------------------------------------
@@ -68,68 +52,15 @@ def _compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def launches(config: Config, work: Callable[[WindowFusion, MissionState], object]) -> list[Any]:
-    """Return the kernels that `work` launches: (name, function, arguments, constants)."""
+def launches(config: Config, work: Callable[[WindowFusion, MissionState], object]) -> list[Launch]:
+    """Return the kernels that `work` launches."""
     from marl_framework.mission.kernels import triton_windows
 
     env = MissionEnvironment(config, 1, "cpu")
-    state = env._empty_state()
     kernels = TritonFusion(config, env.camera, env.lattice.shape[:2])
-    found: list[Any] = []
-
-    class Recorder:
-        def __init__(self, name: str) -> None:
-            self._name, self._kernel = name, getattr(triton_windows, name)
-
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            def launch(*arguments: Tensor, **constants: Any) -> None:
-                found.append((self._name, self._kernel, arguments, constants))
-
-            return launch
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("read", "fuse", "add_parts"):
-            patch.setattr(triton_windows, name, Recorder(name))
-        work(kernels, state)
+    with recorded(*((triton_windows, name) for name in ("read", "fuse", "add_parts"))) as found:
+        work(kernels, env._empty_state())
     return found
-
-
-def machine_code(kernel: Any, arguments: Any, constants: dict[str, Any], architecture: int) -> Any:
-    """Compile a launch for a GPU that need not be here; return Triton's compiled kernel."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    names = kernel.arg_names
-    values = {name: constants[name] for name in names if name in constants}
-    if "FAST" in values:
-        values["FAST"] = True  # as on every GPU
-    tensors = dict(zip(names, arguments, strict=False))
-    assert set(tensors) | set(values) == set(names)
-    types = {name: POINTERS[tensor.dtype] for name, tensor in tensors.items()}
-    source = ASTSource(
-        fn=kernel,
-        signature={name: types.get(name, "constexpr") for name in names},
-        constexprs={(names.index(name),): value for name, value in values.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
-    )
-    options = {name: value for name, value in constants.items() if name not in names}
-    target = GPUTarget("cuda", architecture, 32)
-    return triton.compile(source, target=target, options=options)
-
-
-def usage(compiled: Any, folder: Path) -> tuple[int, int, int]:
-    """Return registers, bytes of stack and bytes of local memory of a compiled kernel."""
-    import triton
-
-    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    file = folder / "kernel.cubin"
-    file.write_bytes(compiled.asm["cubin"])
-    done = subprocess.run([program, "-res-usage", file], capture_output=True, text=True, check=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
-    assert found, done.stdout
-    registers, stack, local = map(int, found.groups())
-    return registers, stack, local
 
 
 def step(fusion: WindowFusion, state: MissionState) -> None:
@@ -166,23 +97,12 @@ def test_kernels_compile_without_spills_and_atomics(
     kernels = launches(load_config(params), work)
     assert tuple(name for name, *_ in kernels)[:5] == STEP
     variants = {}
-    for name, kernel, arguments, constants in kernels:
+    for name, *launch, constants in kernels:
         flags = " ".join(f for f in ("TEAM", "OWN", "HEARD", "TRACKS") if constants.get(f))
-        variants[f"{name} {flags}"] = kernel, arguments, constants
+        variants[name, flags] = (f"{name} {flags}", *launch, constants)
     assert len(variants) == number
-    for name, launched in variants.items():
-        for architecture in architectures:
-            where = f"{name} on sm_{architecture}"
-            compiled = machine_code(*launched, architecture)
-            registers, stack, local = usage(compiled, tmp_path)
-            print(where, f"{registers} registers, {stack} B stack, {local} B local")
-            assert registers <= MOST_REGISTERS, where
-            assert (stack, local) == (0, 0), where
-            operations = set(
-                re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", compiled.asm["ptx"], re.M)
-            )
-            assert {("ld", "global"), ("st", "global")} <= operations, where
-            assert not {first for first, _ in operations} & {"atom", "red"}, where
+    for launched, architecture in product(variants.values(), architectures):
+        check_machine_code(launched, architecture, tmp_path)
 
 
 # Seen by PyTorch ----------------------------------------------------------------------------
