@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from marl_framework.command_line import as_program, loaded
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict")
@@ -118,3 +122,21 @@ def test_bad_input_is_one_line(found: list) -> None:
 def test_ctrl_c_while_libraries_load_is_one_line(found: list) -> None:
     for (name, given), ended in found[-len(NEEDS_TORCH) :]:
         assert (ended["code"], ended["said"]) == (130, "interrupted\n"), (name, given)
+
+
+def test_garbage_is_looked_for_once_libraries_are_loaded() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def main() -> int:
+        seen.append(gc.isenabled())
+        loaded()
+        seen.append(gc.isenabled())
+        return 0
+
+    try:
+        assert as_program(main) == 0
+        assert as_program(lambda: 0) == 0  # ends before any library
+    finally:
+        gc.unfreeze()
+        signal.signal(signal.SIGINT, before)
+    assert [*seen, gc.isenabled()] == [False, True, True]
