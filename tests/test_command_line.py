@@ -25,17 +25,13 @@ ROOT = Path(__file__).parents[1]
 ON_CPU = "compute.device=cpu"
 
 
-@pytest.mark.parametrize(
-    ("module", "option", "code"), [("doctor", "--json", 1), ("main", "--print-config", 0)]
-)
-def test_a_reader_that_stops_early_gets_no_traceback(module: str, option: str, code: int) -> None:
+def test_a_reader_that_stops_early_gets_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", f"marl_framework.{module}"]
-    command += ["--config", "params_test.yaml", "--set", ON_CPU]
+    command = [sys.executable, "-m", "marl_framework.main", "--print-config"]
     buffered = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [*command, option],
+        [*command, "--config", "params_test.yaml", "--set", ON_CPU],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,7 +39,7 @@ def test_a_reader_that_stops_early_gets_no_traceback(module: str, option: str, c
         env=buffered,  # some text is still to be written when Python ends
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (code, "")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
