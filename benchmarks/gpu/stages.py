@@ -241,7 +241,10 @@ def _json(path: Path) -> Any:
 def _rollout(path: Path) -> Figure:
     def read(_: Path) -> str:
         row = max(_json(path)["rows"], key=lambda row: row["joint_steps_per_s"])
-        return f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions"
+        return (
+            f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions, "
+            f"{row['share_of_bandwidth']:.1%} of the memory's bandwidth"
+        )
 
     return read
 

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Parser, with_overrides
+from benchmarks.helpers.least_work import count_work
 from benchmarks.helpers.pretend_gpu import GPU, OperatorCost, PretendGpu, pretend_gpu
-from benchmarks.speed.scaling import count_work
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.fusion import TritonFusion

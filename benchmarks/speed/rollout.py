@@ -9,7 +9,9 @@ episode counts too. The policy `random` chooses evenly among the allowed actions
 untrained network of the configured size. Rows with `compiled` false have `compute.compile` off.
 
 Totals come from episodes without stage timers, stages from other ones. Stages are seconds per
-joint step; `reset` is the start of an episode, spread over its moves. Memory is measured in fresh
+joint step; `reset` is the start of an episode, spread over its moves. With `compute.cuda_graphs`
+the totals are those of recorded episodes; stages never are. `share_of_bandwidth` is what a joint
+step must read and write, over what the memory moves in that time. Memory is measured in fresh
 processes.
 """
 
@@ -36,6 +38,8 @@ from benchmarks.helpers.harness import (
     number_text,
     quartiles_text,
 )
+from benchmarks.helpers.least_work import count_work
+from marl_framework.algorithms.graphs import WARM_UP, make_graphs
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
@@ -75,7 +79,12 @@ class Flight:
         self.environment = MissionEnvironment(config, num_envs, device)
         self.task = MissionTask(self.environment)
         self.joint_steps = num_envs * self.task.episode_length
-        self._collector = RolloutCollector(self.task, len(self.task.metric_names))
+        graphs = make_graphs(config.compute, device)
+        self.warm_up = 1 if graphs is None else WARM_UP + 1
+        """Episodes before the first that counts."""
+        metrics = len(self.task.metric_names)
+        self._collector = RolloutCollector(self.task, metrics, graphs)
+        self._eager = RolloutCollector(self.task, metrics)  # its stages can be told apart
         # Equal logits for all actions: the policy is uniform over the allowed ones.
         even = torch.zeros(num_envs, self.task.n_agents, self.task.sizes.num_actions, device=device)
         self._policy: Callable[[Tensor], Tensor] = lambda _: even
@@ -87,11 +96,15 @@ class Flight:
         """Fly one episode of all missions."""
         return self._collector.collect(self._policy, 0.0)
 
+    @torch.no_grad()
+    def _staged(self) -> Rollout:
+        return self._eager.collect(self._policy, 0.0)
+
     def stages(self, episodes: int) -> dict[str, float]:
         """Return seconds per joint step in each of `STAGES`: medians over some episodes."""
         clock = _StageClock(self.task.device)
         with self._watched(clock):
-            spent = [clock.measure(self.episode) for _ in range(episodes)]
+            spent = [clock.measure(self._staged) for _ in range(episodes)]
         return {
             stage: median(one.get(stage, 0.0) for one in spent) / self.joint_steps
             for stage in STAGES
@@ -170,15 +183,17 @@ def measure_row(
     """Time episodes of `num_envs` missions as a whole for some seconds, then a few by stage.
 
     Returns:
-        A row of the JSON; `episodes` is how often all missions were timed.
+        A row of the JSON without `share_of_bandwidth`; `episodes` is how often all missions were
+        timed.
     """
     flight = Flight(config, num_envs, device, policy)
-    whole = harness.measure(flight.episode, seconds, device)
+    whole = harness.measure(flight.episode, seconds, device, warm_up=flight.warm_up)
     joint_step = whole.per(flight.joint_steps)
     stages = flight.stages(min(3, whole.repeats))
     return {
         "num_envs": num_envs,
         "compiled": config.compute.compile,
+        "recorded": flight.warm_up > 1,
         "joint_steps_per_s": 1 / joint_step.median,
         "agent_steps_per_s": flight.task.n_agents / joint_step.median,
         "seconds_per_joint_step": joint_step.median,
@@ -276,18 +291,22 @@ def run(
         seconds: time budget of each row's total.
 
     Returns:
-        `settings`, `machine`, `rows` (see `measure_row`), `bytes_per_env` and
-        `growth_over_episodes`.
+        `settings`, `machine`, `must_do` (see `least_work.count_work`), `rows` (see `measure_row`),
+        `bytes_per_env` and `growth_over_episodes`.
     """
     machine = harness.announce_machine(device)
+    must_do = count_work(config)
+    least_seconds = must_do["bytes"] / machine["memory_bandwidth"][str(device)]
     rows = []
     for number in num_envs:
         for compiled in (True, False):
             if not compiled and number > MOST_EAGER:
                 continue
             chosen = with_overrides(config, f"compute.compile={str(compiled).lower()}")
-            rows.append(measure_row(chosen, number, device, policy, seconds))
-            speed = f"{rows[-1]['joint_steps_per_s']:,.0f} joint steps/s"
+            row = measure_row(chosen, number, device, policy, seconds)
+            row["share_of_bandwidth"] = least_seconds / row["seconds_per_joint_step"]
+            rows.append(row)
+            speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
             print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
     return {
         "settings": {
@@ -300,6 +319,7 @@ def run(
             "configuration": config_to_dict(config),
         },
         "machine": machine,
+        "must_do": must_do,
         "rows": rows,
         "bytes_per_env": bytes_per_env(config, device, policy),
         "growth_over_episodes": growth_over_episodes(config, device, policy, episodes),
@@ -309,7 +329,7 @@ def run(
 def rows_table(found: dict[str, Any]) -> str:
     """Return the rows as text."""
     header = ("missions", "compiled", "joint steps/s", "agent steps/s", "a joint step", "quartiles",
-              *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
+              "of the bandwidth", *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
     lines = [
         (
             f"{row['num_envs']:,}",
@@ -318,6 +338,7 @@ def rows_table(found: dict[str, Any]) -> str:
             number_text(row["agent_steps_per_s"], ",.0f"),
             duration_text(row["seconds_per_joint_step"]),
             quartiles_text(row),
+            number_text(row["share_of_bandwidth"], ".1%"),
             *(duration_text(row["stages"][stage]) for stage in STAGES),
         )
         for row in found["rows"]

@@ -5,7 +5,8 @@
 One transition is one move of one UAV. One training step is what the configuration's schedule says:
 missions flown with the current policy, TD(λ) targets, and `data_passes` over the transitions in
 `batch_number` batches. The trainer itself makes the steps; validation, logs and checkpoints are
-left out. The first step warms up and does not count.
+left out. The first step warms up and does not count; with `compute.cuda_graphs` the first three
+do, the last of which is recorded.
 
 After each training step the same network calls are made alone, at the same batch sizes and in the
 same precision: the actor's inference while flying, the target critic's pass, and forward and
@@ -29,6 +30,7 @@ from benchmarks.helpers.command_line import Parser, check_between, with_override
 from benchmarks.helpers.hardware import peak_memory, reset_peak_memory
 from benchmarks.helpers.harness import duration_text, number_text, quartiles
 from benchmarks.helpers.networks_alone import NetworksAlone
+from marl_framework.algorithms.graphs import WARM_UP, make_graphs
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.training.timing import OTHER, StageTimer
@@ -42,7 +44,7 @@ MOST_STEPS = 10_000
 
 
 def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
-    """Make one training step to warm up, then `steps`, each followed by its networks alone.
+    """Make training steps to warm up, then `steps`, each followed by its networks alone.
 
     Args:
         config: mission, networks and schedule.
@@ -57,7 +59,9 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     config = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(config, device)
     timer = StageTimer(device)
-    trainer.training_step(timer)
+    warm_up = 1 if make_graphs(config.compute, device) is None else WARM_UP + 1
+    for _ in range(warm_up):
+        trainer.training_step(timer)
     timer.wall()  # waits for the device
     peak = peak_memory(device)  # before anything is made that training does not need
     alone = NetworksAlone(config, device)
@@ -93,7 +97,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
         "transitions_per_training_step": transitions,
         "settings": {
             "steps": steps,
-            "warm_up_steps": 1,
+            "warm_up_steps": warm_up,
             "missions_per_training_step": missions,
             "inference_batches": _runs(alone.calls.inference),
             "target_batches": _runs(alone.calls.targets),

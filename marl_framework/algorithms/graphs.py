@@ -15,7 +15,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import resolve_precision
 
-_WARM_UP = 2  # eager calls: they make the buffers and find the kernels that a recording keeps
+WARM_UP = 2
+"""Eager calls before the one that is recorded: they make the buffers and choose the kernels."""
 
 Result = TypeVar("Result")
 
@@ -132,7 +133,7 @@ class Graphs:
             scalar = torch.zeros((), dtype=torch.float64, device=self._device)
             known = self._recordings[key] = _Recording(owner, generator, scalar)
         known.number.fill_(number)
-        if self._works and known.replay is None and known.calls >= _WARM_UP:
+        if self._works and known.replay is None and known.calls >= WARM_UP:
             self._record(known, function)
         if known.replay is None:
             known.calls += 1

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.speed import rollout
+from marl_framework.algorithms.graphs import Graphs
 from marl_framework.training.timing import StageTimer
 from tests.benchmarks.running import positive, refusal, run
+from tests.tape import TapeBackend
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -26,6 +29,10 @@ def test_rollout_writes_consistent_rows(policy, tmp_path, capsys, monkeypatch):
         assert row["joint_steps_per_s"] * row["seconds_per_joint_step"] == pytest.approx(1)
         assert 0 < row["lower_quartile"] <= row["seconds_per_joint_step"] <= row["upper_quartile"]
         assert row["episodes"] >= 3
+        assert row["recorded"] is False
+        moved = found["must_do"]["bytes"] * row["joint_steps_per_s"]
+        bandwidth = found["machine"]["memory_bandwidth"]["cpu"]
+        assert row["share_of_bandwidth"] == pytest.approx(moved / bandwidth)
         assert tuple(row["stages"]) == rollout.STAGES
         assert positive(row["stages"][stage] for stage in rollout.STAGES[:-1])
         total = sum(row["stages"].values())
@@ -53,6 +60,17 @@ def test_stages_are_watched_only_while_they_are_timed(config):
     assert tuple(first) == rollout.STAGES
     assert flight._policy is policy
     assert set(vars(flight.environment)) == owned
+
+
+def test_recorded_episodes_are_replayed_and_stages_are_not(config, monkeypatch):
+    backend = TapeBackend()
+    monkeypatch.setattr(rollout, "make_graphs", lambda *_: Graphs(CPU, backend))
+    operators = with_overrides(config, "compute.compile=false")
+    row = rollout.measure_row(operators, 2, CPU, "random", 0.001)
+    assert row["recorded"]
+    assert backend.captures == 1
+    assert backend.replays >= row["episodes"]
+    assert positive(row["stages"][stage] for stage in rollout.STAGES[:-1])
 
 
 def test_a_stage_inside_another_belongs_to_the_outer_one():

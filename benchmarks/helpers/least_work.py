@@ -1,0 +1,60 @@
+"""What a joint step must do at least: cells, logarithms, bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.helpers.command_line import with_overrides
+from benchmarks.helpers.harness import CPU
+from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners import RandomPlanner
+
+COUNTED = 16  # missions flown
+
+
+@torch.no_grad()
+def count_work(config: Config) -> dict[str, float]:
+    """Count what a joint step must do, from missions flown at random; means per joint step.
+
+    Bytes are those of a step that touches each array once for each thing done with it: truth,
+    random bits (written, read), readings, the cells of beliefs read and written, and the maps that
+    observations and critic states are.
+
+    Returns:
+        `cells_measured` by all UAVs, `cells_heard`, `cells_seen` (by any UAV, each once),
+        `bayes_updates`, `logarithms`, `bytes`.
+    """
+    env = MissionEnvironment(with_overrides(config, "compute.compile=true"), COUNTED, CPU)
+    planner, state = RandomPlanner(env.lattice), env.reset(env.draw_reset())
+    rows, cols = (torch.arange(side) for side in env.camera.shape)
+    totals = torch.zeros(3, dtype=torch.int64)
+    for _ in range(env.episode_length):
+        actions = planner.act(state, env.generator).actions
+        env.step(state, actions, env.draw_step())
+        box = env.camera.footprint(state.positions)
+        cells = (box.row1 - box.row0) * (box.col1 - box.col0)
+        seen = torch.zeros(COUNTED, *env.camera.shape, dtype=torch.bool)
+        for i in range(env.n_agents):
+            in_rows = (rows >= box.row0[:, i, None]) & (rows < box.row1[:, i, None])
+            in_cols = (cols >= box.col0[:, i, None]) & (cols < box.col1[:, i, None])
+            seen |= in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)
+        heard = (state.heard * cells.unsqueeze(1)).sum() - cells.sum()
+        totals += torch.stack((cells.sum(), heard, seen.sum()))
+    steps = COUNTED * env.episode_length
+    measured, listened, viewed = (total / steps for total in totals.tolist())
+    x, y, _ = env.lattice.shape
+    observation = config.observation
+    unsure = observation.sees_uncertainty
+    channels = len(observation.actor_channels) + len(observation.critic_channels)
+    return {
+        "cells_measured": measured,
+        "cells_heard": listened,
+        "cells_seen": viewed,
+        "bayes_updates": 2 * measured + listened,  # own belief, global belief; own belief
+        # Of p and 1 - p, before and after: global belief; where uncertainty is seen, that and all.
+        "logarithms": 4 * viewed + 4 * unsure * (viewed + measured + listened),
+        # A cell measured: bits 2 + 2, truth 1, reading 1 + 1, own belief 4 + 4. A cell heard:
+        # reading 1, own belief 4 + 4. A cell seen: global belief 4 + 4.
+        "bytes": 15 * measured + 9 * listened + 8 * viewed + 4 * env.n_agents * channels * x * y,
+    }
