@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu [--device cuda:1] [--out FOLDER] [--only doctor,replay] [--quick]
 
-Each stage is a process of its own with a time limit, a log and, where it measures, a JSON. The last
-lines are a table in Markdown, which `report.md` holds too; `report.json` has the same for programs.
+Each stage is a process of its own with a time limit, a log and, where it measures, a JSON. After
+`--minutes` in all, what is left does not start. The last lines are a table in Markdown, which
+`report.md` holds too; `report.json` has the same for programs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -29,9 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether all stages run")
     parser.add_argument("--only", metavar="STAGE,…", help="these stages (default: all)")
     parser.add_argument(
+        "--minutes", type=float, default=8.0, metavar="M", help="for all stages (default: 8)"
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for logs and results (default: runs/gpu-TIME)"
     )
     options = parser.parse_args(arguments)
+    if not options.minutes > 0:
+        parser.error(f"--minutes {options.minutes:g}: must be above 0")
     if lacking := missing_packages():
         names = shlex.join(lacking)
         print(
@@ -53,16 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True)
     except OSError as error:
         parser.error(f"--out {out}: {error.strerror}; name a new folder")
-    return _run(stages, out.absolute(), options.device)
+    return _run(stages, out.absolute(), options.device, options.minutes)
 
 
-def _run(stages: Sequence[Stage], out: Path, device: str) -> int:
-    """Run stages one after the other; report."""
+def _run(stages: Sequence[Stage], out: Path, device: str, minutes: float) -> int:
+    """Run stages one after the other as long as there is time; report."""
     facts = machine_facts(device)
     outcomes: list[Outcome] = []
+    end = time.monotonic() + 60 * minutes
     for stage in stages:
-        print(f"{stage.name} (at most {stage.limit} s) …", flush=True)
-        outcomes.append(run_stage(stage, out))
+        stage.limit = min(stage.limit, end - time.monotonic())
+        if stage.limit > 0:
+            print(f"{stage.name} (at most {stage.limit:.0f} s) …", flush=True)
+            outcomes.append(run_stage(stage, out))
+        else:
+            reason = f"not started: --minutes {minutes:g} are over"
+            outcomes.append(Outcome(stage.name, list(stage.arguments), 0.0, False, "", reason))
         _report(facts, outcomes, out)  # also where the next stage takes the machine down
     if compared := same_weights(out, outcomes):
         outcomes.append(compared)

@@ -13,11 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config, resolve_config_path
+from benchmarks.gpu.command_line import run_check
 from marl_framework.config.model import Config
-from marl_framework.device import resolve_device
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
@@ -30,8 +27,6 @@ def step_without_waiting(config: Config, device: torch.device) -> float:
     Raises:
         RuntimeError: something waited for the GPU.
     """
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     trainer = Trainer(config, device)
     for _ in range(_FREE):
         trainer.training_step(StageTimer(device))
@@ -46,23 +41,16 @@ def step_without_waiting(config: Config, device: torch.device) -> float:
     return float(found["critic_loss"])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check; return 0, or 2 for bad input."""
-    parser = Parser(prog="python -m benchmarks.gpu.no_waiting")
-    parser.add_argument("--config", default="params_gpu.yaml", metavar="FILE", help="params file")
-    parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N or cpu")
-    add_overrides(parser)
-    options = parser.parse_args(arguments)
-    try:
-        device = resolve_device(options.device)
-        config = load_config(resolve_config_path(options.config), options.overrides)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+def check(config: Config, device: torch.device) -> tuple[bool, str]:
+    """Say that no step waited, and what the last one lost."""
     loss = step_without_waiting(config, device)
     seen = "no wait" if device.type == "cuda" else "a CPU has nothing to wait for"
-    print(f"{_WATCHED} training steps, {seen}; critic loss {loss:.3g}")
-    return 0
+    return True, f"{_WATCHED} training steps, {seen}; critic loss {loss:.3g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the check; return 0, or 2 for bad input."""
+    return run_check("no_waiting", check, arguments)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Settings:
     quick: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stage:
     """One process of a GPU run."""
 
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def make_stages(settings: Settings) -> list[Stage]:
-    """Return all stages; at their limits they take longer than the minutes that they need."""
+    """Return all stages, checks first."""
     device, out, quick = settings.device, settings.out, settings.quick
     params = "params_test.yaml" if quick else "params_gpu.yaml"
     on = ("--config", params, "--device", device)
@@ -93,16 +93,18 @@ def make_stages(settings: Settings) -> list[Stage]:
             120,
             _last_line,
         ),
-        Stage("no-waiting", ("-m", "benchmarks.gpu.no_waiting", *on), 120, _last_line),
+        *(
+            Stage(name.replace("_", "-"), ("-m", f"benchmarks.gpu.{name}", *on), 120, _last_line)
+            for name in ("same_draws", "no_waiting")
+        ),
     ]
     for graphs in ("false", "true"):
         word = "graphs" if graphs == "true" else "eager"
         recorded = ("--set", f"compute.cuda_graphs={graphs}")
-        flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", "51", *recorded)
-        if not (quick and graphs == "true"):  # it takes half of the time of a quick run
-            stages.append(
-                bench(f"rollout-{word}", "rollout", _rollout(out / f"rollout-{word}.json"), *flown)
-            )
+        memory = "51" if graphs == "false" and not quick else "0"  # takes processes of its own
+        flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", memory, *recorded)
+        figure = _rollout(out / f"rollout-{word}.json")
+        stages.append(bench(f"rollout-{word}", "rollout", figure, *flown))
         stages.append(
             bench(
                 f"training-{word}",
@@ -119,6 +121,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             *(("--agents", "1") if quick else ()),
         ),
         bench("utilisation", "utilisation", _utilisation(out / "utilisation.json"), *many),
+        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line),
     ]
     for graphs in ("false", "true"):
         name = _whole_training(graphs)

@@ -252,6 +252,16 @@ def growth_over_episodes(
     return {"episodes": [SETTLED, episodes], "held_bytes": held, "growth_bytes": held[1] - held[0]}
 
 
+def memory(
+    config: Config, device: torch.device, policy: str, episodes: int
+) -> dict[str, float | dict[str, Any]]:
+    """Return `bytes_per_env` and `growth_over_episodes`."""
+    return {
+        "bytes_per_env": bytes_per_env(config, device, policy),
+        "growth_over_episodes": growth_over_episodes(config, device, policy, episodes),
+    }
+
+
 # The benchmark ----------------------------------------------------------------------------
 
 
@@ -287,7 +297,7 @@ def run(
         num_envs: numbers of missions at once.
         device: where they are flown.
         policy: see `Flight`.
-        episodes: how many are flown to see whether memory grows.
+        episodes: how many are flown to see whether memory grows; 0 leaves memory out.
         seconds: time budget of each row's total.
 
     Returns:
@@ -321,8 +331,7 @@ def run(
         "machine": machine,
         "must_do": must_do,
         "rows": rows,
-        "bytes_per_env": bytes_per_env(config, device, policy),
-        "growth_over_episodes": growth_over_episodes(config, device, policy, episodes),
+        **(memory(config, device, policy, episodes) if episodes else {}),
     }
 
 
@@ -352,7 +361,7 @@ def rows_table(found: dict[str, Any]) -> str:
 
 def table(found: dict[str, Any]) -> str:
     """Return all results as text."""
-    return f"{rows_table(found)}\n{memory_text(found)}"
+    return f"{rows_table(found)}\n{memory_text(found) if 'bytes_per_env' in found else ''}"
 
 
 def memory_text(found: dict[str, Any]) -> str:
@@ -377,15 +386,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(random)")
     parser.add_argument(
-        "--episodes", type=int, default=200, metavar="N", help="flown to see memory grow (200)"
+        "--episodes",
+        type=int,
+        default=200,
+        metavar="N",
+        help="flown to see memory grow; 0 leaves memory out (200)",
     )
     return parser.publish(parser.parse_args(arguments), _measure, table)
 
 
 def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
     numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
-    if options.episodes <= SETTLED:
-        raise ConfigError(f"--episodes {options.episodes}: must be above {SETTLED}")
+    if options.episodes and options.episodes <= SETTLED:
+        raise ConfigError(f"--episodes {options.episodes}: must be 0, or above {SETTLED}")
     refuse_too_many(config, numbers[-1], device)
     return run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
 

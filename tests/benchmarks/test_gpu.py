@@ -11,15 +11,18 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import machine, no_waiting, stages
+from benchmarks.gpu import machine, no_waiting, same_draws, stages
 from benchmarks.gpu.stages import Outcome, Stage, run_process, run_stage, same_weights
 from benchmarks.helpers import harness
 from marl_framework.config.loading import load_config
+from marl_framework.mission import environment
+from marl_framework.mission.fusion import WindowFusion
 
 
 def run_here(arguments: Sequence[str], log: Path, limit: float) -> int | None:
@@ -84,6 +87,47 @@ def test_the_others_run_after_a_failure(
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| t")]
     assert rows[0].endswith("| failed: exit code 1: a \\| b |")
     assert rows[1].endswith("| 1 s | ok |")
+
+
+def test_what_is_left_when_the_time_is_over_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [stage("import signal; signal.pause()"), stage("pass")]
+    monkeypatch.setattr(gpu, "make_stages", lambda _: made)
+    assert gpu.main(["--device", "cpu", "--out", str(tmp_path / "o"), "--minutes", "0.01"]) == 1
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| t")]
+    assert "| failed: took longer than 0." in rows[0]
+    assert rows[1].endswith("| failed: not started: --minutes 0.01 are over |")
+
+
+def test_compiled_and_plain_missions_differ_in_the_last_bits_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_fusion, made = environment.make_fusion, []
+
+    def in_turn(*arguments: Any) -> WindowFusion:
+        made.append(WindowFusion(*arguments[:2]) if made else make_fusion(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(environment, "make_fusion", in_turn)
+    config = load_config("params_test.yaml")
+    differences = same_draws.fly(config, harness.CPU)
+    assert 0 < max(differences.values()) < same_draws.CLOSE
+    assert same_draws.check(config, harness.CPU)[0]
+
+
+def test_missions_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    hear, calls = environment.MissionEnvironment.hear, []
+
+    def deaf(env: environment.MissionEnvironment, *rest: torch.Tensor) -> torch.Tensor:
+        calls.append(env)
+        heard = hear(env, *rest)
+        return heard if env is calls[0] else torch.zeros_like(heard)
+
+    monkeypatch.setattr(environment.MissionEnvironment, "hear", deaf)
+    well, line = same_draws.check(load_config("params_test.yaml"), harness.CPU)
+    assert not well
+    assert "heard differs by inf" in line
 
 
 @pytest.mark.parametrize(
@@ -167,7 +211,6 @@ def test_a_wait_is_watched_for_after_the_first_steps(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(no_waiting, "Trainer", Stub)
     monkeypatch.setattr(no_waiting, "StageTimer", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", said.append)
     found = no_waiting.step_without_waiting(load_config("params_test"), torch.device("cuda", 0))
     assert found == 0.5
