@@ -130,6 +130,15 @@ def wrappers(found: Found) -> str:
     )
 
 
+def gpu_memory(found: Found) -> str:
+    """Return the missions that GPUs have memory for."""
+    kernels, plain = ({int(k): v for k, v in p["most_missions"].items()} for p in found["paths"])
+    return markdown(
+        ("memory of the GPU", "missions at once", "with plain operators"),
+        [(f"{size} GB", f"{kernels[size]:,}", f"{plain[size]:,}") for size in sorted(kernels)],
+    )
+
+
 def kernel_budget(found: Found) -> str:
     """Return kernels and bytes of a joint step and of a training step, Triton and plain."""
     paths = {path["path"]: path for path in found["paths"]}

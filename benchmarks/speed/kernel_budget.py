@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,10 @@ from marl_framework.training.trainer import Trainer
 
 ROLLOUT = ("reset", "observe", "act", "choose", "critic maps", "draw", "move", "fuse", "rollout")
 """Stages of flying; the last is what none of the others counts."""
+MEMORY = (24, 40, 80, 139)
+"""Gigabytes of GPUs that people have."""
+STEP, MOST = 64, 2**15
+"""Missions at once are tried in steps, up to a limit."""
 
 
 def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], OperatorCost]]:
@@ -129,6 +134,27 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
     }
 
 
+def most_missions(config: Config, triton: bool, gigabytes: int) -> int:
+    """Return how many missions at once a GPU has memory for, by the doctor's estimate.
+
+    Batches grow with the missions, so that a training step still takes all their transitions. A
+    tenth of the memory stays free: for CUDA itself and the gaps between tensors.
+    """
+    learning, missions = config.learning, config.environment.num_envs
+
+    def fits(number: int) -> bool:
+        chosen = with_overrides(
+            config,
+            f"compute.compile={str(triton).lower()}",
+            f"environment.num_envs={number}",
+            f"learning.batch_size={learning.batch_size * number // missions}",
+        )
+        return peak(memory_estimate(chosen, device=GPU)) <= 0.9e9 * gigabytes
+
+    with pretend_gpu(PretendGpu(values=False), triton):
+        return STEP * bisect(range(STEP, MOST, STEP), False, key=lambda number: not fits(number))
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the results as text."""
     paths = found["paths"]
@@ -151,7 +177,10 @@ def table(found: dict[str, Any]) -> str:
     ]
     header = ["kernels of an update", "of a training step"]
     header += [f"GB in {name}" for name in paths[0]["peak_bytes"]]
-    return text + harness.table_text("A training step", ("", *header, "GB estimated"), rows)
+    text += harness.table_text("A training step", ("", *header, "GB estimated"), rows)
+    rows = [(p["path"], *(f"{p['most_missions'][str(size)]:,}" for size in MEMORY)) for p in paths]
+    header = [f"{size} GB" for size in MEMORY]
+    return text + harness.table_text("Most missions at once", ("", *header), rows)
 
 
 # Command line -----------------------------------------------------------------------------
@@ -166,7 +195,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    paths = [{"path": "kernels", **count(config, True)}, {"path": "plain", **count(config, False)}]
+    paths = [
+        {
+            "path": name,
+            **count(config, triton),
+            "most_missions": {str(size): most_missions(config, triton, size) for size in MEMORY},
+        }
+        for name, triton in (("kernels", True), ("plain", False))
+    ]
     return {
         "paths": paths,
         "settings": {"configuration": config_to_dict(config)},

@@ -15,6 +15,7 @@ from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
 from benchmarks.speed import kernel_budget
 from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 from tests.benchmarks.running import read_strict
 
 # Aims: 150 kernels a joint step, 2.6 MB a mission and 6700 kernels a training step.
@@ -74,8 +75,9 @@ def test_no_more_memory_than_estimated(name: str, triton: bool) -> None:
     assert max(peaks.values()) <= found["estimated_peak_bytes"] <= 1.5 * max(peaks.values())
 
 
-def test_the_table_tells_both_paths(tmp_path, capsys, quick):
+def test_the_table_tells_both_paths(tmp_path, capsys, quick, monkeypatch):
     pytest.importorskip("triton")
+    monkeypatch.setattr(kernel_budget, "MEMORY", (1,))
     out = tmp_path / "found.json"
     assert kernel_budget.main(["--config", "params_test.yaml", "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -83,6 +85,16 @@ def test_the_table_tells_both_paths(tmp_path, capsys, quick):
     kernels, plain = read_strict(out)["paths"]
     assert kernels["joint_step"]["kernels"] < plain["joint_step"]["kernels"]
     assert kernels["stages"]["fuse"]["kernels"] > 5  # one to read, two for each belief
+    assert kernels["most_missions"]["1"] >= plain["most_missions"]["1"] > 0
+
+
+def test_one_step_more_than_most_missions_does_not_fit(monkeypatch) -> None:
+    def a_mebibyte_each(config: Config, **_: object) -> dict[str, int]:
+        return {"missions": 2**20 * config.environment.num_envs}
+
+    monkeypatch.setattr(kernel_budget, "memory_estimate", a_mebibyte_each)
+    most = kernel_budget.most_missions(load_config("params_gpu.yaml"), False, 24)
+    assert 2**20 * most <= 0.9 * 24e9 < 2**20 * (most + kernel_budget.STEP)
 
 
 def test_nothing_is_counted_twice_and_views_are_free() -> None:
