@@ -28,6 +28,7 @@ _GIB = 2**30
 _INSTALL = "run make venv, which installs the tested versions"
 _MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
+_BUSY = 0.5  # processes that want a core
 _TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
 
 
@@ -74,6 +75,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
     for name, check, fix in (
         ("window kernels", _window_kernels, ""),
+        ("threads", _threads, ""),
         ("networks", _networks, smaller),
         ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
@@ -140,6 +142,26 @@ def _gpus() -> Check:
 def _tensorboard() -> Check:
     import_module("torch.utils.tensorboard")
     return Check("TensorBoard", True, version("tensorboard"))
+
+
+def _threads(config: Config, device: torch.device) -> Check:
+    """Tell whether threads learn apart or wait for each other, which other processes prolong."""
+    import torch
+
+    from marl_framework.algorithms.threads import LEAST
+
+    batch = -(-config.transitions_per_step // config.learning.batch_number)
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    shares = min(threads, min(config.learning.micro_batch or batch, batch) // LEAST)
+    if threads == 1:
+        return Check("threads", True, "no thread waits for another")
+    if shares > 1:
+        return Check("threads", True, f"{shares} threads take a share each of batches of {batch}")
+    text = f"{threads} threads work together on batches of {batch}, too small to be shared"
+    load = os.getloadavg()[0]
+    if load > _BUSY:
+        text += f"; other processes (load {load:.1f}) make them wait: set OMP_NUM_THREADS=1"
+    return Check("threads", True, text)
 
 
 def _smallest(config: Config) -> Config:

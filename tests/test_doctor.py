@@ -10,6 +10,7 @@ import torch
 
 from marl_framework import doctor
 from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.config.loading import load_config
 from marl_framework.doctor import main
 
 ON_CPU = "compute.device=cpu"
@@ -20,6 +21,7 @@ NAMES = [
     "TensorBoard",
     "configuration",
     "window kernels",
+    "threads",
     "networks",
     "mixed precision",
     "memory",
@@ -50,9 +52,28 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
         *(f"✓ {name}" for name in NAMES),
         "a training can start",
     ]
-    assert "training step with one mission" in lines[6]
+    assert "training step with one mission" in lines[7]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "params", "load", "found"),
+    [
+        (1, "params.yaml", 9.0, "no thread waits for another"),
+        (4, "params_fast.yaml", 9.0, "4 threads take a share each of batches of 960"),
+        (2, "params.yaml", 0.1, "2 threads work together on batches of 60, too small to be shared"),
+        (2, "params.yaml", 9.0, "other processes (load 9.0) make them wait: set OMP_NUM_THREADS=1"),
+    ],
+)
+def test_threads_that_wait_for_each_other_are_told(
+    monkeypatch, threads: int, params: str, load: float, found: str
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    check = doctor._threads(load_config(params), torch.device("cpu"))
+    assert check.ok
+    assert check.found.endswith(found)
 
 
 def test_the_findings_as_json(examine) -> None:
