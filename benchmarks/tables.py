@@ -57,6 +57,7 @@ TABLES = {
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
     "busy_machine": _printed("busy_machine", busy_machine.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
+    "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
     "gpu_memory": Table(("kernel_budget" + _HERE,), pages.gpu_memory),
     "published": Table(("published_simulator" + _HERE,), pages.published),
     "suite": Table(("suite",), pages.suite),

@@ -130,6 +130,39 @@ def wrappers(found: Found) -> str:
     )
 
 
+GPUS = {  # bytes/s of memory; operations/s in bfloat16 without sparsity, by NVIDIA's data sheets
+    "H200": (4.8e12, 989e12),
+    "A100, 80 GB": (2.0e12, 312e12),
+    "RTX 4090": (1.01e12, 165e12),
+}
+LAUNCH = 2e-6  # seconds between two recorded kernels, a guess
+
+
+def gpu_bounds(found: Found) -> str:
+    """Return what GPUs could reach at most: bytes, launches and operations one after the other."""
+    (ours,) = (path for path in found["paths"] if path["path"] == "kernels")
+    config = found["settings"]["configuration"]
+    missions = config["environment"]["num_envs"]
+    uavs = config["experiment"]["missions"]["n_agents"]
+    learned = config["learning"]["batch_size"] * config["learning"]["batch_number"]
+    step, transition = ours["joint_step"], ours["transition"]
+
+    def row(name: str, bandwidth: float, speed: float) -> tuple[str, ...]:
+        flying = missions * (
+            1e6 * step["megabytes"] / bandwidth + uavs * transition["flops_acting"] / speed
+        )
+        flying += LAUNCH * step["kernels"]
+        learning = learned * transition["flops_learning"] / speed
+        learning += LAUNCH * ours["update"]["kernels"]
+        most = missions / flying, learned / (learned / missions / uavs * flying + learning)
+        return name, *(_whole(float(f"{number:.2g}")) for number in most)
+
+    return markdown(
+        ("", "joint steps/s", "transitions/s in training"),
+        [row(name, *limits) for name, limits in GPUS.items()],
+    )
+
+
 def gpu_memory(found: Found) -> str:
     """Return the missions that GPUs have memory for."""
     kernels, plain = ({int(k): v for k, v in p["most_missions"].items()} for p in found["paths"])

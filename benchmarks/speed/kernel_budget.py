@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Parser, with_overrides
@@ -75,8 +76,8 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
 
     Returns:
         `stages` of a joint step and `joint_step` with `kernels` and `megabytes`; `update` and
-        `training_step` with `kernels`; `peak_bytes` of flying, learning and validating,
-        `estimated_bytes` by purpose and `estimated_peak_bytes`.
+        `training_step` with `kernels`; `transition` with the networks' operations; `peak_bytes` of
+        flying, learning and validating, `estimated_bytes` by purpose and `estimated_peak_bytes`.
     """
     config = with_overrides(
         config, f"compute.compile={str(triton).lower()}", "compute.cuda_graphs=false"
@@ -99,12 +100,12 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
         ):
             gpu.watch(owner, method, stage, within=("rollout", "move"))
         task.reset()  # makes the buffers, once for all
-        with gpu.stage("rollout"):
+        with gpu.stage("rollout"), FlopCounterMode(display=False) as acting:
             rollout = trainer.collector.collect(
                 trainer.algorithm.act, 0.1, config.rollouts_per_step
             )
         peaks["rollout"] = gpu.restart_peak()
-        with gpu.stage("update"):
+        with gpu.stage("update"), FlopCounterMode(display=False) as learning:
             trainer.algorithm.update(rollout, 0.1, task.generator)
         peaks["update"] = gpu.restart_peak()
         del rollout
@@ -127,6 +128,10 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             unit: sum(row[unit] for row in stages.values()) for unit in ("kernels", "megabytes")
         },
         "update": {"kernels": gpu.kernels["update"]},
+        "transition": {
+            "flops_acting": acting.get_total_flops() / config.transitions_per_step,
+            "flops_learning": learning.get_total_flops() / config.transitions_per_step,
+        },
         "training_step": {"kernels": flown + gpu.kernels["update"]},
         "peak_bytes": peaks,
         "estimated_bytes": estimate,
