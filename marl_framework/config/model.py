@@ -43,6 +43,8 @@ class NetworkSizes:
     """Input size (X, Y)."""
     num_actions: int
     """A."""
+    action_channels: tuple[int, ...] = ()
+    """Those of the critic's channels that show what the other agents do, by index."""
 
 
 class Config(Section):
@@ -101,11 +103,13 @@ class Config(Section):
     @property
     def network_sizes(self) -> NetworkSizes:
         """What the mission asks of the networks."""
+        seen = self.observation.critic_channels
         return NetworkSizes(
             actor_channels=len(self.observation.actor_channels),
-            critic_channels=len(self.observation.critic_channels),
+            critic_channels=len(seen),
             shape=self.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
+            action_channels=tuple(i for i, name in enumerate(seen) if name == "other_actions"),
         )
 
     @property
