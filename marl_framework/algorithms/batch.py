@@ -34,8 +34,10 @@ class Transitions:
     """[B]."""
     one_step: Tensor | None = None
     """Reward and discounted value of what came next, [B]; of algorithms that judge states."""
+    advantages: Tensor | None = None
+    """Of the actions taken, [B]; of algorithms that judge them once, before any update."""
     old_values: Tensor | None = None
-    """V(s) before the first update, [B]; of algorithms that stay close to it."""
+    """The critic's outputs then, [B]."""
     maps: Tensor | None = None
     """Observations and critic maps in one tensor, where they are views of one."""
 
