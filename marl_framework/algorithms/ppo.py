@@ -21,13 +21,14 @@ from marl_framework.config.model import Config, NetworkSizes
 NORMALIZER = "value_normalizer"
 _LEAST_VARIANCE = 1e-2
 _FORGETS = 1e-5  # share of what is known that a training step replaces, once there are many
+_PRIOR = 1e-12  # weight of mean 0 and deviation 1, which are known at first
 
 
 class ValueNormalizer(nn.Module):
     """Scales values by the mean and deviation of all targets so far (Yu et al. 2022, section 5.1).
 
-    Running means of targets and their squares, divided by their weights so far, as in the
-    published code; until the first update values stay as they are.
+    Running means of targets and of their squares, over their weight so far, as in the published
+    code. Until the first update values stay as they are.
     """
 
     def __init__(self) -> None:
@@ -35,8 +36,8 @@ class ValueNormalizer(nn.Module):
         self.mean: Tensor
         self.square: Tensor
         self.weight: Tensor
-        for name in ("mean", "square", "weight"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+        for name, value in (("mean", 0.0), ("square", _PRIOR), ("weight", _PRIOR)):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, targets: Tensor) -> None:
@@ -44,9 +45,9 @@ class ValueNormalizer(nn.Module):
         exact = targets.double()
         new = mean_over_ranks(torch.stack((exact.mean(), exact.square().mean())))
         share = _FORGETS * new.sum().isfinite().double()
-        new = new.nan_to_num(0.0, 0.0, 0.0)
-        for buffer, value in zip((self.mean, self.square), new.unbind(), strict=True):
-            buffer.lerp_(value, share)
+        mean, square = new.nan_to_num(0.0, 0.0, 0.0).unbind()
+        self.mean.lerp_(mean, share)
+        self.square.lerp_(square, share)
         self.weight.lerp_(torch.ones_like(self.weight), share)
 
     def normalize(self, values: Tensor) -> Tensor:
@@ -60,12 +61,10 @@ class ValueNormalizer(nn.Module):
         return outputs * deviation + mean
 
     def _moments(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        known = self.weight > 0
-        weight = torch.where(known, self.weight, 1.0)
-        mean = self.mean / weight
-        variance = (self.square / weight - mean.square()).clamp(min=_LEAST_VARIANCE)
-        deviation = torch.where(known, variance.sqrt(), 1.0)
-        return mean.to(like.dtype), deviation.to(like.dtype)
+        """Return mean and deviation in the precision of a tensor."""
+        mean = self.mean / self.weight
+        variance = (self.square / self.weight - mean.square()).clamp(min=_LEAST_VARIANCE)
+        return mean.to(like.dtype), variance.sqrt().to(like.dtype)
 
 
 class PPO(StateValues):
