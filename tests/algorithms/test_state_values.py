@@ -25,6 +25,7 @@ from tests.algorithms.toy_game import ToyGame
 
 NAMES = [name for name in ALGORITHMS if name != "coma"]
 GAMMA, LAMBDA, EPSILON = 0.9, 0.7, 0.1
+MEAN, DEVIATION = 2.0, 3.0
 ONE_UPDATE = {"data_passes": 1, "batch_number": 1, "gamma": GAMMA, "lambda": LAMBDA}
 CLIPPED = {"clip_ratio": 0.2, "entropy_coefficient": 0.02}
 WIDE = {"actor": {"gradient_norm": 1e9}, "critic": {"gradient_norm": 1e9}}
@@ -48,7 +49,8 @@ def plain_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses of actor and critic from a loop over missions, UAVs and moves.
 
-    PPO's networks have made no update yet: V is V_old, so nothing of a value is clipped.
+    PPO's networks have made no update yet: V is V_old, so nothing of a value is clipped. Its
+    earlier targets had `MEAN` and `DEVIATION`.
     """
     policy_losses, value_losses = [], []
     target = team.target_critic if team.has_target else team.critic
@@ -57,16 +59,20 @@ def plain_losses(
         for i in range(uavs):
             values = [_value(team.critic, rollout, t, e, i) for t in range(moves)]
             later = [_value(target, rollout, t, e, i).detach() for t in range(moves)]
+            if isinstance(team, PPO):
+                later = [MEAN + DEVIATION * value for value in later]
             returns = _returns(rollout.rewards[:, e], later, LAMBDA)
             credited = _returns(rollout.rewards[:, e], later, 0.0) if one_step else returns
             for t in range(moves):
-                advantage = credited[t] - values[t].detach()
+                own = later[t] if isinstance(team, PPO) else values[t].detach()
+                advantage = credited[t] - own
                 policy_losses.append(_policy_loss(team, rollout, (t, e, i), advantage))
                 value_losses.append((values[t], returns[t]))
     if isinstance(team, PPO):
         goals = torch.stack([goal for _, goal in value_losses]).double()
-        deviation = goals.var(correction=0).clamp(min=1e-2).sqrt()
-        scaled = [(v, (g - goals.mean()) / deviation) for v, g in value_losses]
+        mean = (MEAN + goals.mean()) / 2  # of the targets of two training steps
+        square = (MEAN**2 + DEVIATION**2 + goals.square().mean()) / 2
+        scaled = [(v, (g - mean) / (square - mean**2).sqrt()) for v, g in value_losses]
         errors = [(v - g).abs() for v, g in scaled]  # Huber's loss, its corner at 1
         squares = [e**2 / 2 if e <= 1 else e - 0.5 for e in errors]
     else:
@@ -127,6 +133,9 @@ def test_losses_and_gradients_are_those_of_a_loop_over_samples(
         with torch.no_grad():  # it differs from the critic
             for parameter in team.target_critic.parameters():
                 parameter.mul_(1.3)
+    else:
+        assert isinstance(team, PPO)
+        team._normalizer.update(torch.tensor([MEAN - DEVIATION, MEAN + DEVIATION]))
     actor_loss, critic_loss = plain_losses(team, rollout, options.get("advantage") == "critic")
     norms = norm(actor_loss, team.actor), norm(critic_loss, team.critic)
     stats = team.update(rollout, EPSILON)
