@@ -207,7 +207,8 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _tuning_table(found: Mapping[str, Any]) -> str:
-    settings, rows = found["settings"], []
+    settings = found["settings"]
+    rows: list[tuple[str, ...]] = []
     for algorithm, variant in found["chosen"].items():
         scores = development_scores(found, algorithm)
         changes = [text.partition(".")[2] for text in settings["variants"][variant][1:]]

@@ -70,6 +70,7 @@ class ActorCritic(ABC):
         actor, critic: modules in float32; forward passes run in `precision`.
         target_critic: follows the critic, where the algorithm has one.
         modules: the same by name; `actor` is the one that acts.
+        learning: the section of the configuration.
         training_steps: updates made so far.
     """
 
@@ -92,7 +93,7 @@ class ActorCritic(ABC):
         self.training_steps = 0
         self._halted = torch.zeros((), device=self.device)
         self._losses = _make_losses(config.compute, self.device)
-        self._learning = learning = config.learning
+        self.learning = learning = config.learning
         configure_backends(config.compute, self.device)
         self.actor = make_actor(config.networks, config.compute, sizes).to(self.device)
         self.critic = self.new_critic(config).to(self.device)
@@ -157,8 +158,8 @@ class ActorCritic(ABC):
     def _set_rates(self, factor: float) -> None:
         """Multiply the configured learning rates of actor and critic, for the next updates."""
         for optimizer, rate in (
-            (self.actor_optimizer, self._learning.actor.learning_rate),
-            (self.critic_optimizer, self._learning.critic.learning_rate),
+            (self.actor_optimizer, self.learning.actor.learning_rate),
+            (self.critic_optimizer, self.learning.critic.learning_rate),
         ):
             set_rate(optimizer, rate * factor)
 
@@ -213,10 +214,10 @@ class ActorCritic(ABC):
         """Make all updates on the device; returns what `update` returns."""
         epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
-        batches = min(self._learning.batch_number * steps, len(flat))
+        batches = min(self.learning.batch_number * steps, len(flat))
         records: dict[str, list[Tensor]] = {}
         self._halted.zero_()
-        passes = self._learning.data_passes
+        passes = self.learning.data_passes
         for number in range(passes):
             order = torch.randperm(len(flat), generator=generator, device=self.device)
             for index in order.tensor_split(batches):
@@ -259,7 +260,7 @@ class ActorCritic(ABC):
         The networks take the batch in parts of `micro_batch` transitions and add their
         gradients up, weighted so that the update is that of the whole batch.
         """
-        parts = batch.split(self._learning.micro_batch)
+        parts = batch.split(self.learning.micro_batch)
         values, value_loss, value_norm, bad_value = self._learn_critic(parts)
         learned, policy_loss, policy_norm, bad_policy = self._learn_actor(parts, values, epsilon)
         self.scaler.update()
@@ -270,7 +271,7 @@ class ActorCritic(ABC):
             "actor_gradient_norm": policy_norm,
             "skipped_updates": bad_value + bad_policy,
         }
-        if self._learning.kl_limit:
+        if self.learning.kl_limit:
             record["kl_halted"] = self._halted.clone()
         if describe:
             probabilities, advantages = map(_joined, zip(*learned, strict=True))
@@ -294,7 +295,7 @@ class ActorCritic(ABC):
             loss,
             self.critic_optimizer,
             self.scaler,
-            self._learning.critic.gradient_norm,
+            self.learning.critic.gradient_norm,
             decision=self._losses.decide,
         )
         return values, loss, norm, bad
@@ -303,7 +304,7 @@ class ActorCritic(ABC):
         self, parts: list[Transitions], values: list[Tensor], epsilon: float | Tensor
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
         """Update the actor; return (π, advantage) before, loss, norm and skipped (0 or 1)."""
-        learning, losses, learned = self._learning, [], []
+        learning, losses, learned = self.learning, [], []
         weights: Sequence[Tensor] | None = None
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
@@ -349,7 +350,7 @@ class ActorCritic(ABC):
             for part, now in zip(parts, probabilities, strict=True)
         ]
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
-        self._halted.logical_or_(mean > self._learning.kl_limit)
+        self._halted.logical_or_(mean > self.learning.kl_limit)
 
     def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
@@ -369,7 +370,7 @@ class ActorCritic(ABC):
     def _update_target(self, steps: int) -> None:
         if not self.has_target:
             return
-        learning, every = self._learning, self._learning.copy_rate
+        learning, every = self.learning, self.learning.copy_rate
         if learning.target_update_mode == "soft":
             tau = learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps
             follow(self.target_critic, self.critic, tau)

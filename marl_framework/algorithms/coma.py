@@ -27,10 +27,10 @@ class COMAWrapper(ActorCritic):
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
-        actions, learning = rollout.actions, self._learning
+        actions, learning = rollout.actions, self.learning
         values = taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
         return td_lambda_returns(rollout.rewards, values, learning.gamma, learning.lambda_)
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return the TD(λ) returns, or None for the critic's Q(s, a)."""
-        return part.targets if self._learning.advantage == "return" else None
+        return part.targets if self.learning.advantage == "return" else None

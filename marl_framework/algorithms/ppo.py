@@ -97,7 +97,7 @@ class PPO(StateValues):
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with returns, advantages and values."""
-        learning = self._learning
+        learning = self.learning
         outputs = self.evaluate(rollout).view(rollout.actions.shape)
         values = self._normalizer.restore(outputs)
         targets = td_lambda_returns(rollout.rewards, values, learning.gamma, learning.lambda_)
@@ -120,7 +120,7 @@ class PPO(StateValues):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return `losses.value_loss` of outputs [B, 1] against normalised targets."""
         assert part.old_values is not None
-        learning, targets = self._learning, self._normalizer.normalize(part.targets)
+        learning, targets = self.learning, self._normalizer.normalize(part.targets)
         return value_loss(
             outputs.squeeze(1), targets, part.old_values, learning.value_clip, learning.huber_delta
         )

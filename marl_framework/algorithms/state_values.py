@@ -72,15 +72,15 @@ class StateValues(ActorCritic):
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with TD(λ) and one-step targets."""
         values = self.evaluate(rollout).view(rollout.actions.shape)
-        rewards, gamma = rollout.rewards, self._learning.gamma
-        targets = td_lambda_returns(rewards, values, gamma, self._learning.lambda_)
+        rewards, gamma = rollout.rewards, self.learning.gamma
+        targets = td_lambda_returns(rewards, values, gamma, self.learning.lambda_)
         return Transitions.of(
             rollout, targets, one_step=td_lambda_returns(rewards, values, gamma, 0.0)
         )
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return r + γ·V̄(s'), or the TD(λ) returns."""
-        return part.targets if self._learning.advantage == "return" else part.one_step
+        return part.targets if self.learning.advantage == "return" else part.one_step
 
     def action_values(self, outputs: Tensor) -> Tensor:
         """Return V(s) for each action: whatever the policy, their mean is V(s)."""
