@@ -207,8 +207,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _tuning_table(found: Mapping[str, Any]) -> str:
-    settings = found["settings"]
-    rows: list[tuple[str, ...]] = []
+    settings, rows = found["settings"], []
     for algorithm, variant in found["chosen"].items():
         scores = development_scores(found, algorithm)
         changes = [text.partition(".")[2] for text in settings["variants"][variant][1:]]
@@ -233,7 +232,7 @@ def _final_table(found: Mapping[str, Any]) -> str:
 
 def _rows(world: str, tasks: Sequence[Mapping[str, list[Run]]]) -> list[tuple[str, ...]]:
     """Return a row for each algorithm, over one world or several."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for algorithm in tasks[0]:
         better = "–"
         if algorithm != REFERENCE and REFERENCE in tasks[0]:
