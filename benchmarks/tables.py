@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers.command_line import RESULTS
-from benchmarks.learning import ablation, sample_reuse, update_interval
+from benchmarks.learning import ablation, algorithms, sample_reuse, update_interval
 from benchmarks.speed import busy_machine, comparison, ranks, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
@@ -44,6 +44,7 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
 
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
+    "algorithms": _printed("algorithms", algorithms.table),
     "sample_reuse": _printed("sample_reuse", sample_reuse.table),
     "update_interval": _printed("update_interval", update_interval.table),
     "ranks": _printed("ranks", ranks.table),

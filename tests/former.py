@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.former import RENAMED
+from marl_framework.config.parts import KNOWN_TO
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 
@@ -23,6 +24,8 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
         value = take(tree, new)
         put(tree, old, TYPES.get(value, value) if old == "experiment.missions.type" else value)
     assert tree.pop("compute") == {}
+    for key in KNOWN_TO:
+        del tree["learning"][key]
     assert tree.pop("learning") == {"actor": {}, "critic": {}}
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"]

@@ -116,6 +116,15 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
     assert "learning.gamma" in found["configuration"]["found"]
 
 
+def test_another_algorithm_is_tried(examine) -> None:
+    code, found = examine("experiment.algorithm=mappo", "learning.clip_ratio=0.2")
+    assert code == 0
+    assert "training step with one mission" in found["networks"]["found"]
+    code, found = examine("experiment.algorithm=mappo")
+    assert code == 1
+    assert "learning.clip_ratio: mappo clips" in found["networks"]["found"]
+
+
 def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_MINIMUM", {"torch": (99, 1), "no-such-package": (1,)})
     code, found = examine()

@@ -1,4 +1,4 @@
-"""Parts from outside the package, by dotted path: they train, resume, fly and are exported."""
+"""Parts from outside, and algorithms other than COMA, train, resume, fly and are exported."""
 
 from __future__ import annotations
 
@@ -118,6 +118,11 @@ PARTS = {
     "terrain": ["sensor.simulation.kinds=[outside.Chessboard]"],
 }
 PARTS["all"] = [setting for settings in PARTS.values() for setting in settings]
+OTHER_ALGORITHMS = {
+    name: [f"experiment.algorithm={name}", "learning.clip_ratio=0.2"]
+    for name in ALGORITHMS
+    if name != "coma"
+}
 
 
 @pytest.fixture(autouse=True)
@@ -139,9 +144,9 @@ def checksum(name: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_from_outside_trains_resumes_flies_and_is_exported(part: str) -> None:
-    settings = [*PARTS[part], "learning.actor.learning_rate=0.01"]
+@pytest.mark.parametrize("part", [*PARTS, *OTHER_ALGORITHMS])
+def test_a_part_trains_resumes_flies_and_is_exported(part: str) -> None:
+    settings = [*(PARTS | OTHER_ALGORITHMS)[part], "learning.actor.learning_rate=0.01"]
     assert train("whole", *settings) == 0
     assert train("halves", *settings, "learning.training_steps=2") == 0
     assert (

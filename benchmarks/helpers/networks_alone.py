@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from marl_framework.algorithms.coma import target_chunk
+from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.registry import make_actor, make_critic

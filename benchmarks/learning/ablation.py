@@ -147,7 +147,7 @@ def run(
         `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `learn`).
     """
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
-    found: dict[str, Any] = {"settings": settings, "runs": _known(path, settings)}
+    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
     found["machine"] = harness.announce_machine(device)
     for seed in seeds:
         for variant in variants:
@@ -162,8 +162,16 @@ def run(
     return found
 
 
-def _known(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the runs of an earlier JSON whose configuration and variants are the same."""
+def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs of an earlier JSON whose variants are the same, none without a JSON.
+
+    Args:
+        path: the JSON, with `settings` and `runs`, each of a `variant`.
+        settings: `configuration`, and `variants` with their overrides.
+
+    Raises:
+        ConfigError: the file is another's, or its configuration is another one.
+    """
     if not path.is_file():
         return []
     try:
@@ -176,8 +184,8 @@ def _known(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise ConfigError(f"--out {path}: it is not a file of this benchmark") from error
     if not same:
         raise ConfigError(f"--out {path}: its runs are of another configuration; name a new file")
-    variants = before["settings"]["variants"]
-    return [one for one in runs if variants[one["variant"]] == VARIANTS.get(one["variant"])]
+    variants, same_variants = before["settings"]["variants"], settings["variants"]
+    return [one for one in runs if variants[one["variant"]] == same_variants.get(one["variant"])]
 
 
 # Table and figure -------------------------------------------------------------------------

@@ -32,12 +32,24 @@ class Transitions:
     """π of the policy that flew, [B, A]."""
     targets: Tensor
     """[B]."""
+    one_step: Tensor | None = None
+    """Reward and discounted value of what came next, [B]; of algorithms that judge states."""
+    advantages: Tensor | None = None
+    """Of the actions taken, [B]; of algorithms that judge them once, before any update."""
+    old_values: Tensor | None = None
+    """The critic's outputs then, [B]."""
     maps: Tensor | None = None
     """Observations and critic maps in one tensor, where they are views of one."""
 
     @classmethod
-    def of(cls, rollout: Rollout, targets: Tensor) -> Transitions:
-        """Return all transitions of a rollout with their targets [T, E, N], as views."""
+    def of(cls, rollout: Rollout, targets: Tensor, **others: Tensor) -> Transitions:
+        """Return all transitions of a rollout with their targets [T, E, N], as views.
+
+        Args:
+            rollout: whole episodes.
+            targets: [T, E, N].
+            others: optional fields by name, [T, E, N].
+        """
         return cls(
             observations=rollout.observations.flatten(0, 2),
             critic_maps=rollout.critic_maps.flatten(0, 2),
@@ -45,6 +57,7 @@ class Transitions:
             masks=rollout.masks.flatten(0, 2),
             old_probabilities=rollout.probabilities.flatten(0, 2),
             targets=targets.flatten(),
+            **{name: field.flatten() for name, field in others.items()},
         )
 
     @property

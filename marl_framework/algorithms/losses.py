@@ -1,9 +1,10 @@
-"""Targets, advantages and losses of COMA (Foerster et al. 2018, equations 3–5)."""
+"""Targets, advantages and losses: of COMA (Foerster et al. 2018, equations 3–5) and of PPO."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from marl_framework.algorithms.policy import log_probabilities, policy_entropy
 from marl_framework.algorithms.ranks import mean_over_ranks
@@ -22,7 +23,7 @@ def td_lambda_returns(rewards: Tensor, values: Tensor, gamma: float, lambda_: fl
 
     Args:
         rewards: [T, E], shared by the team.
-        values: the target critic's value of the action taken, Q̄(s_t, a_t), [T, E, N].
+        values: Q̄(s_t, a_t) of the action taken, or V(s_t) of a critic of states, [T, E, N].
         gamma: discount.
         lambda_: trace decay.
 
@@ -63,6 +64,34 @@ def counterfactual_advantage(
 def critic_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
     """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B]."""
     return (taken(values, actions) - targets).square().mean()
+
+
+def value_loss(
+    values: Tensor, targets: Tensor, old_values: Tensor, clip: float, huber_delta: float
+) -> Tensor:
+    """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
+
+    V does not gain from leaving V_old by more than c (Schulman et al. 2017, published code; Yu et
+    al. 2022, appendix A). l(e) is Huber's loss: e²/2, and δ·(|e| - δ/2) beyond δ.
+
+    Args:
+        values: V, [B].
+        targets: G, [B].
+        old_values: V before the training step, [B].
+        clip: c, 0 = l(V - G) alone.
+        huber_delta: δ, 0 = the squared error e².
+    """
+
+    def distance(value: Tensor) -> Tensor:
+        if huber_delta > 0:
+            return huber_loss(value, targets, reduction="none", delta=huber_delta)
+        return (value - targets).square()
+
+    loss = distance(values)
+    if clip > 0:
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        loss = torch.maximum(loss, distance(clipped))
+    return loss.mean()
 
 
 def actor_loss(

@@ -182,16 +182,22 @@ class LearningConfig(Section):
     gamma: Share = 0.99
     """Discount of later rewards."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
-    """Trace decay of the TD(λ) targets: 0 = one step, 1 = the whole return."""
+    """Trace decay of the TD(λ) targets, and λ of GAE: 0 = one step, 1 = the whole return."""
     entropy_coefficient: NonNegative = 0.0
     """Weight of the policy's entropy in its loss."""
     advantage: Literal["critic", "return"] = "critic"
-    """What an action is credited with before the counterfactual baseline is taken off: the
-    critic's Q(s, a), or its TD(λ) return."""
+    """What an action is credited with before the baseline is taken off: the critic's Q(s, a), of a
+    critic of states r + γ·V(s'), or its TD(λ) return. PPO has GAE."""
     normalize_advantages: bool = False
     """Scale advantages to mean 0 and standard deviation 1 over each batch."""
     clip_ratio: Share = 0.0
     """Most a probability may change in a training step, as a share of it, 0 = off."""
+    value_normalization: bool = True
+    """The critic learns returns scaled by the mean and deviation of those so far."""
+    value_clip: NonNegative = 0.2
+    """Most the critic's output gains from changing in a training step, 0 = off."""
+    huber_delta: NonNegative = 10.0
+    """Error beyond which the critic's loss grows along a line (Huber), 0 = squared everywhere."""
     kl_limit: NonNegative = 0.0
     """The actor waits for the next training step once its policy is so far from the one that
     flew [nat], 0 = off."""

@@ -252,7 +252,7 @@ class ExperimentConfig(Section):
     title: Text = "coma"
     """Name of the run."""
     algorithm: Algorithm = "coma"
-    """What trains the team: coma, or the dotted path of your own."""
+    """What trains the team: coma, iac, central_v, ippo, mappo, or the dotted path of your own."""
     policy: Policy = "learned"
     """Who flies: learned trains a team; a planner's name, or the dotted path of your own, flies
     that planner instead."""

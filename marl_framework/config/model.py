@@ -28,6 +28,7 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
+from marl_framework.config.parts import ALGORITHMS, KNOWN_TO
 from marl_framework.config.types import Section
 
 
@@ -43,6 +44,8 @@ class NetworkSizes:
     """Input size (X, Y)."""
     num_actions: int
     """A."""
+    action_channels: tuple[int, ...] = ()
+    """Those of the critic's channels that show what the other agents do, by index."""
 
 
 class Config(Section):
@@ -101,11 +104,13 @@ class Config(Section):
     @property
     def network_sizes(self) -> NetworkSizes:
         """What the mission asks of the networks."""
+        seen = self.observation.critic_channels
         return NetworkSizes(
             actor_channels=len(self.observation.actor_channels),
-            critic_channels=len(self.observation.critic_channels),
+            critic_channels=len(seen),
             shape=self.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
+            action_channels=tuple(i for i, name in enumerate(seen) if name == "other_actions"),
         )
 
     @property
@@ -158,6 +163,7 @@ class Config(Section):
         _check_noise(self)
         _check_coverage(self)
         _check_learning_rates(self)
+        _check_keys_of_algorithm(self)
         return self
 
 
@@ -229,4 +235,17 @@ def _check_learning_rates(config: Config) -> None:
                 f"learning.lr_scaling {learning.lr_scaling} makes learning.{name}.learning_rate "
                 f"{rate * scale:.3g} for batches of {config.transitions_per_batch:,.0f} "
                 "transitions; it must be at most 1: raise learning.lr_base_batch or lower the rate"
+            )
+
+
+def _check_keys_of_algorithm(config: Config) -> None:
+    algorithm = config.experiment.algorithm
+    if algorithm not in ALGORITHMS:  # only its author knows what it reads
+        return
+    for key, known_to in KNOWN_TO.items():
+        value, usual = (getattr(section, key) for section in (config.learning, LearningConfig()))
+        if algorithm not in known_to and value != usual:
+            raise ValueError(
+                f"learning.{key} {str(value).lower()}: {algorithm} does not know it, only "
+                f"{' and '.join(known_to)} do; leave it at {str(usual).lower()}"
             )

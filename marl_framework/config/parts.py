@@ -6,7 +6,16 @@ built-in part is its file and one line here.
 
 from __future__ import annotations
 
-ALGORITHMS = {"coma": "marl_framework.algorithms.coma.COMAWrapper"}
+ALGORITHMS = {
+    "coma": "marl_framework.algorithms.coma.COMAWrapper",
+    "iac": "marl_framework.algorithms.iac.IAC",
+    "central_v": "marl_framework.algorithms.central_v.CentralV",
+    "ippo": "marl_framework.algorithms.ippo.IPPO",
+    "mappo": "marl_framework.algorithms.mappo.MAPPO",
+}
+
+KNOWN_TO = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
+"""Keys of `learning` that only some of these algorithms know."""
 
 NETWORKS = {"cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork"}
 

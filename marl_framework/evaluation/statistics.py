@@ -112,6 +112,52 @@ def seeds_interval(means: Sequence[float]) -> Interval | None:
     return mean - half, mean + half
 
 
+def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
+    """Return the interquartile mean over tasks and training runs, with its 95 % interval.
+
+    The interval is that of a stratified bootstrap: runs are drawn within each task (Agarwal et al.
+    2021, section 4).
+
+    Args:
+        scores: [K, S], of S runs in each of K tasks.
+
+    Returns:
+        Mean and interval; no interval for a single run of each task.
+    """
+    sample = scores.detach().double().cpu()
+    everything = torch.ones(1, sample.numel(), dtype=sample.dtype)
+    iqm = _trimmed_mean(sample.flatten(), everything).item()
+    counts = _resampled_runs(sample, generator_seed=0).flatten(1)
+    found = _middle(_trimmed_mean(sample.flatten(), counts))
+    return iqm, found if sample.shape[1] > 1 else None
+
+
+def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Interval | None]:
+    """Return how likely a run of ours scores higher than one of theirs, with its 95 % interval.
+
+    Mean over tasks of P(X > Y) + P(X = Y) / 2 for runs X of ours and Y of theirs (Agarwal et al.
+    2021, section 4.3), with the interval of a stratified bootstrap.
+
+    Args:
+        ours: scores, higher is better, [K, S]: S runs in each of K tasks.
+        theirs: [K, S'].
+
+    Returns:
+        Probability and interval; no interval where either has a single run of each task.
+
+    Raises:
+        ValueError: they have another number of tasks.
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"cannot compare {len(ours)} with {len(theirs)} tasks")
+    x, y = (scores.detach().double().cpu() for scores in (ours, theirs))
+    difference = x[:, :, None] - y[:, None, :]
+    wins = (difference.sign() + 1) / 2 / difference.numel()  # [K, S, S']
+    counts = [_resampled_runs(sample, seed) for seed, sample in enumerate((x, y))]
+    found = _middle(torch.einsum("bks,kst,bkt->b", counts[0], wins, counts[1]))
+    return wins.sum().item(), found if min(x.shape[1], y.shape[1]) > 1 else None
+
+
 def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
     """Return the blocks of missions over windows of one map, [E] int64.
 
@@ -143,6 +189,13 @@ def _resampled(items: int, generator_seed: int) -> Tensor:
     drawn = torch.randint(items, (_RESAMPLES, items), generator=generator)
     counts = torch.zeros(_RESAMPLES, items, dtype=torch.float64)
     return counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+
+
+def _resampled_runs(scores: Tensor, generator_seed: int) -> Tensor:
+    """Return how often each run of each task is drawn in each resample, [B, K, S]."""
+    tasks, runs = scores.shape
+    drawn = [_resampled(runs, generator_seed * tasks + k) for k in range(tasks)]
+    return torch.stack(drawn, dim=1)
 
 
 def _resampled_missions(blocks: Tensor | None, missions: int) -> Tensor | None:

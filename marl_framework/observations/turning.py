@@ -107,13 +107,14 @@ class TritonSymmetries(Symmetries):
             -1 if self._others is None else self._others,
         )
         seen = batch.observations.shape[1]
-        return replace(
-            batch,
-            observations=maps[:, :seen],
-            critic_maps=maps[:, seen:],
-            actions=actions,
-            masks=masks,
-            old_probabilities=probabilities,
-            targets=targets,
-            maps=maps,
-        )
+        turned = {
+            "observations": maps[:, :seen],
+            "critic_maps": maps[:, seen:],
+            "actions": actions,
+            "masks": masks,
+            "old_probabilities": probabilities,
+            "targets": targets,
+            "maps": maps,
+        }
+        others = {name: field for name, field in batch.tensors().items() if name not in turned}
+        return replace(batch, **turned, **{name: field[index] for name, field in others.items()})

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from marl_framework.algorithms.coma import target_chunk
+from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marl_framework.algorithms import coma as coma_module
+from marl_framework.algorithms import actor_critic
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.optimisers import descend
 from tests.algorithms.test_wrapper import make, rollout_on, same, settings
@@ -87,7 +87,7 @@ def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -
     unclipped = {"gradient_norm": 1e9}
     guarded, plain = (make(actor=unclipped, critic=unclipped) for _ in range(2))
     for coma, step in ((guarded, descend), (plain, unguarded)):
-        monkeypatch.setattr(coma_module, "descend", step)
+        monkeypatch.setattr(actor_critic, "descend", step)
         for _ in range(3):
             coma.update(rollout_on(num_envs=4), 0.1, shuffler().manual_seed(7))
     assert same(guarded.actor, plain.actor)

@@ -151,7 +151,7 @@ def test_the_kl_of_the_log_is_that_before_each_update_of_the_last_pass() -> None
 
 def test_a_limit_with_a_gradient_scaler_is_refused(monkeypatch) -> None:
     scaler = torch.amp.GradScaler("cpu", enabled=True)
-    monkeypatch.setattr("marl_framework.algorithms.coma.grad_scaler", lambda *_: scaler)
+    monkeypatch.setattr("marl_framework.algorithms.actor_critic.grad_scaler", lambda *_: scaler)
     with pytest.raises(ConfigError, match=r"learning\.kl_limit: does not work with float16"):
         make(kl_limit=0.1)
 

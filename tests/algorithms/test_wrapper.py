@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import pytest
 import torch
 from torch.func import functional_call, grad
 
+from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.losses import (
@@ -16,12 +19,13 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.learning import NetworkConfig
 from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.config.parts import ALGORITHMS
 from marl_framework.networks.convolutional import ConvolutionalNetwork
 from marl_framework.networks.registry import make_actor, make_critic
 from tests.algorithms.toy_game import ToyGame
 
 
-def settings(compute=None, **options) -> Config:
+def settings(compute=None, algorithm="coma", **options) -> Config:
     """Small networks that learn fast; options are keys of `learning`."""
     learning = {
         "data_passes": 2,
@@ -34,6 +38,7 @@ def settings(compute=None, **options) -> Config:
     widths = {"conv_channels": 16, "hidden_dim": 16}
     return Config.model_validate(
         {
+            "experiment": {"algorithm": algorithm},
             "networks": {"actor": widths, "critic": widths},
             "learning": learning,
             "compute": {"precision": "float32", "device": "cpu", **(compute or {})},
@@ -41,9 +46,10 @@ def settings(compute=None, **options) -> Config:
     )
 
 
-def make(seed=0, **options) -> COMAWrapper:
+def make(seed=0, algorithm="coma", device="cpu", **options) -> ActorCritic:
     torch.manual_seed(seed)
-    return COMAWrapper(settings(**options), ToyGame.sizes, "cpu")
+    made = resolve_name(ALGORITHMS[algorithm])
+    return made(settings(algorithm=algorithm, **options), ToyGame.sizes, device)
 
 
 def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:

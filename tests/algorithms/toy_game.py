@@ -16,7 +16,9 @@ PAYOFF = ((0.3, 0.0), (0.0, 1.0))
 class ToyGame:
     """Agents see their id and the time; the critic also sees the other's action."""
 
-    sizes = NetworkSizes(actor_channels=2, critic_channels=3, shape=(3, 3), num_actions=2)
+    sizes = NetworkSizes(
+        actor_channels=2, critic_channels=3, shape=(3, 3), num_actions=2, action_channels=(2,)
+    )
     n_agents = 2
     episode_length = 2
 

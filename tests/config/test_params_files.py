@@ -15,7 +15,7 @@ from marl_framework.config.model import Config
 
 PARAMS = Path(__file__).resolve().parents[2] / "params"
 FILES = sorted(PARAMS.glob("*.yaml"))
-NAMES = ("balanced", "demo", "fast", "gpu", "predict", "test")
+NAMES = ("balanced", "demo", "fast", "gpu", "mappo", "predict", "test")
 DEFAULTS = {
     "params.yaml",
     *(f"params_{name}.yaml" for name in NAMES),
@@ -120,3 +120,16 @@ def test_the_gpu_file_flies_thousands_of_missions_in_bfloat16() -> None:
     config = load_config("params_gpu")
     assert config.environment.num_envs >= 1024
     assert config.compute.precision == "bfloat16"
+
+
+def test_the_mappo_file_has_the_papers_choices_and_the_transitions_of_the_fast_one() -> None:
+    config, fast = load_config("params_mappo"), load_config("params_fast")
+    learning = config.learning
+    assert config.experiment.algorithm == "mappo"
+    assert config.transitions_per_batch == config.transitions_per_step == fast.transitions_per_step
+    assert (learning.gamma, learning.lambda_, learning.clip_ratio) == (0.99, 0.95, 0.2)
+    assert (learning.value_clip, learning.huber_delta) == (0.2, 10)
+    assert learning.value_normalization
+    assert learning.actor.learning_rate == learning.critic.learning_rate == 5e-4
+    assert learning.normalize_advantages
+    assert not learning.use_eps

@@ -15,6 +15,7 @@ from torch import Tensor
 from marl_framework.algorithms import graphs as graphs_module
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs, make_graphs
+from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config
@@ -62,7 +63,11 @@ OTHER = {
 }
 
 
-SETTINGS = {"plain": PLAIN, "other": OTHER}
+MAPPO = {
+    "experiment": {"algorithm": "mappo"},
+    "learning": {"clip_ratio": 0.2, "normalize_advantages": True, "symmetries": True},
+}
+SETTINGS = {"plain": PLAIN, "other": OTHER, "mappo": MAPPO}
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +108,9 @@ def train(team: Trainer, steps: int = STEPS, recording: bool = True) -> list[dic
     return reports
 
 
-def weights(coma: COMAWrapper) -> dict[str, Tensor]:
-    networks = {"actor": coma.actor, "critic": coma.critic, "target": coma.target_critic}
-    return {f"{n}.{k}": v for n, net in networks.items() for k, v in net.state_dict().items()}
+def weights(team: Algorithm) -> dict[str, Tensor]:
+    modules = team.modules.items()
+    return {f"{n}.{k}": v for n, net in modules for k, v in net.state_dict().items()}
 
 
 @cache

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
@@ -43,6 +44,15 @@ def test_weights_and_missions_are_what_the_tensors_take() -> None:
     bits = 2 * state.readings.numel()
     assert parts["missions"] == held + bits
     assert parts["transitions"] == 5 * 2 * 4 * env_channels(config) * 11 * 11 * 4
+
+
+@pytest.mark.parametrize("algorithm", ["iac", "mappo"])
+def test_the_weights_of_other_algorithms_are_counted(algorithm: str) -> None:
+    config = config_with(f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
+    modules = make_algorithm(config, CPU).modules
+    held = {name: sum(p.numel() for p in module.parameters()) for name, module in modules.items()}
+    learn = held["actor"] + held["critic"]
+    assert memory_estimate(config)["weights"] == 4 * (4 * learn + held.get("target_critic", 0))
 
 
 def env_channels(config: Config) -> int:

@@ -161,7 +161,7 @@ def train(config: Config, device: torch.device) -> tuple[Trainer, dict[str, Tens
     trainer = Trainer(config, device)
     rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
     found = dict(vars(rollout))
-    found["targets"] = trainer.algorithm.targets(rollout)
+    found["targets"] = trainer.algorithm.transitions(rollout).targets
     found |= trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
     found |= dict(trainer.task.state.tensors())
     for name, module in trainer.algorithm.modules.items():
@@ -177,9 +177,12 @@ def assert_same_bits(gpu: PretendGpu, found: dict[str, Tensor], cpu: dict[str, T
             assert found[name].cpu().equal(expected), name
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_training_step_has_the_bits_of_the_cpu(precision: str) -> None:
-    config = small("compute.compile=false", f"compute.precision={precision}")
+@pytest.mark.parametrize(
+    ("precision", "algorithm"), [("float32", "coma"), ("bfloat16", "coma"), ("float32", "mappo")]
+)
+def test_a_training_step_has_the_bits_of_the_cpu(precision: str, algorithm: str) -> None:
+    chosen = (f"compute.precision={precision}", f"experiment.algorithm={algorithm}")
+    config = small("compute.compile=false", *chosen)
     _, expected = train(config, CPU)
     gpu = PretendGpu()
     with pretend_gpu(gpu):

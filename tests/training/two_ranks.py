@@ -20,7 +20,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
@@ -49,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_advantages": True},
     "micro-batches": {"normalize_advantages": True, "micro_batch": 5},
     "clipped": {"clip_ratio": 0.2, "entropy_coefficient": 0.1, "kl_limit": 10.0},
+    "mappo": {"algorithm": "mappo", "clip_ratio": 0.2, "normalize_advantages": True},
     "recomputed": {"compute": {"gradient_checkpointing": True}},
 }
 
@@ -69,7 +69,7 @@ def learn(rollout: Rollout, case: str) -> dict[str, Any]:
     """Make one update on all transitions of a rollout; return its gradients and losses."""
     large = {"gradient_norm": 1e9}  # gradients as they are, unclipped
     coma = make(actor=large, critic=large, **CASES[case])
-    stats = coma._learn(Transitions.of(rollout, coma.targets(rollout)), 0.1)
+    stats = coma._learn(coma.transitions(rollout), 0.1)
     return {
         "gradients": [p.grad for n in (coma.actor, coma.critic) for p in n.parameters()],
         "losses": torch.stack((stats["critic_loss"], stats["actor_loss"])),

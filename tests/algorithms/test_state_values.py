@@ -1,0 +1,298 @@
+"""Algorithms with a critic of states, against a plain loop over samples."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from marl_framework.algorithms.actor_critic import ActorCritic
+from marl_framework.algorithms.losses import value_loss
+from marl_framework.algorithms.ppo import PPO, ValueNormalizer
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.algorithms.state_values import SomeChannels
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.config.parts import ALGORITHMS
+from tests.algorithms.test_wrapper import make as make_any
+from tests.algorithms.test_wrapper import rollout_on, same
+from tests.algorithms.toy_game import ToyGame
+
+NAMES = [name for name in ALGORITHMS if name != "coma"]
+GAMMA, LAMBDA, EPSILON = 0.9, 0.7, 0.1
+MEAN, DEVIATION = 2.0, 3.0
+ONE_UPDATE = {"data_passes": 1, "batch_number": 1, "gamma": GAMMA, "lambda": LAMBDA}
+CLIPPED = {"clip_ratio": 0.2, "entropy_coefficient": 0.02}
+WIDE = {"actor": {"gradient_norm": 1e9}, "critic": {"gradient_norm": 1e9}}
+
+
+def make(name: str, **options: Any) -> ActorCritic:
+    return make_any(algorithm=name, **{**CLIPPED, **options})
+
+
+def flown(seed: int = 0, num_envs: int = 3) -> Rollout:
+    """Random transitions; some actions are forbidden, and the policy that flew was uneven."""
+    rollout = rollout_on(num_envs=num_envs, seed=seed)
+    first = torch.tensor([0.3, 0.7]).expand(rollout.probabilities.shape)
+    masks = rollout.masks.clone()
+    masks[0, 0, 0, 1 - rollout.actions[0, 0, 0]] = False
+    return replace(rollout, masks=masks, probabilities=first.contiguous())
+
+
+def plain_losses(
+    team: ActorCritic, rollout: Rollout, one_step: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of actor and critic from a loop over missions, UAVs and moves.
+
+    PPO's networks have made no update yet: V is V_old, so nothing of a value is clipped. Its
+    earlier targets had `MEAN` and `DEVIATION`.
+    """
+    policy_losses, value_losses = [], []
+    target = team.target_critic if team.has_target else team.critic
+    moves, missions, uavs = rollout.actions.shape
+    for e in range(missions):
+        for i in range(uavs):
+            values = [_value(team.critic, rollout, t, e, i) for t in range(moves)]
+            later = [_value(target, rollout, t, e, i).detach() for t in range(moves)]
+            if isinstance(team, PPO):
+                later = [MEAN + DEVIATION * value for value in later]
+            returns = _returns(rollout.rewards[:, e], later, LAMBDA)
+            credited = _returns(rollout.rewards[:, e], later, 0.0) if one_step else returns
+            for t in range(moves):
+                own = later[t] if isinstance(team, PPO) else values[t].detach()
+                advantage = credited[t] - own
+                policy_losses.append(_policy_loss(team, rollout, (t, e, i), advantage))
+                value_losses.append((values[t], returns[t]))
+    if isinstance(team, PPO):
+        goals = torch.stack([goal for _, goal in value_losses]).double()
+        mean = (MEAN + goals.mean()) / 2  # of the targets of two training steps
+        square = (MEAN**2 + DEVIATION**2 + goals.square().mean()) / 2
+        scaled = [(v, (g - mean) / (square - mean**2).sqrt()) for v, g in value_losses]
+        errors = [(v - g).abs() for v, g in scaled]  # Huber's loss, its corner at 1
+        squares = [e**2 / 2 if e <= 1 else e - 0.5 for e in errors]
+    else:
+        squares = [(v - g) ** 2 for v, g in value_losses]
+    return torch.stack(policy_losses).mean(), torch.stack(squares).mean()
+
+
+def _value(critic: nn.Module, rollout: Rollout, t: int, e: int, i: int) -> Tensor:
+    """Return V of one state; all that the toy's critic maps show is the other's action."""
+    output: Tensor = critic.network(rollout.observations[t, e, i].unsqueeze(0))
+    return output[0, 0]
+
+
+def _returns(rewards: Tensor, values: list[Tensor], lambda_: float) -> list[Tensor]:
+    found = [rewards[-1]]
+    for t in range(len(values) - 2, -1, -1):
+        after = (1 - lambda_) * values[t + 1] + lambda_ * found[0]
+        found.insert(0, rewards[t] + GAMMA * after)
+    return found
+
+
+def _policy_loss(
+    team: ActorCritic, rollout: Rollout, at: tuple[int, int, int], advantage: Tensor
+) -> Tensor:
+    logits, mask = team.actor(rollout.observations[at].unsqueeze(0))[0], rollout.masks[at]
+    allowed = [a for a in range(len(mask)) if mask[a]]
+    total = sum(logits[a].exp() for a in allowed)
+    pi = [(1 - EPSILON) * logits[a].exp() / total + EPSILON / len(allowed) for a in allowed]
+    action = int(rollout.actions[at])
+    chosen = pi[allowed.index(action)]
+    ratio = chosen / rollout.probabilities[at][action]
+    clipped = min(max(ratio, torch.tensor(0.8)), torch.tensor(1.2))
+    entropy = -sum(p * p.log() for p in pi)
+    return -min(ratio * advantage, clipped * advantage) - 0.02 * entropy
+
+
+def norm(loss: Tensor, network: nn.Module) -> Tensor:
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
+    return torch.stack([gradient.norm() for gradient in gradients]).norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("iac", {"advantage": "critic"}),
+        ("iac", {"advantage": "return"}),
+        ("central_v", {"advantage": "critic"}),
+        ("central_v", {"advantage": "return"}),
+        ("ippo", {"huber_delta": 1.0}),
+        ("mappo", {"huber_delta": 1.0}),
+    ],
+)
+def test_losses_and_gradients_are_those_of_a_loop_over_samples(
+    name: str, options: dict[str, Any]
+) -> None:
+    team, rollout = make(name, **ONE_UPDATE, **WIDE, **options), flown()
+    if team.has_target:
+        with torch.no_grad():  # it differs from the critic
+            for parameter in team.target_critic.parameters():
+                parameter.mul_(1.3)
+    else:
+        assert isinstance(team, PPO)
+        team._normalizer.update(torch.tensor([MEAN - DEVIATION, MEAN + DEVIATION]))
+    actor_loss, critic_loss = plain_losses(team, rollout, options.get("advantage") == "critic")
+    norms = norm(actor_loss, team.actor), norm(critic_loss, team.critic)
+    stats = team.update(rollout, EPSILON)
+    close = {"check_dtype": False, "rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(stats["actor_loss"], actor_loss.detach(), **close)
+    torch.testing.assert_close(stats["critic_loss"], critic_loss.detach(), **close)
+    torch.testing.assert_close(stats["actor_gradient_norm"], norms[0], **close)
+    torch.testing.assert_close(stats["critic_gradient_norm"], norms[1], **close)
+    assert stats["actor_gradient_norm"] > 1e-3
+    assert stats["critic_gradient_norm"] > 1e-3
+
+
+# --- what critics see ------------------------------------------------------------------------
+
+
+def test_each_critic_sees_what_its_algorithm_allows() -> None:
+    config = load_config("params_test")
+    sizes, names = config.network_sizes, config.observation.critic_channels
+    maps = torch.rand(1, sizes.critic_channels, *sizes.shape, requires_grad=True)
+    seen = {}
+    for name in ALGORITHMS:
+        chosen = [f"experiment.algorithm={name}", "learning.clip_ratio=0.2"]
+        critic = make_algorithm(load_config("params_test", chosen), "cpu").modules["critic"]
+        (gradient,) = torch.autograd.grad(critic(maps).sum(), maps)
+        used = gradient[0].abs().sum((1, 2)) > 0
+        seen[name] = {channel for channel, number in zip(names, used, strict=True) if number}
+    own = set(config.observation.actor_channels)
+    assert seen["iac"] == seen["ippo"] == own
+    assert seen["central_v"] == seen["mappo"] == set(names) - {"other_actions"}
+    assert seen["coma"] == set(names)
+
+
+def test_channels_are_taken_in_their_order() -> None:
+    maps = torch.rand(2, 6, 3, 3)
+    for channels in ([0, 1, 2], [1, 2, 4], [0, 2, 5], [3]):
+        assert torch.equal(SomeChannels(nn.Identity(), channels)(maps), maps[:, channels])
+
+
+# --- the loss and the normalisation of values ------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+@pytest.mark.parametrize("delta", [0.0, 0.5, 10.0])
+def test_the_loss_of_values_is_the_larger_of_two(clip: float, delta: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, targets, old = torch.randn(3, 40, generator=generator)
+
+    def distance(error: float) -> float:
+        if delta == 0:
+            return error**2
+        return error**2 / 2 if error <= delta else delta * (error - delta / 2)
+
+    total, held = 0.0, 0
+    for v, g, before in zip(values.tolist(), targets.tolist(), old.tolist(), strict=True):
+        near = min(max(v, before - clip), before + clip) if clip else v
+        total += max(distance(abs(v - g)), distance(abs(near - g)))
+        held += distance(abs(near - g)) > distance(abs(v - g))
+    found = value_loss(values, targets, old, clip, delta)
+    assert found.item() == pytest.approx(total / 40, rel=1e-5)
+    assert (held > 0) is (clip > 0)
+
+
+def test_values_are_scaled_by_all_targets_so_far() -> None:
+    scale, generator = ValueNormalizer(), torch.Generator().manual_seed(0)
+    values = torch.linspace(-1, 1, 5)
+    assert torch.equal(scale.normalize(values), values)  # nothing is known yet
+    seen = [5 + 3 * torch.randn(4, 3, generator=generator) for _ in range(20)]
+    for targets in seen:
+        scale.update(targets)
+    together = torch.cat(seen).flatten()
+    mean, deviation = together.mean(), together.std(correction=0)
+    torch.testing.assert_close(
+        scale.normalize(values), (values - mean) / deviation, rtol=1e-3, atol=1e-3
+    )
+    torch.testing.assert_close(scale.restore(scale.normalize(values)), values)
+    before = [buffer.clone() for buffer in scale.buffers()]
+    for bad in (float("nan"), float("inf")):
+        scale.update(torch.tensor([1.0, bad]))
+    assert all(torch.equal(a, b) for a, b in zip(before, scale.buffers(), strict=True))
+
+
+def test_values_that_hardly_differ_are_not_blown_up() -> None:
+    scale = ValueNormalizer()
+    scale.update(torch.full((8,), 2.0))
+    torch.testing.assert_close(scale.normalize(torch.tensor([2.0, 2.1])), torch.tensor([0.0, 1.0]))
+
+
+def test_without_normalisation_the_critic_learns_the_returns() -> None:
+    scaled, plain = (make("mappo", value_normalization=on) for on in (True, False))
+    for team in (scaled, plain):
+        assert isinstance(team, PPO)
+        team.update(flown(), EPSILON, torch.Generator().manual_seed(0))
+    values = torch.linspace(-1, 1, 5)
+    assert torch.equal(plain._normalizer.normalize(values), values)
+    assert not torch.equal(scaled._normalizer.normalize(values), values)
+    assert not same(scaled.critic, plain.critic)
+
+
+# --- the shared machinery --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_two_by_two_team_game_is_solved(name: str) -> None:
+    team = make(name, target_update_mode="soft", tau=0.2)
+    game = ToyGame(32)
+    collector = RolloutCollector(game)
+    for _ in range(120):
+        team.update(collector.collect(team.act, 0.1), 0.1, game.generator)
+    assert collector.collect(team.act, 0.0).rewards.mean() > 0.95
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_make_the_same_update(name: str) -> None:
+    options = {**ONE_UPDATE, "normalize_advantages": True}
+    whole, parts = (make(name, micro_batch=number, **options) for number in (0, 5))
+    stats = [team.update(flown(), EPSILON) for team in (whole, parts)]
+    for key in stats[0]:
+        torch.testing.assert_close(stats[0][key], stats[1][key], rtol=1e-4, atol=1e-5)
+    for network in ("actor", "critic"):
+        for one, other in zip(
+            whole.modules[network].parameters(), parts.modules[network].parameters(), strict=True
+        ):  # gradients: Adam's first step divides them by their size
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_read_back_to_the_host(name: str) -> None:
+    team = make(name, device="meta", compute={"device": "auto"}, kl_limit=0.01)
+    stats = team.update(rollout_on("meta"), EPSILON, steps=2)
+    assert {value.device.type for value in stats.values()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loaded_state_goes_on_bit_for_bit(name: str) -> None:
+    team, other = make(name), make(name, seed=9)
+    team.update(flown(), EPSILON, torch.Generator().manual_seed(0))
+    other.load_state_dict(deepcopy(team.state_dict()))
+    for one in (team, other):
+        one.update(flown(seed=1), EPSILON, torch.Generator().manual_seed(1))
+    assert other.training_steps == 2
+    for network in team.modules:
+        assert same(team.modules[network], other.modules[network])
+
+
+def test_ppo_without_a_clip_ratio_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learning\.clip_ratio: mappo clips the ratio"):
+        make("mappo", clip_ratio=0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("value_clip=0.1", "0.1"), ("huber_delta=0", "0.0"), ("value_normalization=false", "false")],
+)
+def test_keys_of_another_algorithm_are_refused(key: str, shown: str) -> None:
+    name = key.partition("=")[0]
+    for algorithm in ("coma", "iac", "central_v"):
+        with pytest.raises(ConfigError, match=rf"learning\.{name} {shown}: {algorithm} does not"):
+            load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])
+    for algorithm in ("ippo", "mappo", "my_module.Mine"):
+        load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])
