@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.training import outputs
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected: nothing of them goes
 
 # The same examples in every run, and no verdict by the clock of a slow machine.
 settings.register_profile("steady", deadline=None, derandomize=True)
@@ -32,6 +34,13 @@ DEVICES = [
     "cpu",
     *([pytest.param("cuda", marks=pytest.mark.gpu)] if torch.cuda.is_available() else []),
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make; libraries and tests stay to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
