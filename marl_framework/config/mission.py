@@ -14,6 +14,7 @@ from marl_framework.config.types import (
     DottedPath,
     Metres,
     Noise,
+    Point,
     Policy,
     Positive,
     Probability,
@@ -73,12 +74,12 @@ class SensorModelConfig(Section):
 
 
 class RasterConfig(Section):
-    """A real map to fly over (PNG, TIFF, NPY or NPZ)."""
+    """A real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
 
     path: Text | None = None
     """The file, or `matplotlib:NAME` for sample data."""
     key: Text | None = None
-    """Array of an NPZ; null = its largest."""
+    """Array of an NPZ (null = its largest), or band of a GeoTIFF."""
     resolution: Metres | None = None
     """Metres per pixel; null = what the file says."""
     threshold: Threshold = "p60"
@@ -261,3 +262,11 @@ class ExperimentConfig(Section):
     missions: MissionsConfig = MissionsConfig()
     reward: RewardConfig = RewardConfig()
     baselines: BaselinesConfig = BaselinesConfig()
+
+
+class DeploymentConfig(Section):
+    """Where a deployment lies on Earth."""
+
+    origin: Point | None = None
+    """(latitude, longitude) of the map's lower left corner, north up [degrees]; null = what its
+    file says."""

@@ -10,7 +10,7 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.evaluation import comparison, deployment
+from marl_framework.evaluation import comparison, deployment, local_frame
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.start import start_run
@@ -70,7 +70,8 @@ def deploy(
         results = {
             "planner": record.planner,
             "checkpoint": None if checkpoint is None else checkpoint.path,
-            "coordinate_frame": deployment.FRAME,
+            "coordinate_frame": local_frame.FRAME,
+            "coordinate_system": None if flights.place is None else flights.place.system,
             "cell_size_m": config.cell_size,
             "missions": flights.write(record, run.path),
         }

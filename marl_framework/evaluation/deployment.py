@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.evaluation import figures, film, report
+from marl_framework.evaluation import figures, film, georeferenced, local_frame, report
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
-
-FRAME = (
-    "local: metres from the lower left corner of the mission's window, x to the right, y up, "
-    "altitude above ground; not longitude and latitude"
-)
-"""Coordinate frame of the waypoints, as the files describe it."""
 
 
 class UprightStreams(MissionStreams):
@@ -52,6 +43,8 @@ class Deployment:
     planner: Planner
     missions: int
     """Number of windows."""
+    place: Place | None
+    """Where the map lies; None if nobody says."""
 
     def fly(self) -> FlightRecord:
         """Fly the windows drawn with `environment.seed`."""
@@ -78,14 +71,26 @@ class Deployment:
         for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
-            write_belief(record.belief[index], target)
-            write_waypoints(record.path[index], origin, target)
+            self._write_data(record.belief[index], record.path[index], origin, target)
             figures.mission_figure(record, index, target / "mission.png")
             film.film_strip(record, index, target / "film.png")
             film.mission_gif(record, index, target / "mission.gif")
             values = {name: value[index].item() for name, value in finals.items()}
             entries.append({"folder": target.name, "window_origin_m": origin, **values})
         return entries
+
+    def _write_data(self, belief: Tensor, path: Tensor, origin: list[float], folder: Path) -> None:
+        """Write belief and waypoints, on Earth where the map's place is known."""
+        local_frame.write_belief(belief, folder)
+        local_frame.write_table(path, folder)
+        if self.place is None:
+            local_frame.write_image(belief, folder)
+            local_frame.write_waypoints(path, origin, folder)
+            return
+        place = self.place.moved(*origin)
+        cell = self.environment.config.cell_size
+        georeferenced.write_belief(belief, cell, place, folder)
+        georeferenced.write_waypoints(path, place, folder)
 
 
 def prepare(
@@ -94,7 +99,8 @@ def prepare(
     """Create the environment and the planner that `experiment.policy` names.
 
     Raises:
-        ConfigError: the map or the checkpoint is missing or does not fit.
+        ConfigError: the map or the checkpoint is missing or does not fit, or
+            `deployment.origin` contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
@@ -111,53 +117,17 @@ def prepare(
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
     planner = make_planner(name, environment, checkpoint)
-    return Deployment(environment, planner, missions)
+    return Deployment(environment, planner, missions, _place(environment))
 
 
-def write_belief(belief: Tensor, folder: Path) -> None:
-    """Write P(region of interest) of a window as `belief.npy` and `belief.tiff`, both float32.
-
-    The array is indexed [x, y]; in the image x points right and y up.
-
-    Args:
-        belief: [R, C], on the CPU.
-        folder: existing folder.
-    """
-    array = belief.float().numpy()
-    np.save(folder / "belief.npy", array)
-    done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(array)))
-    if not done:
-        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
-    (folder / "belief.tiff").write_bytes(data.tobytes())
-
-
-def write_waypoints(path: Tensor, origin: list[float], folder: Path) -> None:
-    """Write the position of each reading to `waypoints.csv` and `waypoints.geojson`.
-
-    Args:
-        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
-        origin: lower left corner (x, y) of the window on the map [m].
-        folder: existing folder.
-    """
-    tracks: list[list[list[float]]] = path.transpose(0, 1).tolist()
-    with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("uav", "reading", "x_m", "y_m", "altitude_m"))
-        for n, track in enumerate(tracks, start=1):
-            writer.writerows((n, reading, *point) for reading, point in enumerate(track, start=1))
-    features = [
-        {
-            "type": "Feature",
-            "properties": {"uav": n, "readings": len(track)},
-            "geometry": {"type": "LineString", "coordinates": track},
-        }
-        for n, track in enumerate(tracks, start=1)
-    ]
-    collection = {
-        "type": "FeatureCollection",
-        "coordinate_frame": FRAME,
-        "window_origin_m": origin,
-        "features": features,
-    }
-    text = json.dumps(collection, indent=1, allow_nan=False)
-    (folder / "waypoints.geojson").write_text(text + "\n", encoding="utf-8")
+def _place(environment: MissionEnvironment) -> Place | None:
+    """Return where the map lies: what its file says, or `deployment.origin`."""
+    raster, origin = environment.terrain.raster, environment.config.deployment.origin
+    found = None if raster is None else raster.place
+    if origin is None:
+        return found
+    if found is not None:
+        name = environment.config.sensor.simulation.raster.path
+        raise ConfigError(f"deployment.origin: {name} says where it lies; leave it null")
+    require_rasterio("deployment.origin", "it places the map on Earth")
+    return place_at(*origin)

@@ -1,0 +1,161 @@
+"""Deployments over maps with coordinates: what they hand over lies where pyproj says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyproj
+import pytest
+import rasterio
+from affine import Affine
+
+from marl_framework.config.loading import load_config
+from marl_framework.main import main
+from tests.mission.terrains.test_geotiff import write
+
+Fly = Callable[..., int]
+MAP = "sensor.simulation.raster"
+WEST, NORTH = 691000.0, 5335000.0
+INTO_UTM = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True)
+
+
+@pytest.fixture
+def fly(tmp_path: Path) -> Fly:
+    """Deploy a planner over the map of a file into tmp_path/runs/t; returns the exit code."""
+
+    def run(path: Path, *settings: str) -> int:
+        keys = (
+            "experiment.missions.mission_mode=deployment",
+            "experiment.policy=coverage",
+            "sensor.simulation.kinds=[raster]",
+            f"{MAP}.path={path}",
+            f"logging.directory={tmp_path / 'runs'}",
+            *settings,
+        )
+        given = [word for key in keys for word in ("--set", key)]
+        options = ["--run-name", "t", "--device", "cpu", "--missions", "2"]
+        return main(["--config", "params_test.yaml", *options, *given])
+
+    return run
+
+
+def bumps(rows: int = 260, columns: int = 300) -> np.ndarray:
+    y, x = np.mgrid[:rows, :columns]
+    return (np.sin(x / 17) + np.cos(y / 23)).astype(np.float32)
+
+
+@pytest.fixture
+def utm(tmp_path: Path) -> Path:
+    at = Affine(0.5, 0, WEST, 0, -0.5, NORTH)
+    return write(tmp_path / "map.tif", bumps(), crs="EPSG:32632", transform=at)
+
+
+def missions(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    found = json.loads((folder / "runs" / "t" / "summary.json").read_text())["results"]
+    return [(folder / "runs" / "t" / m["folder"], m) for m in found["missions"]]
+
+
+def tracks(folder: Path) -> list[dict[str, Any]]:
+    found = json.loads((folder / "waypoints.geojson").read_text())
+    assert found["type"] == "FeatureCollection"
+    assert "crs" not in found  # RFC 7946, section 4
+    features: list[dict[str, Any]] = found["features"]
+    return features
+
+
+def test_waypoints_lie_on_the_lattice_by_longitude_and_latitude(
+    fly: Fly, utm: Path, tmp_path: Path
+) -> None:
+    assert fly(utm) == 0
+    config = load_config(tmp_path / "runs" / "t" / "config.yaml")
+    for folder, mission in missions(tmp_path):
+        left, bottom = np.add(mission["window_origin_m"], (WEST, NORTH - 130))
+        rows = np.genfromtxt(folder / "waypoints.csv", delimiter=",", skip_header=1)
+        for n, track in enumerate(tracks(folder), start=1):
+            lon, lat = np.array(track["geometry"]["coordinates"]).T  # two axes: no altitude
+            x, y = np.subtract(INTO_UTM.transform(lon, lat), [[left], [bottom]])
+            local = rows[rows[:, 0] == n]
+            np.testing.assert_allclose(np.stack((x, y), 1), local[:, 2:4], atol=0.01)
+            np.testing.assert_allclose(x, 5 * np.round(x / 5), atol=0.01)
+            assert track["geometry"]["type"] == "LineString"
+            assert track["properties"]["altitudes_above_ground_m"] == local[:, 4].tolist()
+            assert track["properties"]["readings"] == config.episode_length + 1
+        assert {p.name for p in folder.glob("waypoints.*")} == {
+            *("waypoints.csv", "waypoints.geojson")
+        }
+
+
+def test_a_belief_is_a_geotiff_in_the_system_of_the_map(
+    fly: Fly, utm: Path, tmp_path: Path
+) -> None:
+    assert fly(utm) == 0
+    config = load_config(tmp_path / "runs" / "t" / "config.yaml")
+    (folder, mission), _ = missions(tmp_path)
+    with rasterio.open(folder / "belief.tif") as file:
+        assert file.crs == "EPSG:32632"
+        left, bottom = np.add(mission["window_origin_m"], (WEST, NORTH - 130))
+        assert file.bounds.left == left
+        assert file.bounds.bottom == pytest.approx(bottom, abs=1e-6)
+        assert file.res == pytest.approx(config.cell_size)
+        assert file.dtypes == ("float32",)
+        image = file.read(1)
+    np.testing.assert_array_equal(np.rot90(image, -1), np.load(folder / "belief.npy"))
+    assert not (folder / "belief.tiff").exists()
+
+
+def test_an_origin_places_a_map_without_coordinates(fly: Fly, tmp_path: Path) -> None:
+    np.save(tmp_path / "map.npy", np.rot90(bumps(), -1))
+    place = ("deployment.origin=[48.1, 11.5]", f"{MAP}.resolution=0.5")
+    assert fly(tmp_path / "map.npy", *place) == 0
+    geodesic = pyproj.Geod(ellps="WGS84")
+    for folder, mission in missions(tmp_path):
+        track = tracks(folder)[0]
+        lon, lat = track["geometry"]["coordinates"][0]
+        azimuth, _, distance = geodesic.inv(11.5, 48.1, lon, lat)
+        local = np.genfromtxt(folder / "waypoints.csv", delimiter=",", skip_header=1)[0, 2:4]
+        x, y = local + mission["window_origin_m"]
+        assert distance == pytest.approx(np.hypot(x, y), abs=0.01)
+        assert azimuth == pytest.approx(np.degrees(np.arctan2(x, y)), abs=0.01)  # x is east
+
+
+@pytest.mark.parametrize(
+    ("settings", "extra", "named"),
+    [
+        (("deployment.origin=[48.1, 11.5]",), True, "deployment.origin: "),
+        (("deployment.origin=[98.1, 11.5]",), True, "deployment.origin"),
+        (("deployment.origin=[48.1]",), True, "deployment.origin"),
+        ((f"{MAP}.resolution=1.2",), True, "leave it null"),
+        ((), False, "pip install 'marl_framework[geo]'"),
+    ],
+)
+def test_a_bad_place_is_one_line_and_leaves_nothing(
+    settings: tuple[str, ...],
+    extra: bool,
+    named: str,
+    fly: Fly,
+    utm: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not extra:
+        monkeypatch.setitem(sys.modules, "rasterio", None)
+    assert fly(utm, *settings) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert named in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_origin_needs_the_extra(
+    fly: Fly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "map.npy", np.rot90(bumps(), -1))
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    assert fly(tmp_path / "map.npy", "deployment.origin=[48, 11]", f"{MAP}.resolution=1.0") == 2
+    assert "deployment.origin: " in capsys.readouterr().err
