@@ -265,8 +265,19 @@ class ExperimentConfig(Section):
 
 
 class DeploymentConfig(Section):
-    """Where a deployment lies on Earth."""
+    """Where a deployment lies on Earth, and what its mission files say."""
 
     origin: Point | None = None
     """(latitude, longitude) of the map's lower left corner, north up [degrees]; null = what its
     file says."""
+    home: Point | None = None
+    """(latitude, longitude) where UAV 1 takes off, the others east of it [degrees]; null = lower
+    left corner of the window."""
+    altitudes: Literal["ground", "home"] = "ground"
+    """What altitudes of mission files count from: the ground below, which needs an autopilot that
+    follows terrain, or the place of take-off."""
+    speed: Annotated[float, Field(ge=0.1, le=50)] = 3.0
+    """Of the UAVs in mission files [m/s]."""
+    separation: Annotated[float, Field(ge=1, le=100)] = 5.0
+    """Between UAVs at home, and between their altitudes on the way to their starts and back
+    [m]."""

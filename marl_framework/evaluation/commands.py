@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -67,17 +68,32 @@ def deploy(
         start = time.perf_counter()
         record = flights.fly()
         seconds = time.perf_counter() - start
+        missions_flown = flights.write(record, run.path)
         results = {
             "planner": record.planner,
             "checkpoint": None if checkpoint is None else checkpoint.path,
             "coordinate_frame": local_frame.FRAME,
             "coordinate_system": None if flights.place is None else flights.place.system,
             "cell_size_m": config.cell_size,
-            "missions": flights.write(record, run.path),
+            "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+    _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
     print(f"done: {run.summary}")
     return 0
+
+
+def _warn_of_approaches(missions: Sequence[Mapping[str, Any]], least: float) -> None:
+    """Print which mission files let two UAVs come nearer than `least` metres."""
+    for mission in missions:
+        nearest = mission.get("closest_approach")
+        if nearest is not None and nearest["metres"] < least:
+            first, second = nearest["uavs"]
+            print(
+                f"warning: {mission['folder']}: UAVs {first} and {second} come within "
+                f"{nearest['metres']:.1f} m of each other {nearest['where']}; change the mission "
+                "files before you fly them"
+            )
 
 
 def _report_valid() -> int:

@@ -11,9 +11,17 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.evaluation import figures, film, georeferenced, local_frame, report
+from marl_framework.evaluation import (
+    figures,
+    film,
+    georeferenced,
+    local_frame,
+    mission_files,
+    report,
+)
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.flight_plans import Approach
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
@@ -71,26 +79,32 @@ class Deployment:
         for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
-            self._write_data(record.belief[index], record.path[index], origin, target)
+            nearest = self._write_data(record.belief[index], record.path[index], origin, target)
             figures.mission_figure(record, index, target / "mission.png")
             film.film_strip(record, index, target / "film.png")
             film.mission_gif(record, index, target / "mission.gif")
             values = {name: value[index].item() for name, value in finals.items()}
-            entries.append({"folder": target.name, "window_origin_m": origin, **values})
+            entries.append({"folder": target.name, "window_origin_m": origin, **nearest, **values})
         return entries
 
-    def _write_data(self, belief: Tensor, path: Tensor, origin: list[float], folder: Path) -> None:
-        """Write belief and waypoints, on Earth where the map's place is known."""
+    def _write_data(
+        self, belief: Tensor, path: Tensor, origin: list[float], folder: Path
+    ) -> dict[str, Any]:
+        """Write belief and waypoints, on Earth and with mission files where the place is known.
+
+        Returns what `summary.json` says of the mission files.
+        """
         local_frame.write_belief(belief, folder)
         local_frame.write_table(path, folder)
         if self.place is None:
             local_frame.write_image(belief, folder)
             local_frame.write_waypoints(path, origin, folder)
-            return
-        place = self.place.moved(*origin)
-        cell = self.environment.config.cell_size
-        georeferenced.write_belief(belief, cell, place, folder)
+            return {}
+        place, config = self.place.moved(*origin), self.environment.config
+        georeferenced.write_belief(belief, config.cell_size, place, folder)
         georeferenced.write_waypoints(path, place, folder)
+        nearest = mission_files.write_missions(path, place, config, folder)
+        return {} if nearest is None else {"closest_approach": _describe(nearest, len(path))}
 
 
 def prepare(
@@ -99,8 +113,8 @@ def prepare(
     """Create the environment and the planner that `experiment.policy` names.
 
     Raises:
-        ConfigError: the map or the checkpoint is missing or does not fit, or
-            `deployment.origin` contradicts the map.
+        ConfigError: the map or the checkpoint is missing or does not fit, or `deployment`
+            contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
@@ -122,12 +136,24 @@ def prepare(
 
 def _place(environment: MissionEnvironment) -> Place | None:
     """Return where the map lies: what its file says, or `deployment.origin`."""
-    raster, origin = environment.terrain.raster, environment.config.deployment.origin
+    raster, settings = environment.terrain.raster, environment.config.deployment
+    name = environment.config.sensor.simulation.raster.path
     found = None if raster is None else raster.place
-    if origin is None:
-        return found
+    if settings.origin is not None:
+        if found is not None:
+            raise ConfigError(f"deployment.origin: {name} says where it lies; leave it null")
+        require_rasterio("deployment.origin", "it places the map on Earth")
+        found = place_at(*settings.origin)
     if found is not None:
-        name = environment.config.sensor.simulation.raster.path
-        raise ConfigError(f"deployment.origin: {name} says where it lies; leave it null")
-    require_rasterio("deployment.origin", "it places the map on Earth")
-    return place_at(*origin)
+        mission_files.home_metres(found, settings.home)  # or an error
+    elif settings.home is not None:
+        raise ConfigError(
+            f"deployment.home: {name} has no coordinates; place it with deployment.origin"
+        )
+    return found
+
+
+def _describe(nearest: Approach, readings: int) -> dict[str, Any]:
+    """Return what `summary.json` says of the place where two UAVs come nearest."""
+    where = mission_files.describe_leg(nearest.leg, readings)
+    return {"metres": round(nearest.metres, 3), "uavs": list(nearest.uavs), "where": where}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -24,24 +25,25 @@ WEST, NORTH = 691000.0, 5335000.0
 INTO_UTM = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True)
 
 
+def deploy(folder: Path, path: Path, *settings: str) -> int:
+    """Deploy a planner over the map of a file into folder/runs/t; return the exit code."""
+    keys = (
+        "experiment.missions.mission_mode=deployment",
+        "experiment.policy=coverage",
+        "sensor.simulation.kinds=[raster]",
+        f"{MAP}.path={path}",
+        f"logging.directory={folder / 'runs'}",
+        *settings,
+    )
+    given = [word for key in keys for word in ("--set", key)]
+    options = ["--run-name", "t", "--device", "cpu", "--missions", "2"]
+    return main(["--config", "params_test.yaml", *options, *given])
+
+
 @pytest.fixture
 def fly(tmp_path: Path) -> Fly:
-    """Deploy a planner over the map of a file into tmp_path/runs/t; returns the exit code."""
-
-    def run(path: Path, *settings: str) -> int:
-        keys = (
-            "experiment.missions.mission_mode=deployment",
-            "experiment.policy=coverage",
-            "sensor.simulation.kinds=[raster]",
-            f"{MAP}.path={path}",
-            f"logging.directory={tmp_path / 'runs'}",
-            *settings,
-        )
-        given = [word for key in keys for word in ("--set", key)]
-        options = ["--run-name", "t", "--device", "cpu", "--missions", "2"]
-        return main(["--config", "params_test.yaml", *options, *given])
-
-    return run
+    """`deploy` into tmp_path."""
+    return functools.partial(deploy, tmp_path)
 
 
 def bumps(rows: int = 260, columns: int = 300) -> np.ndarray:
@@ -49,10 +51,20 @@ def bumps(rows: int = 260, columns: int = 300) -> np.ndarray:
     return (np.sin(x / 17) + np.cos(y / 23)).astype(np.float32)
 
 
-@pytest.fixture
-def utm(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def utm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A map in UTM with pixels of half a metre."""
     at = Affine(0.5, 0, WEST, 0, -0.5, NORTH)
-    return write(tmp_path / "map.tif", bumps(), crs="EPSG:32632", transform=at)
+    path = tmp_path_factory.mktemp("maps") / "map.tif"
+    return write(path, bumps(), crs="EPSG:32632", transform=at)
+
+
+@pytest.fixture(scope="module")
+def flown(tmp_path_factory: pytest.TempPathFactory, utm: Path) -> Path:
+    """The folder of a deployment of three UAVs."""
+    folder = tmp_path_factory.mktemp("flown")
+    assert deploy(folder, utm, "deployment.speed=4", "experiment.missions.n_agents=3") == 0
+    return folder
 
 
 def missions(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -68,12 +80,9 @@ def tracks(folder: Path) -> list[dict[str, Any]]:
     return features
 
 
-def test_waypoints_lie_on_the_lattice_by_longitude_and_latitude(
-    fly: Fly, utm: Path, tmp_path: Path
-) -> None:
-    assert fly(utm) == 0
-    config = load_config(tmp_path / "runs" / "t" / "config.yaml")
-    for folder, mission in missions(tmp_path):
+def test_waypoints_lie_on_the_lattice_by_longitude_and_latitude(flown: Path) -> None:
+    config = load_config(flown / "runs" / "t" / "config.yaml")
+    for folder, mission in missions(flown):
         left, bottom = np.add(mission["window_origin_m"], (WEST, NORTH - 130))
         rows = np.genfromtxt(folder / "waypoints.csv", delimiter=",", skip_header=1)
         for n, track in enumerate(tracks(folder), start=1):
@@ -90,12 +99,9 @@ def test_waypoints_lie_on_the_lattice_by_longitude_and_latitude(
         }
 
 
-def test_a_belief_is_a_geotiff_in_the_system_of_the_map(
-    fly: Fly, utm: Path, tmp_path: Path
-) -> None:
-    assert fly(utm) == 0
-    config = load_config(tmp_path / "runs" / "t" / "config.yaml")
-    (folder, mission), _ = missions(tmp_path)
+def test_a_belief_is_a_geotiff_in_the_system_of_the_map(flown: Path) -> None:
+    config = load_config(flown / "runs" / "t" / "config.yaml")
+    (folder, mission), _ = missions(flown)
     with rasterio.open(folder / "belief.tif") as file:
         assert file.crs == "EPSG:32632"
         left, bottom = np.add(mission["window_origin_m"], (WEST, NORTH - 130))
