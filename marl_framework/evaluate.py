@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
 _SEED = 10001
-_NOT_IN_A_SUITE = ("config", "terrain", "agents", "communication", "seed", "sample", "overrides")
+_NOT_IN_A_SUITE = (
+    *("config", "terrain", "agents", "communication", "seed", "sample", "html", "overrides"),
+)
 _RASTER = "raster:"
 _TEAM = "learned="
 _TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
@@ -90,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
     add("--no-figures", action="store_true", help="write no figures")
+    add("--html", action="store_true", help="write mission.html, the first mission to watch")
     add("--out", required=True, metavar="DIR", help="folder for the results")
     return parser
 
@@ -203,9 +206,9 @@ def _run(options: argparse.Namespace) -> None:
     print(describe_device(device), flush=True)
     try:
         if len(prepared) == 1:
-            text, found = _compare(next(iter(prepared.values())), out, not options.no_figures)
+            text, found = _compare(next(iter(prepared.values())), out, options)
         else:
-            text, found = _compare_all(prepared, out, not options.no_figures)
+            text, found = _compare_all(prepared, out, options)
         report.write_results(found, out / "results.json")
         (out / "table.txt").write_text(text, encoding="utf-8")
     except OSError as error:
@@ -215,20 +218,24 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compare(
-    flights: comparison.Comparison, folder: Path, drawn: bool
+    flights: comparison.Comparison, folder: Path, options: argparse.Namespace
 ) -> tuple[str, dict[str, Any]]:
     """Fly and draw one comparison; return its table and its results."""
-    from marl_framework.evaluation import comparison, report
+    from marl_framework.evaluation import comparison, mission_page, report
 
     records = flights.fly()
     found = flights.results(records)
-    if drawn:
+    if options.html or not options.no_figures:
+        folder.mkdir(exist_ok=True)
+    if not options.no_figures:
         comparison.draw(records, found, folder)
+    if options.html:
+        mission_page.write_page(records, 0, folder / "mission.html")
     return report.table_text(records), found
 
 
 def _compare_all(
-    prepared: Mapping[str, comparison.Comparison], out: Path, drawn: bool
+    prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
 ) -> tuple[str, dict[str, Any]]:
     """Fly every combination, with its figures in a folder of its own."""
     from marl_framework.evaluation import report
@@ -236,10 +243,7 @@ def _compare_all(
     texts, combinations = [], []
     for label, flights in prepared.items():
         print(label, flush=True)
-        folder = out / label
-        if drawn:
-            folder.mkdir(exist_ok=True)
-        text, found = _compare(flights, folder, drawn)
+        text, found = _compare(flights, out / label, options)
         texts.append(f"{label}\n{text}")
         combinations.append({"name": label, **found})
     texts.append(report.as_text(_overview(combinations)))

@@ -114,7 +114,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
 def test_a_deployment_hands_over_beliefs_and_waypoints(
     fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
 ) -> None:
-    more = ("--set", "experiment.missions.n_agents=3", "--missions", "2")
+    more = ("--set", "experiment.missions.n_agents=3", "--missions", "2", "--html")
     assert fly("t", *DEPLOY, *measured, "--checkpoint", team, *more) == 0
     run = tmp_path / "runs" / "t"
     config = load_config(run / "config.yaml")
@@ -124,7 +124,7 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
         folder = run / mission["folder"]
         assert {path.name for path in folder.iterdir()} == {
             *("belief.npy", "belief.tiff", "waypoints.csv", "waypoints.json"),
-            *("mission.png", "film.png", "mission.gif"),
+            *("mission.png", "film.png", "mission.gif", "mission.html"),
         }
         belief = np.load(folder / "belief.npy")
         assert belief.shape == config.map_shape

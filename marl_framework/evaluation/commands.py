@@ -55,10 +55,12 @@ def deploy(
     checkpoint: Checkpoint | None,
     check: bool = False,
     archive_earlier: bool = False,
+    html: bool = False,
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
-    With `check`, only validate the configuration.
+    With `check`, only validate the configuration; with `html`, also write a page to watch each
+    mission on.
     """
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
@@ -68,7 +70,7 @@ def deploy(
         start = time.perf_counter()
         record = flights.fly()
         seconds = time.perf_counter() - start
-        missions_flown = flights.write(record, run.path)
+        missions_flown = flights.write(record, run.path, html)
         results = {
             "planner": record.planner,
             "checkpoint": None if checkpoint is None else checkpoint.path,

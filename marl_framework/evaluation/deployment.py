@@ -17,6 +17,7 @@ from marl_framework.evaluation import (
     georeferenced,
     local_frame,
     mission_files,
+    mission_page,
     report,
 )
 from marl_framework.evaluation.comparison import batch_size
@@ -66,12 +67,13 @@ class Deployment:
             streams=UprightStreams,
         )
 
-    def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
+    def write(self, record: FlightRecord, folder: Path, html: bool = False) -> list[dict[str, Any]]:
         """Write one folder per mission; return the missions' entries in `summary.json`.
 
         Args:
             record: result of `fly`.
             folder: parent of the missions' folders.
+            html: also write a page to watch each mission on.
         """
         assert record.window_origins is not None  # a deployment flies over a raster alone
         finals = report.final_values(record)
@@ -83,6 +85,8 @@ class Deployment:
             figures.mission_figure(record, index, target / "mission.png")
             film.film_strip(record, index, target / "film.png")
             film.mission_gif(record, index, target / "mission.gif")
+            if html:
+                mission_page.write_page({record.planner: record}, index, target / "mission.html")
             values = {name: value[index].item() for name, value in finals.items()}
             entries.append({"folder": target.name, "window_origin_m": origin, **nearest, **values})
         return entries
