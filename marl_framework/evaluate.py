@@ -23,7 +23,7 @@ from marl_framework.command_line import (
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import PLANNER_NAMES, TERRAINS
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
 from marl_framework.runs.log import Screen
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
 _SEED = 10001
+_REFRESH = 20
+"""Seconds after which a page that follows a training loads itself again."""
 _NOT_IN_A_SUITE = (
-    *("config", "terrain", "agents", "communication", "seed", "sample", "html", "overrides"),
+    *("config", "terrain", "agents", "communication", "seed", "sample", "html", "watch"),
+    "overrides",
 )
 _RASTER = "raster:"
 _TEAM = "learned="
@@ -93,19 +96,30 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
     add("--no-figures", action="store_true", help="write no figures")
     add("--html", action="store_true", help="write mission.html, the first mission to watch")
-    add("--out", required=True, metavar="DIR", help="folder for the results")
+    add(
+        "--watch",
+        metavar="RUN",
+        help="evaluate the latest team of a training again whenever it is newer, with --html, "
+        "until the training ends",
+    )
+    add("--out", metavar="DIR", help="folder for the results (with --watch: RUN/watch)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 2 bad input, 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.out is None and options.watch is None:
+        parser.error("the following arguments are required: --out")
     try:
         with plain_warnings():
-            if options.suite is None:
-                _run(options)
-            else:
+            if options.suite is not None:
                 _run_suite(options)
+            elif options.watch is not None:
+                _watch(options)
+            else:
+                _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -157,6 +171,23 @@ def _run_suite(options: argparse.Namespace) -> None:
         raise _not_writable(out, error) from error
     print(text, end="")
     print(out / "suite.json", out / "table.txt", sep="\n")
+
+
+def _watch(options: argparse.Namespace) -> None:
+    """Evaluate the latest team of a training until it ends."""
+    from marl_framework.evaluation.watching import latest_teams
+
+    run = Path(options.watch)
+    if options.checkpoint is not None:
+        raise ConfigError("--checkpoint: --watch names the team; leave one of them out")
+    if not run.is_dir():
+        raise ConfigError(f"--watch {run}: is no run folder")
+    options.policies = options.policies or LEARNED
+    options.out, options.html = options.out or str(run / "watch"), True
+    for checkpoint in latest_teams(run):
+        options.checkpoint = str(checkpoint)
+        _run(options)
+        print(f"watching {run}; Ctrl-C ends", flush=True)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -230,7 +261,8 @@ def _compare(
     if not options.no_figures:
         comparison.draw(records, found, folder)
     if options.html:
-        mission_page.write_page(records, 0, folder / "mission.html")
+        refresh = None if options.watch is None else _REFRESH
+        mission_page.write_page(records, 0, folder / "mission.html", refresh)
     return report.table_text(records), found
 
 

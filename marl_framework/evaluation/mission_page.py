@@ -22,6 +22,7 @@ from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.evaluation.report import strict
 from marl_framework.mission.area import area_pool, lattice_weights
+from marl_framework.runs.files import atomic_file
 
 LARGEST = 5_000_000
 """No page has more bytes."""
@@ -37,7 +38,9 @@ _LINES = [
 ]
 
 
-def write_page(records: Mapping[str, FlightRecord], index: int, path: Path) -> None:
+def write_page(
+    records: Mapping[str, FlightRecord], index: int, path: Path, refresh: int | None = None
+) -> None:
     """Write one mission of several policies, side by side.
 
     Args:
@@ -45,14 +48,16 @@ def write_page(records: Mapping[str, FlightRecord], index: int, path: Path) -> N
             mission `index`, which is the same mission for each.
         index: number of the mission in the records.
         path: HTML file to write, at most `LARGEST` bytes: cells are averaged where it needs that.
+        refresh: seconds after which a browser loads the page again; None for never.
     """
     shrink = 1
-    while len(text := _page(records, index, shrink).encode()) > LARGEST:
+    while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST:
         shrink *= 2
-    path.write_bytes(text)
+    with atomic_file(path) as file:  # a browser may be reading it
+        file.write(text)
 
 
-def _page(records: Mapping[str, FlightRecord], index: int, shrink: int) -> str:
+def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None) -> str:
     """Return the page with maps of 1 / shrink of the largest resolution."""
     config = next(iter(records.values())).config
     area, team = config.environment, config.experiment.missions.n_agents
@@ -65,6 +70,7 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int) -> str:
             f"{config.episode_length} moves, at altitudes of "
             f"{', '.join(f'{h:g}' for h in config.altitudes)} m"
         ),
+        refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
         style=parts["page.css"],
         script=parts["page.js"],
         data=data.replace("<", "\\u003c"),  # no name ends the script

@@ -177,7 +177,8 @@ def test_a_belief_is_drawn_with_y_up(page: Path, records: dict[str, FlightRecord
 def test_keys_and_the_button_play(page: Path) -> None:
     script = """
     const play = document.getElementById("play");
-    move(2); press("ArrowRight"); say("right", slider.value);
+    move(2); slider.dispatchEvent(new Event("change")); say("address", location.hash);
+    press("ArrowRight"); say("right", slider.value);
     press("ArrowLeft"); press("ArrowLeft"); say("left", slider.value);
     play.click(); say("playing", play.textContent.trim()); await seconds(2.2);
     say("later", slider.value); play.click(); say("stopped", play.textContent.trim());
@@ -188,7 +189,7 @@ def test_keys_and_the_button_play(page: Path) -> None:
     dom, console = opened(page, NOTE + script)
     assert console == []
     found = said(dom)
-    assert (found["right"], found["left"]) == ("3", "1")
+    assert (found["address"], found["right"], found["left"]) == ("#2", "3", "1")
     assert (found["playing"], found["stopped"], found["done"]) == ("❚❚ Pause", "▶ Play", "▶ Play")
     assert (found["later"], found["waiting"], found["end"], found["linked"]) == ("4", "4", "6", "3")
 

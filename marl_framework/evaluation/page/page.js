@@ -321,6 +321,7 @@ async function start() {
   }
 
   slider.addEventListener("input", show);
+  slider.addEventListener("change", () => history.replaceState(null, "", `#${slider.value}`));
   byId("play").addEventListener("click", () => play(timer === null));
   byId("border").addEventListener("change", border);
   dark.addEventListener("change", theme);
