@@ -25,8 +25,8 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file
 
 LARGEST = 5_000_000
-"""No page has more bytes."""
-_FOLDER = Path(__file__).parent / "page"
+"""Bytes of a page with the largest maps it takes."""
+_FOLDER, _PARTS = Path(__file__).parent / "page", ("page.html", "page.css", "page.js")
 _LEVELS = 100  # of a belief between 0 and 1
 _MOST_CELLS = 512  # along a side; more are not seen
 # Okabe and Ito's colours, safe for colour blindness; lighter ones on a dark page.
@@ -47,11 +47,12 @@ def write_page(
         records: flight records on the CPU, by the names of their policies. All hold the maps of
             mission `index`, which is the same mission for each.
         index: number of the mission in the records.
-        path: HTML file to write, at most `LARGEST` bytes: cells are averaged where it needs that.
+        path: HTML file to write, of about `LARGEST` bytes at most: larger maps are averaged onto
+            fewer cells.
         refresh: seconds after which a browser loads the page again; None for never.
     """
-    shrink = 1
-    while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST:
+    shrink, cells = 1, max(next(iter(records.values())).config.map_shape)
+    while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST and shrink < cells:
         shrink *= 2
     with atomic_file(path) as file:  # a browser may be reading it
         file.write(text)
@@ -75,9 +76,6 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
         script=parts["page.js"],
         data=data.replace("<", "\\u003c"),  # no name ends the script
     )
-
-
-_PARTS = ("page.html", "page.css", "page.js")
 
 
 def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from marl_framework.evaluation.flight_plans import (
     team_stops,
     waits,
 )
+from marl_framework.evaluation.mission_files import describe_leg
 from tests.evaluation.test_georeferenced import (
     MAP,
     NORTH,
@@ -231,6 +232,16 @@ def test_uavs_that_swap_places_meet() -> None:
     nearest = closest_approach(stops, 3.0)
     assert nearest is not None
     assert (nearest.metres, nearest.leg, nearest.uavs) == (0, 0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("leg", "where"),
+    [(2, "on the way to their starts"), (3, "on move 1"), (5, "on move 3"), (6, "on the way home")],
+)
+def test_a_leg_is_told_in_words(leg: int, where: str) -> None:
+    path = np.zeros((4, 2, 3))  # four readings, three moves
+    assert len(team_stops(path, (0, 0), 5, 15)) == BEFORE + 4 + AFTER
+    assert describe_leg(leg, len(path)) == where
 
 
 def test_everyone_waits_for_the_slowest() -> None:

@@ -254,7 +254,7 @@ async function start() {
   );
   const palette = mission.colours.map(rgb);
   const terrain = mapFigure("Terrain", "Terrain: where the region of interest is");
-  terrain.note.textContent = "what the UAVs cannot see";
+  terrain.note.textContent = "the truth, unknown to the UAVs";
   const panels = mission.policies.map((policy) =>
     mapFigure(policy.name, `Belief of ${policy.name} and the paths of its UAVs`),
   );
