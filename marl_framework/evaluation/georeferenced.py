@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from marl_framework.evaluation.report import write_results
-from marl_framework.mission.terrains.geotiff import Place, quiet_rasterio
+from marl_framework.mission.terrains.geotiff import Array, Place, quiet_rasterio
 
 
 def write_belief(belief: Tensor, cell: tuple[float, float], place: Place, folder: Path) -> None:
@@ -58,14 +60,30 @@ def write_waypoints(path: Tensor, place: Place, folder: Path) -> None:
     features = []
     for n, track in enumerate(path.transpose(0, 1).double().numpy(), start=1):
         altitudes = {"altitudes_above_ground_m": track[:, 2].tolist()}
-        line = {"type": "LineString", "coordinates": rounded_degrees(place, track)}
         properties = {"uav": n, "readings": len(track), **altitudes}
-        features.append({"type": "Feature", "properties": properties, "geometry": line})
+        geometry = line_geometry(place.degrees(track[:, :2]).round(9))
+        features.append({"type": "Feature", "properties": properties, "geometry": geometry})
     found = {"type": "FeatureCollection", "features": features}
     write_results(found, folder / "waypoints.geojson")
 
 
-def rounded_degrees(place: Place, track: np.ndarray) -> list[list[float]]:
-    """Return (longitude, latitude) of positions [P, 2 or 3] [m], to a tenth of a millimetre."""
-    found: list[list[float]] = place.degrees(track[:, :2]).round(9).tolist()
-    return found
+def line_geometry(degrees: Array) -> dict[str, Any]:
+    """Return a line as GeoJSON has it, cut where it crosses the antimeridian.
+
+    Args:
+        degrees: (longitude, latitude), [P, 2].
+    """
+    parts: list[list[list[float]]] = [[]]
+    for start, end in pairwise(degrees):
+        parts[-1].append(start.tolist())
+        turn = end[0] - start[0]
+        if abs(turn) > 180:
+            side = 180.0 if start[0] > 0 else -180.0
+            share = (side - start[0]) / (turn + 2 * side)
+            latitude = round(start[1] + share * (end[1] - start[1]), 9)
+            parts[-1].append([side, latitude])
+            parts.append([[-side, latitude]])
+    parts[-1].append(degrees[-1].tolist())
+    if len(parts) == 1:
+        return {"type": "LineString", "coordinates": parts[0]}
+    return {"type": "MultiLineString", "coordinates": parts}

@@ -16,7 +16,9 @@ import rasterio
 from affine import Affine
 
 from marl_framework.config.loading import load_config
+from marl_framework.evaluation.georeferenced import line_geometry
 from marl_framework.main import main
+from marl_framework.mission.terrains.geotiff import place_at
 from tests.mission.terrains.test_geotiff import write
 
 Fly = Callable[..., int]
@@ -156,6 +158,23 @@ def test_a_bad_place_is_one_line_and_leaves_nothing(
     assert error.count("\n") == 1
     assert named in error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("east", [True, False])
+def test_a_line_over_the_antimeridian_is_cut(east: bool) -> None:
+    """RFC 7946, section 3.1.9."""
+    track = np.array([[0, 0], [10, 5], [30, 15], [40, 20]], float)
+    degrees = place_at(-16.8, 179.9998).degrees(track if east else track[::-1])
+    found = line_geometry(degrees.round(9))
+    assert found["type"] == "MultiLineString"
+    before, after = (np.array(part) for part in found["coordinates"])
+    assert len(before) + len(after) == len(track) + 2
+    assert np.ptp(before[:, 0]) < 0.001
+    assert np.ptp(after[:, 0]) < 0.001
+    assert (before[-1, 0], after[0, 0]) == ((180, -180) if east else (-180, 180))
+    assert before[-1, 1] == after[0, 1]
+    slope = np.diff(before[-2:], axis=0)[0] / np.diff(after[:2], axis=0)[0]
+    assert slope[0] == pytest.approx(slope[1], rel=1e-3)  # it goes on as it came
 
 
 def test_an_origin_needs_the_extra(
