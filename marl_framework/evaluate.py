@@ -23,7 +23,7 @@ from marl_framework.command_line import (
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import PLANNER_NAMES, TERRAINS
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
 from marl_framework.runs.log import Screen
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
 _SEED = 10001
-_NOT_IN_A_SUITE = ("config", "terrain", "agents", "communication", "seed", "sample", "overrides")
+_REFRESH = 20
+"""Seconds after which a page that follows a training loads itself again."""
+_NOT_IN_A_SUITE = (
+    *("config", "terrain", "agents", "communication", "seed", "sample", "html", "watch"),
+    "overrides",
+)
 _RASTER = "raster:"
 _TEAM = "learned="
 _TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
@@ -90,19 +95,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
     add("--no-figures", action="store_true", help="write no figures")
-    add("--out", required=True, metavar="DIR", help="folder for the results")
+    add("--html", action="store_true", help="write mission.html, the first mission to watch")
+    add(
+        "--watch",
+        metavar="RUN",
+        help="evaluate the latest team of a training again whenever it is newer, with --html, "
+        "until the training ends",
+    )
+    add("--out", metavar="DIR", help="folder for the results (with --watch: RUN/watch)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0 done, 2 bad input, 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.out is None and options.watch is None:
+        parser.error("the following arguments are required: --out")
     try:
         with plain_warnings():
-            if options.suite is None:
-                _run(options)
-            else:
+            if options.suite is not None:
                 _run_suite(options)
+            elif options.watch is not None:
+                _watch(options)
+            else:
+                _run(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -156,6 +173,23 @@ def _run_suite(options: argparse.Namespace) -> None:
     print(out / "suite.json", out / "table.txt", sep="\n")
 
 
+def _watch(options: argparse.Namespace) -> None:
+    """Evaluate the latest team of a training until it ends."""
+    from marl_framework.evaluation.watching import latest_teams
+
+    run = Path(options.watch)
+    if options.checkpoint is not None:
+        raise ConfigError("--checkpoint: --watch names the team; leave one of them out")
+    if not run.is_dir():
+        raise ConfigError(f"--watch {run}: is no run folder")
+    options.policies = options.policies or LEARNED
+    options.out, options.html = options.out or str(run / "watch"), True
+    for checkpoint in latest_teams(run):
+        options.checkpoint = str(checkpoint)
+        _run(options)
+        print(f"watching {run}; Ctrl-C ends", flush=True)
+
+
 def _run(options: argparse.Namespace) -> None:
     for name in ("only", "maps"):
         if getattr(options, name) is not None:
@@ -203,9 +237,9 @@ def _run(options: argparse.Namespace) -> None:
     print(describe_device(device), flush=True)
     try:
         if len(prepared) == 1:
-            text, found = _compare(next(iter(prepared.values())), out, not options.no_figures)
+            text, found = _compare(next(iter(prepared.values())), out, options)
         else:
-            text, found = _compare_all(prepared, out, not options.no_figures)
+            text, found = _compare_all(prepared, out, options)
         report.write_results(found, out / "results.json")
         (out / "table.txt").write_text(text, encoding="utf-8")
     except OSError as error:
@@ -215,20 +249,25 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compare(
-    flights: comparison.Comparison, folder: Path, drawn: bool
+    flights: comparison.Comparison, folder: Path, options: argparse.Namespace
 ) -> tuple[str, dict[str, Any]]:
     """Fly and draw one comparison; return its table and its results."""
-    from marl_framework.evaluation import comparison, report
+    from marl_framework.evaluation import comparison, mission_page, report
 
     records = flights.fly()
     found = flights.results(records)
-    if drawn:
+    if options.html or not options.no_figures:
+        folder.mkdir(exist_ok=True)
+    if not options.no_figures:
         comparison.draw(records, found, folder)
+    if options.html:
+        refresh = None if options.watch is None else _REFRESH
+        mission_page.write_page(records, 0, folder / "mission.html", refresh)
     return report.table_text(records), found
 
 
 def _compare_all(
-    prepared: Mapping[str, comparison.Comparison], out: Path, drawn: bool
+    prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
 ) -> tuple[str, dict[str, Any]]:
     """Fly every combination, with its figures in a folder of its own."""
     from marl_framework.evaluation import report
@@ -236,10 +275,7 @@ def _compare_all(
     texts, combinations = [], []
     for label, flights in prepared.items():
         print(label, flush=True)
-        folder = out / label
-        if drawn:
-            folder.mkdir(exist_ok=True)
-        text, found = _compare(flights, folder, drawn)
+        text, found = _compare(flights, out / label, options)
         texts.append(f"{label}\n{text}")
         combinations.append({"name": label, **found})
     texts.append(report.as_text(_overview(combinations)))

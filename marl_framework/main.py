@@ -74,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="deployment: number of missions, each over its own window of the map (default: 1)",
     )
+    parser.add_argument(
+        "--html",
+        action="store_true",
+        help="deployment: also write mission.html, a page to watch each mission on",
+    )
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument(
         "--print-config",

@@ -28,7 +28,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
         del tree["learning"][key]
     assert tree.pop("learning") == {"actor": {}, "critic": {}}
     assert tree["experiment"]["baselines"].pop("coverage") == {}
-    del tree["experiment"]["baselines"]["search"], tree["prediction"]
+    del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree
 

@@ -38,9 +38,8 @@ KNOW_NO_MISSION = ("networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
 ON_DEVICE_TOO = ("integrations/missions.py", "integrations/torchrl.py", "integrations/coma_loss.py")
-READS_FILES = (
-    "mission/terrains/raster_file.py"  # rasters are read on the host, once, before any mission
-)
+# Rasters are read on the host, once, before any mission.
+READS_FILES = ("mission/terrains/raster_file.py", "mission/terrains/geotiff.py")
 
 
 def _name(path: Path) -> str:
@@ -77,7 +76,7 @@ def _device_files() -> list[Path]:
     folders = [PACKAGE / name for name in ON_DEVICE]
     inside = [path for path in SOURCES if path.parents[0] in folders]
     inside += [PACKAGE / name for name in ON_DEVICE_TOO]
-    return [path for path in inside if path != PACKAGE / READS_FILES]
+    return [path for path in inside if path not in [PACKAGE / name for name in READS_FILES]]
 
 
 def _label(path: Path) -> str:

@@ -16,7 +16,7 @@ import torch
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.mission import RasterConfig
-from marl_framework.evaluation import deployment
+from marl_framework.evaluation import local_frame
 from marl_framework.evaluation.deployment import UprightStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
@@ -114,7 +114,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
 def test_a_deployment_hands_over_beliefs_and_waypoints(
     fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
 ) -> None:
-    more = ("--set", "experiment.missions.n_agents=3", "--missions", "2")
+    more = ("--set", "experiment.missions.n_agents=3", "--missions", "2", "--html")
     assert fly("t", *DEPLOY, *measured, "--checkpoint", team, *more) == 0
     run = tmp_path / "runs" / "t"
     config = load_config(run / "config.yaml")
@@ -123,8 +123,8 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
     for mission in summary["missions"]:
         folder = run / mission["folder"]
         assert {path.name for path in folder.iterdir()} == {
-            *("belief.npy", "belief.tiff", "waypoints.csv", "waypoints.geojson"),
-            *("mission.png", "film.png", "mission.gif"),
+            *("belief.npy", "belief.tiff", "waypoints.csv", "waypoints.json"),
+            *("mission.png", "film.png", "mission.gif", "mission.html"),
         }
         belief = np.load(folder / "belief.npy")
         assert belief.shape == config.map_shape
@@ -136,13 +136,13 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
         lines = (folder / "waypoints.csv").read_text(encoding="utf-8").splitlines()
         rows = list(csv.DictReader(lines))
         assert len(rows) == 3 * (config.episode_length + 1)
-        tracks = read_json(folder / "waypoints.geojson")
+        tracks = read_json(folder / "waypoints.json")
         assert "metres" in tracks["coordinate_frame"]
         assert tracks["window_origin_m"] == mission["window_origin_m"]
         points = [
-            [f["properties"]["uav"], k, *point]
-            for f in tracks["features"]
-            for k, point in enumerate(f["geometry"]["coordinates"], start=1)
+            [track["uav"], k, *point]
+            for track in tracks["uavs"]
+            for k, point in enumerate(track["positions_m"], start=1)
         ]
         assert [[float(value) for value in row.values()] for row in rows] == points
         flown = np.array(points)[:, 2:]
@@ -172,7 +172,7 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
 def test_images_have_north_up(tmp_path: Path) -> None:
     belief = torch.zeros(4, 6)
     belief[3, 5] = 1  # far right, far up
-    deployment.write_belief(belief, tmp_path)
+    local_frame.write_image(belief, tmp_path)
     image = cv2.imread(str(tmp_path / "belief.tiff"), cv2.IMREAD_UNCHANGED)
     assert image.shape == (6, 4)
     assert image.dtype == np.float32

@@ -14,6 +14,7 @@ from marl_framework.config.types import (
     DottedPath,
     Metres,
     Noise,
+    Point,
     Policy,
     Positive,
     Probability,
@@ -73,12 +74,12 @@ class SensorModelConfig(Section):
 
 
 class RasterConfig(Section):
-    """A real map to fly over (PNG, TIFF, NPY or NPZ)."""
+    """A real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
 
     path: Text | None = None
     """The file, or `matplotlib:NAME` for sample data."""
     key: Text | None = None
-    """Array of an NPZ; null = its largest."""
+    """Array of an NPZ (null = its largest), or band of a GeoTIFF."""
     resolution: Metres | None = None
     """Metres per pixel; null = what the file says."""
     threshold: Threshold = "p60"
@@ -261,3 +262,22 @@ class ExperimentConfig(Section):
     missions: MissionsConfig = MissionsConfig()
     reward: RewardConfig = RewardConfig()
     baselines: BaselinesConfig = BaselinesConfig()
+
+
+class DeploymentConfig(Section):
+    """Where a deployment lies on Earth, and what its mission files say."""
+
+    origin: Point | None = None
+    """(latitude, longitude) of the map's lower left corner, north up [degrees]; null = what its
+    file says."""
+    home: Point | None = None
+    """(latitude, longitude) where UAV 1 takes off, the others east of it [degrees]; null = lower
+    left corner of the window."""
+    altitudes: Literal["ground", "home"] = "ground"
+    """What altitudes of mission files count from: the ground below, which needs an autopilot that
+    follows terrain, or the place of take-off."""
+    speed: Annotated[float, Field(ge=0.1, le=50)] = 3.0
+    """Of the UAVs in mission files [m/s]."""
+    separation: Annotated[float, Field(ge=1, le=100)] = 5.0
+    """Between UAVs at home, and between their altitudes on the way to their starts and back
+    [m]."""

@@ -23,6 +23,7 @@ from marl_framework.config.learning import (
     PredictionConfig,
 )
 from marl_framework.config.mission import (
+    DeploymentConfig,
     EnvironmentConfig,
     ExperimentConfig,
     MappingConfig,
@@ -57,6 +58,7 @@ class Config(Section):
     experiment: ExperimentConfig = ExperimentConfig()
     observation: ObservationConfig = ObservationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    deployment: DeploymentConfig = DeploymentConfig()
     networks: NetworksConfig = NetworksConfig()
     learning: LearningConfig = LearningConfig()
     prediction: PredictionConfig = PredictionConfig()

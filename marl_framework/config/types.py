@@ -79,6 +79,8 @@ Noise = Annotated[float, Field(gt=0, lt=0.5)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Metres = Annotated[float, Field(ge=1e-3, le=1e6)]
+Point = tuple[Annotated[float, Field(ge=-90, le=90)], Annotated[float, Field(ge=-180, le=180)]]
+"""(latitude, longitude) in WGS 84 [degrees]."""
 Angle = Annotated[float, Field(ge=1, le=175)]
 Range = Annotated[float, Field(ge=0, allow_inf_nan=True), AfterValidator(_radio_range)]
 Count = Annotated[int, Field(ge=1, le=10**9)]

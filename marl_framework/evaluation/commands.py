@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.evaluation import comparison, deployment
+from marl_framework.evaluation import comparison, deployment, local_frame
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.start import start_run
@@ -54,10 +55,12 @@ def deploy(
     checkpoint: Checkpoint | None,
     check: bool = False,
     archive_earlier: bool = False,
+    html: bool = False,
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
-    With `check`, only validate the configuration.
+    With `check`, only validate the configuration; with `html`, also write a page to watch each
+    mission on.
     """
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
@@ -67,16 +70,32 @@ def deploy(
         start = time.perf_counter()
         record = flights.fly()
         seconds = time.perf_counter() - start
+        missions_flown = flights.write(record, run.path, html)
         results = {
             "planner": record.planner,
             "checkpoint": None if checkpoint is None else checkpoint.path,
-            "coordinate_frame": deployment.FRAME,
+            "coordinate_frame": local_frame.FRAME,
+            "coordinate_system": None if flights.place is None else flights.place.system,
             "cell_size_m": config.cell_size,
-            "missions": flights.write(record, run.path),
+            "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+    _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
     print(f"done: {run.summary}")
     return 0
+
+
+def _warn_of_approaches(missions: Sequence[Mapping[str, Any]], least: float) -> None:
+    """Print which mission files let two UAVs come nearer than `least` metres."""
+    for mission in missions:
+        nearest = mission.get("closest_approach")
+        if nearest is not None and nearest["metres"] < least:
+            first, second = nearest["uavs"]
+            print(
+                f"warning: {mission['folder']}: UAVs {first} and {second} come within "
+                f"{nearest['metres']:.1f} m of each other {nearest['where']}; change the mission "
+                "files before you fly them"
+            )
 
 
 def _report_valid() -> int:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.evaluation import figures, film, report
+from marl_framework.evaluation import (
+    figures,
+    film,
+    georeferenced,
+    local_frame,
+    mission_files,
+    mission_page,
+    report,
+)
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.flight_plans import Approach
 from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws
 from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
-
-FRAME = (
-    "local: metres from the lower left corner of the mission's window, x to the right, y up, "
-    "altitude above ground; not longitude and latitude"
-)
-"""Coordinate frame of the waypoints, as the files describe it."""
 
 
 class UprightStreams(MissionStreams):
@@ -52,6 +52,8 @@ class Deployment:
     planner: Planner
     missions: int
     """Number of windows."""
+    place: Place | None
+    """Where the map lies; None if nobody says."""
 
     def fly(self) -> FlightRecord:
         """Fly the windows drawn with `environment.seed`."""
@@ -65,12 +67,13 @@ class Deployment:
             streams=UprightStreams,
         )
 
-    def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
+    def write(self, record: FlightRecord, folder: Path, html: bool = False) -> list[dict[str, Any]]:
         """Write one folder per mission; return the missions' entries in `summary.json`.
 
         Args:
             record: result of `fly`.
             folder: parent of the missions' folders.
+            html: also write a page to watch each mission on.
         """
         assert record.window_origins is not None  # a deployment flies over a raster alone
         finals = report.final_values(record)
@@ -78,14 +81,34 @@ class Deployment:
         for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
-            write_belief(record.belief[index], target)
-            write_waypoints(record.path[index], origin, target)
+            nearest = self._write_data(record.belief[index], record.path[index], origin, target)
             figures.mission_figure(record, index, target / "mission.png")
             film.film_strip(record, index, target / "film.png")
             film.mission_gif(record, index, target / "mission.gif")
+            if html:
+                mission_page.write_page({record.planner: record}, index, target / "mission.html")
             values = {name: value[index].item() for name, value in finals.items()}
-            entries.append({"folder": target.name, "window_origin_m": origin, **values})
+            entries.append({"folder": target.name, "window_origin_m": origin, **nearest, **values})
         return entries
+
+    def _write_data(
+        self, belief: Tensor, path: Tensor, origin: list[float], folder: Path
+    ) -> dict[str, Any]:
+        """Write belief and waypoints, on Earth and with mission files where the place is known.
+
+        Returns what `summary.json` says of the mission files.
+        """
+        local_frame.write_belief(belief, folder)
+        local_frame.write_table(path, folder)
+        if self.place is None:
+            local_frame.write_image(belief, folder)
+            local_frame.write_waypoints(path, origin, folder)
+            return {}
+        place, config = self.place.moved(*origin), self.environment.config
+        georeferenced.write_belief(belief, config.cell_size, place, folder)
+        georeferenced.write_waypoints(path, place, folder)
+        nearest = mission_files.write_missions(path, place, config, folder)
+        return {} if nearest is None else {"closest_approach": _describe(nearest, len(path))}
 
 
 def prepare(
@@ -94,7 +117,8 @@ def prepare(
     """Create the environment and the planner that `experiment.policy` names.
 
     Raises:
-        ConfigError: the map or the checkpoint is missing or does not fit.
+        ConfigError: the map or the checkpoint is missing or does not fit, or `deployment`
+            contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
@@ -111,53 +135,29 @@ def prepare(
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
     planner = make_planner(name, environment, checkpoint)
-    return Deployment(environment, planner, missions)
+    return Deployment(environment, planner, missions, _place(environment))
 
 
-def write_belief(belief: Tensor, folder: Path) -> None:
-    """Write P(region of interest) of a window as `belief.npy` and `belief.tiff`, both float32.
+def _place(environment: MissionEnvironment) -> Place | None:
+    """Return where the map lies: what its file says, or `deployment.origin`."""
+    raster, settings = environment.terrain.raster, environment.config.deployment
+    name = environment.config.sensor.simulation.raster.path
+    found = None if raster is None else raster.place
+    if settings.origin is not None:
+        if found is not None:
+            raise ConfigError(f"deployment.origin: {name} says where it lies; leave it null")
+        require_rasterio("deployment.origin", "it places the map on Earth")
+        found = place_at(*settings.origin)
+    if found is not None:
+        mission_files.home_metres(found, settings.home)  # or an error
+    elif settings.home is not None:
+        raise ConfigError(
+            f"deployment.home: {name} has no coordinates; place it with deployment.origin"
+        )
+    return found
 
-    The array is indexed [x, y]; in the image x points right and y up.
 
-    Args:
-        belief: [R, C], on the CPU.
-        folder: existing folder.
-    """
-    array = belief.float().numpy()
-    np.save(folder / "belief.npy", array)
-    done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(array)))
-    if not done:
-        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
-    (folder / "belief.tiff").write_bytes(data.tobytes())
-
-
-def write_waypoints(path: Tensor, origin: list[float], folder: Path) -> None:
-    """Write the position of each reading to `waypoints.csv` and `waypoints.geojson`.
-
-    Args:
-        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
-        origin: lower left corner (x, y) of the window on the map [m].
-        folder: existing folder.
-    """
-    tracks: list[list[list[float]]] = path.transpose(0, 1).tolist()
-    with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("uav", "reading", "x_m", "y_m", "altitude_m"))
-        for n, track in enumerate(tracks, start=1):
-            writer.writerows((n, reading, *point) for reading, point in enumerate(track, start=1))
-    features = [
-        {
-            "type": "Feature",
-            "properties": {"uav": n, "readings": len(track)},
-            "geometry": {"type": "LineString", "coordinates": track},
-        }
-        for n, track in enumerate(tracks, start=1)
-    ]
-    collection = {
-        "type": "FeatureCollection",
-        "coordinate_frame": FRAME,
-        "window_origin_m": origin,
-        "features": features,
-    }
-    text = json.dumps(collection, indent=1, allow_nan=False)
-    (folder / "waypoints.geojson").write_text(text + "\n", encoding="utf-8")
+def _describe(nearest: Approach, readings: int) -> dict[str, Any]:
+    """Return what `summary.json` says of the place where two UAVs come nearest."""
+    where = mission_files.describe_leg(nearest.leg, readings)
+    return {"metres": round(nearest.metres, 3), "uavs": list(nearest.uavs), "where": where}

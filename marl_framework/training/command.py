@@ -87,6 +87,7 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
             checkpoint,
             check=options.check,
             archive_earlier=archive,
+            html=options.html,
         )
     if config.experiment.policy != LEARNED:
         return fly_baseline(config, device, options.run_name, options.check, archive)
@@ -174,8 +175,8 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:
         raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
-    for option in ("checkpoint", "missions"):
-        if getattr(options, option) is not None and not deployed:
+    for option in ("checkpoint", "missions", "html"):
+        if getattr(options, option) not in (None, False) and not deployed:
             raise ConfigError(
                 f"--{option}: works only with experiment.missions.mission_mode: deployment, and "
                 f"it is {missions.mission_mode}"

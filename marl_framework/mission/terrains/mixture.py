@@ -96,13 +96,19 @@ class Terrain:
         """Return what a kind drew."""
         return draws.numbers[self._slots[kind]]
 
+    @property
+    def raster(self) -> RasterTerrain | None:
+        """The measured map; None where there is none."""
+        raster = self._parts.get("raster")
+        return raster if isinstance(raster, RasterTerrain) else None
+
     def window_origins(self, draws: TerrainDraws) -> Tensor | None:
         """Return the lower left corners of raster windows on the split's part [m].
 
         They are [E, 2] float64, NaN where a mission is of another kind; None without a raster.
         """
-        raster = self._parts.get("raster")
-        if not isinstance(raster, RasterTerrain):
+        raster = self.raster
+        if raster is None:
             return None
         chosen = draws.kind == self.kinds.index("raster")
         origins = raster.origins(self.numbers(draws, "raster"))

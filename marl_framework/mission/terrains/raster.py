@@ -34,6 +34,7 @@ class RasterTerrain:
         num_symmetries: symmetries that keep the shape of a window, quarter turns only if it is
             square.
         bytes_per_mission: memory that `build` needs for each window.
+        place: where the whole map lies; None if its file does not say.
 
     Raises:
         ConfigError: the file cannot be read, or is too small or too coarse for its windows.
@@ -46,6 +47,7 @@ class RasterTerrain:
         self.num_windows = len(found.corners)
         self.num_symmetries = 8 if config.environment.x_dim == config.environment.y_dim else 4
         self._device = device
+        self.place = found.place
         self._side, self._pixels = found.side, found.pixels
         self.bytes_per_mission = 30 * max(math.prod(self.shape), math.prod(found.pixels))
         self._metres = config.environment.x_dim / found.side[0]

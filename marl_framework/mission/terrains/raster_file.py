@@ -22,6 +22,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
+from marl_framework.mission.terrains.geotiff import Place, is_geotiff, read_geotiff
 
 SHARES = (0.6, 0.2, 0.2)
 """Shares of the admissible windows to aim at: training, validation, test."""
@@ -30,7 +31,8 @@ MAX_WINDOWS = 2**22
 
 _SAMPLE = "matplotlib:"
 _NUMPY = (".npy", ".npz")
-_IMAGE = (".png", ".tif", ".tiff")
+_TIFF = (".tif", ".tiff")
+_IMAGE = (".png", *_TIFF)
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -47,13 +49,16 @@ class RasterMap:
     """[pixels along x, pixels along y], NaN where nothing was measured."""
     resolution: float
     """Metres per pixel."""
+    place: Place | None = None
+    """Where it lies; None if the file does not say."""
 
 
 def read_raster(config: RasterConfig) -> RasterMap:
     """Read PNG, TIFF, NPY or NPZ, or `matplotlib:NAME`, a sample file of matplotlib.
 
     Arrays are x first. An image's columns run along x and its rows against y. Integers become
-    float32; infinite values count as not measured.
+    float32; infinite values count as not measured. A GeoTIFF is brought to metres, north up, see
+    `geotiff`.
 
     Raises:
         ConfigError: names the file, the key and what would be right.
@@ -66,8 +71,12 @@ def read_raster(config: RasterConfig) -> RasterMap:
     if not os.path.isfile(path):  # unlike Path.is_file it never raises
         raise _error("path", f"{name} does not exist or is no file")
     stored: float | None = None
+    place: Place | None = None
     try:
-        if suffix in _IMAGE:
+        if suffix in _TIFF and is_geotiff(path):
+            image, stored, place = read_geotiff(path, name, config.key, config.resolution)
+            array = np.rot90(image, -1)
+        elif suffix in _IMAGE:
             array = _read_image(path, name, config.key)
         else:
             array, stored = _read_numpy(path, name, config.key)
@@ -76,10 +85,10 @@ def read_raster(config: RasterConfig) -> RasterMap:
     except Exception as error:  # whatever a damaged file makes its reader raise
         text = " ".join(str(error).split())[:200]
         raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
-    resolution = config.resolution or stored
+    resolution = stored if place is not None else config.resolution or stored
     if resolution is None:
         raise _error("resolution", f"{name} does not say its metres per pixel; set it here")
-    return RasterMap(name, _to_float(array, name), resolution)
+    return RasterMap(name, _to_float(array, name), resolution, place)
 
 
 def _error(key: str, text: str) -> ConfigError:
@@ -259,6 +268,8 @@ class RasterWindows:
     """Extent of a window, x_dim × y_dim [pixels], not necessarily whole."""
     pixels: tuple[int, int]
     """Whole pixels (P, Q) that a window touches."""
+    place: Place | None
+    """Where the whole map lies; None if the file does not say."""
 
 
 def find_windows(config: Config, split: str) -> RasterWindows:
@@ -294,7 +305,7 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     corners = np.argwhere(admissible)
     if len(corners) > MAX_WINDOWS:
         corners = corners[np.linspace(0, len(corners) - 1, MAX_WINDOWS).astype(np.int64)]
-    return RasterWindows(raster.values[strip].copy(), corners, side, pixels)
+    return RasterWindows(raster.values[strip].copy(), corners, side, pixels, raster.place)
 
 
 def _check_threshold(raster: RasterMap, threshold: float | str) -> None:

@@ -1,0 +1,74 @@
+"""What a deployment hands over in metres: belief maps and waypoints."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import cv2
+import numpy as np
+from torch import Tensor
+
+from marl_framework.evaluation.report import write_results
+
+FRAME = (
+    "local: metres from the lower left corner of the mission's window, x to the right, y up, "
+    "altitude above ground; not longitude and latitude"
+)
+"""Coordinate frame of the waypoints, as the files describe it."""
+
+
+def write_belief(belief: Tensor, folder: Path) -> None:
+    """Write P(region of interest) of a window as `belief.npy`, [x, y] float32.
+
+    Args:
+        belief: [R, C], on the CPU.
+        folder: existing folder.
+    """
+    np.save(folder / "belief.npy", belief.float().numpy())
+
+
+def write_image(belief: Tensor, folder: Path) -> None:
+    """Write P(region of interest) of a window as `belief.tiff`, float32, x right and y up.
+
+    Args:
+        belief: [R, C], on the CPU.
+        folder: existing folder.
+    """
+    image = np.ascontiguousarray(np.rot90(belief.float().numpy()))
+    done, data = cv2.imencode(".tiff", image)
+    if not done:
+        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
+    (folder / "belief.tiff").write_bytes(data.tobytes())
+
+
+def write_table(path: Tensor, folder: Path) -> None:
+    """Write the position of each reading to `waypoints.csv`.
+
+    Args:
+        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
+        folder: existing folder.
+    """
+    tracks = path.transpose(0, 1).tolist()
+    with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("uav", "reading", "x_m", "y_m", "altitude_m"))
+        for n, track in enumerate(tracks, start=1):
+            writer.writerows((n, reading, *point) for reading, point in enumerate(track, start=1))
+
+
+def write_waypoints(path: Tensor, origin: list[float], folder: Path) -> None:
+    """Write the position of each reading to `waypoints.json`.
+
+    Args:
+        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
+        origin: lower left corner (x, y) of the window on the map [m].
+        folder: existing folder.
+    """
+    tracks = enumerate(path.transpose(0, 1).tolist(), start=1)
+    found = {
+        "coordinate_frame": FRAME,
+        "window_origin_m": origin,
+        "uavs": [{"uav": n, "positions_m": track} for n, track in tracks],
+    }
+    write_results(found, folder / "waypoints.json")

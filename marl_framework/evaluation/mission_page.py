@@ -1,0 +1,131 @@
+"""A mission as one HTML file that needs no network: maps, paths and curves, reading by reading."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.colors import to_hex
+from torch import Tensor
+
+from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines
+from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.report import strict
+from marl_framework.mission.area import area_pool, lattice_weights
+from marl_framework.runs.files import atomic_file
+
+LARGEST = 5_000_000
+"""Bytes of a page with the largest maps it takes."""
+_FOLDER, _PARTS = Path(__file__).parent / "page", ("page.html", "page.css", "page.js")
+_LEVELS = 100  # of a belief between 0 and 1
+_MOST_CELLS = 512  # along a side; more are not seen
+# Okabe and Ito's colours, safe for colour blindness; lighter ones on a dark page.
+_LINES = [
+    {"light": "#0072b2", "dark": "#56b4e9"},
+    {"light": "#c45100", "dark": "#ff9d4d"},
+    {"light": "#00795a", "dark": "#3fd0a4"},
+    {"light": "#a34d80", "dark": "#e59ac4"},
+]
+
+
+def write_page(
+    records: Mapping[str, FlightRecord], index: int, path: Path, refresh: int | None = None
+) -> None:
+    """Write one mission of several policies, side by side.
+
+    Args:
+        records: flight records on the CPU, by the names of their policies. All hold the maps of
+            mission `index`, which is the same mission for each.
+        index: number of the mission in the records.
+        path: HTML file to write, of about `LARGEST` bytes at most: larger maps are averaged onto
+            fewer cells.
+        refresh: seconds after which a browser loads the page again; None for never.
+    """
+    shrink, cells = 1, max(next(iter(records.values())).config.map_shape)
+    while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST and shrink < cells:
+        shrink *= 2
+    with atomic_file(path) as file:  # a browser may be reading it
+        file.write(text)
+
+
+def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None) -> str:
+    """Return the page with maps of 1 / shrink of the largest resolution."""
+    config = next(iter(records.values())).config
+    area, team = config.environment, config.experiment.missions.n_agents
+    parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
+    data = json.dumps(strict(_data(records, index, shrink)), separators=(",", ":"))
+    return Template(parts["page.html"]).substitute(
+        title=html.escape(f"Mission {index}: {', '.join(records)}"),
+        subtitle=html.escape(
+            f"{team} UAV{'s' if team > 1 else ''} map {area.x_dim:g} × {area.y_dim:g} m in "
+            f"{config.episode_length} moves, at altitudes of "
+            f"{', '.join(f'{h:g}' for h in config.altitudes)} m"
+        ),
+        refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
+        style=parts["page.css"],
+        script=parts["page.js"],
+        data=data.replace("<", "\\u003c"),  # no name ends the script
+    )
+
+
+def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[str, Any]:
+    first = next(iter(records.values()))
+    config = first.config
+    rows, cols = config.map_shape
+    factor = shrink * max(1, math.ceil(max(rows, cols) / _MOST_CELLS))
+    shape = (math.ceil(rows / factor), math.ceil(cols / factor))
+    covered = (rows * config.cell_size[0], cols * config.cell_size[1])
+    scale = matplotlib.colormaps[BELIEF_COLOURS]
+    truth = _averaged(first.truth[index].float(), shape) > 0.5
+    return {
+        "size": [config.environment.x_dim, config.environment.y_dim],
+        "shape": shape,
+        "cell": [covered[0] / shape[0], covered[1] / shape[1]],
+        "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
+        "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
+        "lines": _LINES,
+        "truth": _packed(truth.numpy().astype(np.uint8)),
+        "policies": [_policy(name, record, index, shape) for name, record in records.items()],
+    }
+
+
+def _policy(name: str, record: FlightRecord, index: int, shape: tuple[int, int]) -> dict[str, Any]:
+    levels = (_averaged(record.film[index].float(), shape) * _LEVELS).round().byte().numpy()
+    changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
+    res_x, res_y = record.config.cell_size
+    size = torch.tensor([res_x, res_x, res_y, res_y])
+    return {
+        "name": name,
+        "belief": _packed(changes),
+        "path": record.path[index].transpose(0, 1).tolist(),
+        "footprints": _rounded(record.footprints[index].transpose(0, 1) * size),
+        "entropy": _rounded(record.metrics["roi_entropy"][index]),
+        "f1": _rounded(record.metrics["f1"][index]),
+    }
+
+
+def _averaged(maps: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Average maps [..., R, C] onto fewer cells; as they are where the number is the same."""
+    rows, cols = maps.shape[-2:]
+    if (rows, cols) == shape:
+        return maps
+    return area_pool(maps, *lattice_weights((rows, cols), shape, maps.device))
+
+
+def _rounded(values: Tensor) -> Any:
+    return values.double().numpy().round(4).tolist()
+
+
+def _packed(values: np.ndarray[Any, Any]) -> str:
+    """Return bytes as the page unpacks them: zlib in base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

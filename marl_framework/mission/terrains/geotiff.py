@@ -1,0 +1,235 @@
+"""GeoTIFF files: their bands, their metres, and where they lie. Needs the extra `geo`.
+
+What is north-up in square pixels of true metres stays as it is; all else is resampled to that.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marl_framework.config.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+WGS84 = "EPSG:4326"
+_PATH, _KEY, _RESOLUTION = (f"sensor.simulation.raster.{k}" for k in ("path", "key", "resolution"))
+# ModelPixelScale, ModelTransformation, GeoKeyDirectory, GDAL_NODATA.
+_GEO_TAGS = {33550, 34264, 34735, 42113}
+_SCALE_ERROR = 2e-3
+"""Largest error of metres on the map; UTM's is below 1e-3, Web Mercator's is not."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a map lies."""
+
+    system: str
+    """Its coordinate system, in metres, as WKT or PROJ text."""
+    corner: tuple[float, float]
+    """Its lower left corner, (easting, northing) [m]."""
+
+    def moved(self, x: float, y: float) -> Place:
+        """Return the place of a part of the map whose lower left corner lies at (x, y) [m]."""
+        return Place(self.system, (self.corner[0] + x, self.corner[1] + y))
+
+    def degrees(self, points: Array) -> Array:
+        """Convert metres from the lower left corner, [P, 2], to (longitude, latitude) in WGS 84."""
+        return transform(self.system, WGS84, np.asarray(points, np.float64) + self.corner)
+
+    def metres(self, points: Array) -> Array:
+        """Convert (longitude, latitude), [P, 2], to metres from the lower left corner."""
+        return transform(WGS84, self.system, np.asarray(points, np.float64)) - self.corner
+
+
+def place_at(latitude: float, longitude: float) -> Place:
+    """Return the place of a map, north up, whose lower left corner lies at a point of WGS 84."""
+    return Place(_local_system(longitude, latitude), (0.0, 0.0))
+
+
+def transform(source: Any, target: Any, points: Array) -> Array:
+    """Convert points [P, 2] between coordinate systems, x or longitude first.
+
+    Raises:
+        ValueError: a point has no coordinates in the target.
+    """
+    from rasterio.warp import transform as convert
+
+    found = np.stack(convert(source, target, *np.asarray(points, np.float64).T), axis=-1)
+    if not np.isfinite(found).all():
+        raise ValueError("coordinates that its coordinate system does not have")
+    return found
+
+
+def require_rasterio(key: str, what: str) -> None:
+    """Raise a ConfigError that names the key and the extra, where rasterio is missing."""
+    try:
+        import rasterio  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}: {what}, which needs rasterio; pip install 'marl_framework[geo]'"
+        ) from error
+
+
+def is_geotiff(path: Path) -> bool:
+    """Whether a TIFF file says where it lies, or which value means unmeasured."""
+    with path.open("rb") as file:
+        return bool(_GEO_TAGS & set(_tags(file)))
+
+
+def read_geotiff(
+    path: Path, name: str, key: str | None, resolution: float | None
+) -> tuple[Array, float | None, Place | None]:
+    """Read one band; return its values [row, column], metres per pixel and its place.
+
+    Values are float32, NaN where nothing was measured. Without a coordinate system the second is
+    the given resolution, and there is no place.
+
+    Args:
+        path: the file.
+        name: the file, as messages name it.
+        key: number or description of the band; None for the only one.
+        resolution: metres per pixel to resample degrees to; None for those of the file.
+
+    Raises:
+        ConfigError: the band, the coordinate system or the resolution does not fit.
+    """
+    require_rasterio(_PATH, f"{name} is a GeoTIFF")
+    import rasterio
+
+    with quiet_rasterio(), rasterio.open(path) as file:
+        band = _band(file, name, key)
+        masked = file.read(band, masked=True).astype(np.float32)
+        values = np.ma.filled(masked * file.scales[band - 1] + file.offsets[band - 1], np.nan)
+        values = np.asarray(values, np.float32)
+        if file.crs is None:
+            if resolution is None:
+                raise ConfigError(
+                    f"{_RESOLUTION}: {name} has no coordinate system; set its metres per pixel "
+                    "here, or write one into the file, as gdal_edit.py -a_srs EPSG:… does"
+                )
+            return values, resolution, None
+        return _in_metres(file, values, name, resolution)
+
+
+def _in_metres(
+    file: Any, values: Array, name: str, resolution: float | None
+) -> tuple[Array, float, Place]:
+    """Return the band north up in square pixels of true metres, resampled where it is not."""
+    at, middle = file.transform, np.array([file.width, file.height]) / 2
+    if not (file.crs.is_projected or file.crs.is_geographic):
+        raise ConfigError(
+            f"{_PATH}: the coordinate system of {name} has no place on Earth; use a projected "
+            "one such as UTM"
+        )
+    pixel = _on_map(file, middle + np.array([(0, 0), (1, 0), (0, 1)]))  # in the middle
+    local = _local_system(*transform(file.crs, WGS84, pixel)[0])
+    near = transform(file.crs, local, pixel)
+    sides = [math.dist(near[0], near[1]), math.dist(near[0], near[2])]  # [m]
+    nominal = [math.hypot(at.a, at.d), math.hypot(at.b, at.e)]
+    true = abs(sides[0] / nominal[0] - 1) < _SCALE_ERROR
+    if true and at.b == at.d == 0 and at.a > 0 and math.isclose(at.a, -at.e, rel_tol=1e-9):
+        if resolution is not None and not math.isclose(resolution, at.a, rel_tol=1e-6):
+            raise ConfigError(
+                f"{_RESOLUTION}: {resolution:g} is not the {at.a:g} m of {name}; leave it null"
+            )
+        return values, at.a, Place(file.crs.to_wkt(), (at.c, at.f + file.height * at.e))
+    if true:
+        return _resample(file, values, file.crs, resolution or min(nominal))
+    return _resample(file, values, local, resolution or min(sides))
+
+
+def _on_map(file: Any, pixels: Array) -> Array:
+    """Convert (column, row) of pixels' corners, [P, 2], to the file's coordinates."""
+    matrix = np.array(file.transform).reshape(3, 3)
+    return pixels @ matrix[:2, :2].T + matrix[:2, 2]
+
+
+def _resample(
+    file: Any, values: Array, system: Any, resolution: float
+) -> tuple[Array, float, Place]:
+    """Return a band north up in another coordinate system, bilinearly interpolated."""
+    from rasterio.transform import from_origin
+    from rasterio.warp import Resampling, reproject
+
+    along = np.linspace(0, 1, 21)
+    shares = np.stack(np.meshgrid(along, along), -1).reshape(-1, 2)
+    found = transform(file.crs, system, _on_map(file, shares * (file.width, file.height)))
+    (left, bottom), (right, top) = found.min(0), found.max(0)
+    columns = max(1, math.ceil((right - left) / resolution - 1e-6))
+    rows = max(1, math.ceil((top - bottom) / resolution - 1e-6))
+    resampled = np.full((rows, columns), np.nan, np.float32)
+    reproject(
+        values,
+        resampled,
+        src_transform=file.transform,
+        src_crs=file.crs,
+        src_nodata=np.nan,
+        dst_transform=from_origin(left, bottom + rows * resolution, resolution, resolution),
+        dst_crs=system,
+        dst_nodata=np.nan,
+        resampling=Resampling.bilinear,
+        tolerance=0.01,  # of a pixel
+    )
+    text = system if isinstance(system, str) else system.to_wkt()
+    return resampled, resolution, Place(text, (float(left), float(bottom)))
+
+
+def _band(file: Any, name: str, key: str | None) -> int:
+    """Return the number of the band that a key names, from 1."""
+    if key is None and file.count == 1:
+        return 1
+    listed = [text or str(n) for n, text in enumerate(file.descriptions, start=1)]
+    if key in listed:
+        return listed.index(key) + 1
+    if key is not None and key.isdecimal() and 1 <= int(key) <= file.count:
+        return int(key)
+    if key is None:
+        raise ConfigError(f"{_KEY}: {name} has {file.count} bands; name one of {', '.join(listed)}")
+    raise ConfigError(f"{_KEY}: {name} has no band {key!r}; it has {', '.join(listed)}")
+
+
+def _local_system(longitude: float, latitude: float) -> str:
+    """Return the transverse Mercator system around a point: true metres, its y axis north."""
+    return (
+        f"+proj=tmerc +lat_0={latitude:.9f} +lon_0={longitude:.9f} +k=1 +x_0=0 +y_0=0 "
+        "+datum=WGS84 +units=m +no_defs"
+    )
+
+
+@contextmanager
+def quiet_rasterio() -> Iterator[None]:
+    """Ignore what rasterio warns of: files without coordinates, and its own older calls."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _tags(file: Any) -> Sequence[int]:
+    """Return the tags of the first image of a TIFF; none for anything else."""
+    head = file.read(16)
+    order = {b"II": "<", b"MM": ">"}.get(head[:2])
+    if order is None or len(head) < 16:
+        return []
+    big = struct.unpack(f"{order}H", head[2:4]) == (43,)  # BigTIFF
+    count, start, entry = ("Q", "Q", 20) if big else ("H", "I", 12)
+    (offset,) = struct.unpack_from(f"{order}{start}", head, 8 if big else 4)
+    file.seek(offset)
+    size = struct.calcsize(count)
+    try:
+        (number,) = struct.unpack(f"{order}{count}", file.read(size))
+    except struct.error:  # torn
+        return []
+    entries = file.read(min(number, 2**16) * entry)
+    return [
+        struct.unpack_from(f"{order}H", entries, k)[0] for k in range(0, len(entries) - 1, entry)
+    ]

@@ -1,0 +1,246 @@
+"""The page to watch a mission on: what it holds, and how it behaves in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marl_framework import evaluate as command
+from marl_framework.config.loading import load_config
+from marl_framework.evaluation import mission_page
+from marl_framework.evaluation.comparison import prepare
+from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.main import main
+from tests.evaluation.browser import BROWSER, opened
+from tests.small import small_config
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+ODD = "<b>&\"'</script>"
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, FlightRecord]:
+    """A mission of two policies, one with a name that is no HTML; its maps are not square."""
+    config = small_config(dims=(30.0, 20.0), agents=3)
+    flown = prepare(config, torch.device("cpu"), ["coverage", "random"], 2, 1).fly()
+    return {"coverage": flown["coverage"], ODD: flown["random"]}
+
+
+@pytest.fixture
+def page(tmp_path: Path, records: dict[str, FlightRecord]) -> Path:
+    mission_page.write_page(records, 0, tmp_path / "mission.html")
+    return tmp_path / "mission.html"
+
+
+def data(page: Path) -> dict[str, Any]:
+    text = page.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json" id="mission">(.*?)</script>', text)
+    parsed: dict[str, Any] = json.loads(found)
+    return parsed
+
+
+def unpacked(text: str) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+
+
+def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) -> None:
+    found = data(page)
+    for policy, (name, record) in zip(found["policies"], records.items(), strict=True):
+        assert policy["name"] == name
+        shape = record.film.shape[1:]
+        belief = unpacked(policy["belief"]).reshape(shape).cumsum(0, dtype=np.uint8) / 100
+        np.testing.assert_allclose(belief, record.film[0], atol=0.006)
+        np.testing.assert_array_equal(unpacked(found["truth"]).reshape(shape[1:]), record.truth[0])
+        path = torch.tensor(policy["path"])
+        torch.testing.assert_close(path, record.path[0].transpose(0, 1))
+        np.testing.assert_allclose(policy["f1"], record.metrics["f1"][0], atol=1e-4)
+        np.testing.assert_allclose(policy["entropy"], record.metrics["roi_entropy"][0], atol=1e-4)
+        seen = np.array(policy["footprints"])  # x0, x1, y0, y1
+        assert seen.shape == (3, record.config.episode_length + 1, 4)
+        inside = (seen[..., :2].min(-1) <= path[..., 0].numpy() + 1e-6) & (
+            path[..., 0].numpy() <= seen[..., :2].max(-1) + 3
+        )
+        assert inside.all()
+    assert found["size"] == [30, 20]
+    assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
+        np.multiply(record.config.map_shape, record.config.cell_size).tolist()
+    )
+
+
+def test_a_page_needs_no_network(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"src=|href=|url\(|@import|fetch\(", text)
+    assert links == []
+    assert "default-src 'none'" in text
+    assert {a for a in re.findall(r"https?://[\w./]+", text)} <= {"http://www.w3.org/2000/svg"}
+
+
+def test_names_are_no_html(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert ODD not in text
+    assert text.count("</script>") == 2
+
+
+def test_a_full_map_of_four_policies_fits(tmp_path: Path) -> None:
+    names = ["information_gain", "coverage", "random", "oracle"]
+    config = load_config("params.yaml")
+    flown = prepare(config, torch.device("cpu"), names[1:3], 1, 1).fly()
+    record = flown["random"]  # it has the most different values
+    path = tmp_path / "mission.html"
+    mission_page.write_page(dict.fromkeys(names, record), 0, path)
+    assert len(unpacked(data(path)["truth"])) == 493 * 493
+    assert path.stat().st_size < 5e6
+
+
+def test_maps_are_averaged_where_a_page_would_be_too_large(
+    page: Path, records: dict[str, FlightRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = data(page)
+    monkeypatch.setattr(mission_page, "LARGEST", page.stat().st_size - 1)
+    mission_page.write_page(records, 0, page)
+    found = data(page)
+    monkeypatch.setattr(mission_page, "LARGEST", 1)  # out of reach
+    mission_page.write_page(records, 0, page)
+    assert max(data(page)["shape"]) == 1
+    assert found["shape"] == [-(-n // 2) for n in whole["shape"]]
+    assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
+        np.multiply(whole["shape"], whole["cell"]).tolist()
+    )
+
+
+# In a browser ----------------------------------------------------------------------------
+
+NOTE = """
+const say = (name, value) => document.body.setAttribute(`data-${name}`, value);
+const slider = document.getElementById("slider");
+const canvases = [...document.querySelectorAll("canvas")];
+const image = (c) => c.getContext("2d").getImageData(0, 0, c.width, c.height);
+const pixels = (k) => canvases[k].toDataURL();
+const move = (k) => { slider.value = k; slider.dispatchEvent(new Event("input")); };
+const typed = (key) => new KeyboardEvent("keydown", { key, bubbles: true });
+const press = (key) => document.body.dispatchEvent(typed(key));
+"""
+
+
+def said(dom: str) -> dict[str, str]:
+    (body,) = re.findall(r"<body([^>]*)>", dom)
+    return dict(re.findall(r'data-(\w+)="([^"]*)"', body))
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_slider_moves_beliefs_paths_and_values(page: Path, scheme: str) -> None:
+    script = """
+    const seen = () => [1, 2].map(pixels).concat(document.querySelector("#maps").innerHTML);
+    const terrain = pixels(0);
+    move(1); const one = seen(); say("one", document.getElementById("status").textContent);
+    move(4); const four = seen(); say("four", document.getElementById("status").textContent);
+    move(1); const again = seen();
+    say("moved", four.every((now, k) => now !== one[k]));
+    say("back", again.every((now, k) => now === one[k]));
+    say("still", terrain === pixels(0));
+    """
+    dom, console = opened(page, NOTE + script, scheme)
+    assert console == []
+    found = said(dom)
+    assert (found["moved"], found["back"], found["still"]) == ("true", "true", "true")
+    first = data(page)["policies"][0]
+    for name, reading in (("one", 1), ("four", 4)):
+        assert found[name].startswith(f"reading {reading} of 6. coverage: entropy ")
+        assert f"{first['entropy'][reading]:.3f} bit, F1 {first['f1'][reading]:.3f}" in found[name]
+
+
+@needs_browser
+def test_a_belief_is_drawn_with_y_up(page: Path, records: dict[str, FlightRecord]) -> None:
+    script = """
+    move(6);
+    const { data, width, height } = image(canvases[1]);
+    const row = (k) => Array.from({ length: width }, (_, j) => data[4 * (k * width + j)]);
+    say("red", Array.from({ length: height }, (_, k) => row(k).join(" ")).join(","));
+    """
+    dom, _ = opened(page, NOTE + script)
+    red = np.array([row.split() for row in said(dom)["red"].split(",")], int)
+    belief = np.rot90(records["coverage"].film[0, 6].float().numpy())
+    assert red.shape == belief.shape
+    # The colours run from blue to yellow: red rises with the belief.
+    assert (red[belief > 0.9] > 200).all()
+    assert (red[belief < 0.1] < 60).all()
+    assert {True, False} == set((belief > 0.9).flatten().tolist())
+
+
+@needs_browser
+def test_keys_and_the_button_play(page: Path) -> None:
+    script = """
+    const play = document.getElementById("play");
+    move(2); slider.dispatchEvent(new Event("change")); say("address", location.hash);
+    press("ArrowRight"); say("right", slider.value);
+    press("ArrowLeft"); press("ArrowLeft"); say("left", slider.value);
+    play.click(); say("playing", play.textContent.trim()); await seconds(2.2);
+    say("later", slider.value); play.click(); say("stopped", play.textContent.trim());
+    await seconds(2); say("waiting", slider.value);
+    press(" "); await seconds(6); say("end", slider.value); say("done", play.textContent.trim());
+    location.hash = "3"; await seconds(1); say("linked", slider.value);
+    """
+    dom, console = opened(page, NOTE + script)
+    assert console == []
+    found = said(dom)
+    assert (found["address"], found["right"], found["left"]) == ("#2", "3", "1")
+    assert (found["playing"], found["stopped"], found["done"]) == ("❚❚ Pause", "▶ Play", "▶ Play")
+    assert (found["later"], found["waiting"], found["end"], found["linked"]) == ("4", "4", "6", "3")
+
+
+@needs_browser
+def test_a_screen_reader_finds_names_for_everything(page: Path) -> None:
+    dom, _ = opened(page, NOTE + "move(2);")
+    assert 'aria-valuetext="reading 2 of 6"' in dom
+    for image in re.findall(r"<svg[^>]*viewBox[^>]*>", dom):
+        assert re.search(r'role="img" aria-label="[^"]+"', image)
+    rows = re.findall(r'<th scope="row">(\d+)</th>((?:<td>[\d.]+</td>)+)', dom)
+    assert [int(number) for number, _ in rows] == list(range(7))
+    assert {cells.count("<td>") for _, cells in rows} == {4}
+
+
+@needs_browser
+def test_the_true_border_is_shown_if_asked_for(page: Path) -> None:
+    script = """
+    const drawn = () => document.querySelectorAll("path.border[d*=M]").length;
+    say("before", drawn()); document.getElementById("border").click(); say("after", drawn());
+    """
+    found = said(opened(page, NOTE + script)[0])
+    assert (found["before"], found["after"]) == ("0", "2")
+
+
+# Commands --------------------------------------------------------------------------------
+
+
+def test_evaluate_writes_a_page_of_all_policies(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flown = ["--config", "params_test.yaml", "--policies", "random,coverage"]
+    flown += ["--missions", "2", "--device", "cpu"]
+    assert command.main([*flown, "--no-figures", "--html", "--out", str(out)]) == 0
+    assert [policy["name"] for policy in data(out / "mission.html")["policies"]] == [
+        *("random", "coverage")
+    ]
+    assert {path.name for path in out.iterdir()} == {"mission.html", "results.json", "table.txt"}
+
+
+@pytest.mark.parametrize("where", ["suite", "training"])
+def test_a_page_where_there_is_none_is_one_line(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if where == "suite":
+        code = command.main(["--suite", "standard", "--html", "--out", str(tmp_path / "out")])
+    else:
+        code = main(["--config", "params_test.yaml", "--html", "--check"])
+    assert code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --html: ")
+    assert error.count("\n") == 1
