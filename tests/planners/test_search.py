@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,8 +33,8 @@ def flown(env: MissionEnvironment, moves: int = 3) -> MissionState:
     return state
 
 
-def environment(missions: int = 3, **settings: object) -> MissionEnvironment:
-    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")  # type: ignore[arg-type]
+def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
+    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")
 
 
 def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
