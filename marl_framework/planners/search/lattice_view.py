@@ -30,7 +30,7 @@ class LatticeView:
         moves: of a mission.
     """
 
-    def __init__(self, config: Config, lattice: Lattice, parts: int = 3) -> None:
+    def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
         self.lattice = lattice
         self.moves = config.episode_length
         device = lattice.offsets.device
