@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -92,5 +93,4 @@ def fly(
         actions = torch.where(second.unsqueeze(1), theirs, ours)
         environment.step(state, actions, environment.draw_step())
         parts.append(Samples.of(view, state))
-    left = (entropy(state.global_belief) * state.truth).sum((-2, -1))
-    return Samples.joined(parts), left / state.truth.sum((-2, -1)).clamp(min=1), ~second
+    return Samples.joined(parts), roi_entropy(state.global_belief, state.truth), ~second
