@@ -68,7 +68,7 @@ class PredictorTrainer:
         )
         seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._samples: list[Samples] = []
+        self._samples: Samples | None = None
         self._symmetries = 8 if config.quarter_turns else 4
         self.rounds = 0
         self.interrupted = False
@@ -99,13 +99,14 @@ class PredictorTrainer:
                 found[f"roi_entropy_{number}"] = float(left[planned].mean())
         fresh = Samples.joined(new)
         found |= self._errors(fresh)
-        self._samples.append(fresh)
-        found["loss"] = self._learn()
+        earlier = [] if self._samples is None else [self._samples]
+        self._samples = Samples.joined([*earlier, fresh])
+        found["loss"] = self._learn(self._samples)
         self.rounds += 1
         return found
 
-    def _learn(self) -> float:
-        samples, settings = Samples.joined(self._samples), self._settings
+    def _learn(self, samples: Samples) -> float:
+        settings = self._settings
         total = torch.zeros((), device=self.device)
         updates = settings.rounds * settings.updates
         for update in range(settings.updates):
@@ -136,7 +137,7 @@ class PredictorTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the training goes on."""
-        kept = Samples.joined(self._samples) if self._samples and not self.is_over() else None
+        kept = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
             "config": config_to_dict(self.config),
@@ -157,7 +158,7 @@ class PredictorTrainer:
         self.rounds = int(state["training_step"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
-            self._samples = [Samples(**columns)]
+            self._samples = Samples(**columns)
 
 
 def _in_world(config: Config, number: int) -> Config:
