@@ -19,6 +19,9 @@ from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner
 from marl_framework.planners.search.predictor import predictor_state
+from marl_framework.prediction.calibration import Reliability
+from marl_framework.prediction.examination import examine
+from marl_framework.prediction.figures import Picture
 from marl_framework.prediction.samples import Samples, fly
 
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
@@ -45,10 +48,7 @@ class PredictorTrainer:
         self.config = config
         self.device = device
         self._settings = settings = config.prediction
-        self._worlds = [
-            MissionEnvironment(_in_world(config, number), settings.missions, device, rank=number)
-            for number in range(len(settings.worlds))
-        ]
+        self._worlds = self._environments("training")
         lattice = self._worlds[0].lattice
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
@@ -87,7 +87,8 @@ class PredictorTrainer:
         Returns:
             `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
             new beliefs, which it had not seen, the root mean squared error `error` of the
-            prediction and of the belief p·H(p), `belief_error`; the mean `loss`.
+            prediction and of the belief p·H(p), `belief_error`, and the expected calibration
+            error `calibration_error`; the mean `loss`.
         """
         found: dict[str, float] = {}
         new: list[Samples] = []
@@ -128,12 +129,30 @@ class PredictorTrainer:
     @torch.no_grad()
     def _errors(self, samples: Samples) -> dict[str, float]:
         squares = torch.zeros(2, device=self.device)
+        reliability = Reliability(self.device)
         for index in torch.arange(len(samples), device=self.device).split(1024):
             seen, target = samples.batch(index, 0)
-            guesses = torch.stack((self._model.predict(seen), seen.coarse[:, 2]))
+            predicted = self._model.predict(seen)
+            guesses = torch.stack((predicted, seen.coarse[:, 2]))
+            reliability.add(seen.coarse[:, 1], predicted, target)
             squares += (guesses - target).square().sum((1, 2, 3))
         error, belief = (squares / samples.target.numel()).sqrt().tolist()
-        return {"error": error, "belief_error": belief}
+        calibration = reliability.error()
+        return {"error": error, "belief_error": belief, "calibration_error": calibration}
+
+    def examine(self) -> tuple[list[Picture], Reliability]:
+        """Look at the predictor in missions that it has not learned from; see `examine`."""
+        return examine(self._environments("validation"), self._view, self._model, self._planners[0])
+
+    def _environments(self, split: str) -> list[MissionEnvironment]:
+        """Return the missions of each world."""
+        settings = self._settings
+        return [
+            MissionEnvironment(
+                _in_world(self.config, number), settings.missions, self.device, split, rank=number
+            )
+            for number in range(len(settings.worlds))
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the training goes on."""

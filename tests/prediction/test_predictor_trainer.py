@@ -62,6 +62,16 @@ def test_it_learns_what_the_belief_does_not_say() -> None:
     assert trainer.is_over()
 
 
+def test_looking_at_the_predictor_changes_nothing_of_its_training() -> None:
+    looked, left_alone = (PredictorTrainer(settings(), CPU) for _ in range(2))
+    looked.round(), left_alone.round()
+    pictures, reliability = looked.examine()
+    assert [picture.title for picture in pictures] == ["split", "random_field 3"]
+    flown = 2 * 4 * 3 * (looked.config.episode_length + 1)  # worlds, missions, UAVs, beliefs
+    assert reliability.cells.sum() == flown * 49
+    assert looked.round() == left_alone.round()
+
+
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = PredictorTrainer(settings(), CPU)
     whole.round()
@@ -88,7 +98,13 @@ def test_the_command_trains_resumes_and_ends(
     assert command(tmp_path, "--run-name", "p") == 0
     run = tmp_path / "runs" / "p"
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"best.pt", "last.pt"}
-    assert "round 1/1 | ROI entropy – | error" in (run / LOG).read_text()
+    log = (run / LOG).read_text()
+    assert "round 1/1 | ROI entropy – | error" in log
+    assert "calibration error" in log
+    assert {path.name for path in (run / "figures").iterdir()} == {
+        "predictions.png",
+        "reliability.png",
+    }
     assert command(tmp_path, "--run-name", "p", "--resume") == 0
     assert "finished already" in capsys.readouterr().out
 

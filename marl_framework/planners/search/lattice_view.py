@@ -50,6 +50,7 @@ class LatticeView:
             members = _members(_divided(edges, parts), camera.shape[axis])
             fine.append((members / members.sum(1, keepdim=True).clamp(min=1)).to(device))
         self._cells, self._fine, self._shares = cells, fine, shares
+        self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
@@ -61,6 +62,11 @@ class LatticeView:
         1 is the number of cells of an average position.
         """
         return self._cells[0] @ maps @ self._cells[1].mT * self._unit
+
+    def spread(self, sums: Tensor) -> Tensor:
+        """Return each cell's share of its position's sum, [..., R, C] of [..., X, Y]."""
+        size = self.sums(torch.ones((), device=sums.device).expand(self._shape))
+        return self._cells[0].mT @ (sums / size) @ self._cells[1]
 
     def fine(self, maps: Tensor) -> Tensor:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""
