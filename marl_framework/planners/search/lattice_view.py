@@ -13,6 +13,8 @@ from marl_framework.mission.belief import entropy_left
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 
+_PULL = 1e-3  # weight of what lies around a path's end
+
 
 class LatticeView:
     """Sees maps and readings as the lattice does, so that a search never copies a whole map.
@@ -81,6 +83,26 @@ class LatticeView:
         x, y, z = positions.unbind(-1)
         rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
         return rows, self._shares[1][y, z]
+
+    def gains(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return the entropy that readings would remove, [..., A].
+
+        Args:
+            positions: of the readings, [..., A, 3].
+            left: entropy around each lattice position, [..., X, Y].
+        """
+        rows, cols = self.removed(positions)
+        return ((rows @ left) * cols).sum(-1)
+
+    def after(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return what readings at positions [..., 3] leave of `left` [..., X, Y]."""
+        rows, cols = self.removed(positions)
+        return left * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
+
+    def pull(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return what lies around positions [..., A, 3], weighed to break ties of gains alone."""
+        around = self.around(left).flatten(-2)
+        return _PULL * around.gather(-1, self.lattice.cells(positions))
 
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
