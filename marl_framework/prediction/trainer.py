@@ -14,10 +14,9 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.planners.random_flight import RandomPlanner
-from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
-from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.planners.search.predictor import predictor_state
 from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.examination import examine
@@ -55,7 +54,7 @@ class PredictorTrainer:
             self.network = MapPredictor(settings.width).to(device)
         self._view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(self._view, self.network, config.compute.precision)
-        search = BeamSearch(self._view, config.experiment.baselines.search.beams)
+        search = make_search(self._view, config.experiment.baselines.search)
         self._planners = (
             SearchPlanner("search", self._view, self._model, search),
             RandomPlanner(lattice),

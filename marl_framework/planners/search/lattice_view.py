@@ -108,6 +108,10 @@ class LatticeView:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
         return self.lattice.destinations(positions).clamp(min=0).minimum(self._size - 1)
 
+    def move(self, positions: Tensor, actions: Tensor) -> Tensor:
+        """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
+        return self.lattice.move(positions, actions).clamp(min=0).minimum(self._size - 1)
+
     def around(self, maps: Tensor) -> Tensor:
         """Return sums over all positions that halve with every move between them, [..., X, Y]."""
         return self._near[0] @ maps @ self._near[1]
