@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.selection import EXPLORATION
 from marl_framework.planners.search.tree import LEAST, SHARPNESS
 

@@ -27,8 +27,8 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import PathSearch, SearchPlanner
 from marl_framework.planners.search.tree import Tree, TreeSearch

@@ -8,8 +8,8 @@ import torch
 
 from marl_framework.config.mission import SimulationConfig
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.protocol import Planner
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.figures import Picture

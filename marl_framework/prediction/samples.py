@@ -13,9 +13,9 @@ from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.prediction import Features, features
 from marl_framework.planners.protocol import Decision, Planner
-from marl_framework.planners.search.lattice_view import LatticeView
-from marl_framework.planners.search.models import Features, features
 
 
 @dataclass

@@ -13,11 +13,11 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.planners.search.predictor import predictor_state
 from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.examination import examine
 from marl_framework.prediction.figures import Picture

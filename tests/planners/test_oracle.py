@@ -8,6 +8,7 @@ from torch import Tensor
 
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,
@@ -15,7 +16,6 @@ from marl_framework.planners import (
     Planner,
     RandomPlanner,
 )
-from marl_framework.planners.search.lattice_view import LatticeView
 from tests.small import small_config
 
 

@@ -16,12 +16,12 @@ from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import BeliefMap, PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.planners.search.predictor import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
 

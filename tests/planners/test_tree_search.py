@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.reference.plain_tree import PlainLattice, PlainTree
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import fly_greedily
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.selection import EXPLORATION, Edges, select
 from marl_framework.planners.search.tree import TreeSearch
 from tests.small import small_config

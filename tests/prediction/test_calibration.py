@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.prediction.calibration import BINS, Reliability
 from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from tests.small import small_config

@@ -13,7 +13,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.prediction.samples import Samples
 from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint

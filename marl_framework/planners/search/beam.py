@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 
 _DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 
 _DIGITS = 5  # of gains; equal ones stay equal, whatever rounding makes of them
 

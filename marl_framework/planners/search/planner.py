@@ -13,13 +13,14 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
-from marl_framework.planners.search.predictor import load_predictor
 from marl_framework.planners.search.tree import TreeSearch
 
+KEY = "experiment.baselines.search.predictor"
 _CHUNK = 2**26  # numbers in the search's largest array at once
 
 
@@ -103,7 +104,7 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     """
     settings = environment.config.experiment.baselines.search
     view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = load_predictor(settings.predictor).to(environment.device)
+    network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
     model = PredictedMap(view, network, environment.config.compute.precision)
     return SearchPlanner("search", view, model, make_search(view, settings))
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Flight, fly_greedily
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.selection import Edges, select
 
 SHARPNESS = 4.0
