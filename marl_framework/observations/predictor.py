@@ -32,8 +32,11 @@ def load_predictor(name: str | None, key: str, user: str) -> MapPredictor:
             f"{key}: {user} needs a trained predictor; train one with python -m "
             f"marl_framework.predict and give its run folder, as in --set {key}=runs/predictor"
         )
-    path = checkpoint_file(name)
-    payload = load_checkpoint(path)
+    try:
+        path = checkpoint_file(name)
+        payload = load_checkpoint(path)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
     saved, width = payload.get("predictor"), payload.get("width")
     if not isinstance(saved, Mapping) or not isinstance(width, int):
         raise ConfigError(f"{key}: {path} is no checkpoint of a predictor")
