@@ -89,6 +89,13 @@ def test_missions_at_once_are_searched_as_each_alone(seed: int, leaves: int) -> 
         torch.testing.assert_close(rest[0], after[e])
 
 
+def test_without_moves_left_nothing_is_flown() -> None:
+    position, mask, left, moves = problem(2, seed=3)
+    action, after = TreeSearch(VIEW, 4, 3, 2).search(position, mask, left, 0 * moves, 0)
+    assert mask.gather(1, action.unsqueeze(1)).all()
+    assert torch.equal(after, left)
+
+
 def test_enough_simulations_find_the_best_of_all_paths() -> None:
     position, mask, left, moves = problem(2, seed=9)
     moves[:] = 3

@@ -65,7 +65,7 @@ class TreeSearch:
         tree = Tree(self._view, position, left, moves.clamp(max=self._depth), self._simulations)
         tree.add_root(root)
         for new in self._batches():
-            walk = tree.walk(new.stop - new.start, min(self._depth, most))
+            walk = tree.walk(new.stop - new.start, max(1, min(self._depth, most)))
             tree.add(new, walk.ends)
             flight = fly_greedily(
                 self._view,
@@ -153,7 +153,7 @@ class Tree:
 
         Args:
             walkers: K.
-            levels: no fewer than the tree may look ahead.
+            levels: no fewer than the tree may look ahead, at least 1.
         """
         node = self.levels.new_zeros(len(self.levels), walkers)
         walks = torch.ones_like(node, dtype=torch.bool)
@@ -182,7 +182,7 @@ class Tree:
         self._gain[:, nodes] = self._gain[at, parents] + self._gains.gather(1, edges)
         number = torch.arange(nodes.start, nodes.stop, device=edges.device)
         self.children.scatter_(1, edges, number.expand_as(edges))
-        self.children[:, self._nowhere :] = 0
+        self.children[:, self._nowhere :] = 0  # of walkers that found none
         # A node at the end of the mission, or of the tree, is visited just once.
         self._free.scatter_(1, edges, level < self._deepest)
 
