@@ -68,7 +68,7 @@ class LatticeView:
     def spread(self, sums: Tensor) -> Tensor:
         """Return each cell's share of its position's sum, [..., R, C] of [..., X, Y]."""
         size = self.sums(torch.ones((), device=sums.device).expand(self._shape))
-        return self._cells[0].mT @ (sums / size) @ self._cells[1]
+        return self._cells[0].mT @ (sums / size.clamp(min=1e-9)) @ self._cells[1]
 
     def fine(self, maps: Tensor) -> Tensor:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""

@@ -26,7 +26,7 @@ class Reliability:
 
     def add(self, open_entropy: Tensor, predicted: Tensor, realised: Tensor) -> None:
         """Count lattice cells; all arguments have one shape."""
-        share = predicted / open_entropy
+        share = predicted / open_entropy.clamp(min=1e-9)  # positions may have no cells
         number = (share * BINS).long().clamp(0, BINS - 1).flatten()
         inside = (number == torch.arange(BINS, device=number.device).unsqueeze(1)).double()
         values = torch.stack((torch.ones_like(predicted), open_entropy, predicted, realised))

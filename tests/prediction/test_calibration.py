@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -55,13 +54,21 @@ def test_a_prediction_that_is_the_expectation_is_calibrated_and_a_bold_one_is_no
     assert bold.error() == pytest.approx(0.25, abs=0.02)
 
 
-def test_cells_show_the_mean_of_their_position() -> None:
-    env = MissionEnvironment(small_config(pixels=(11, 13), dims=(30.0, 20.0)), 1, "cpu", "test")
+@pytest.mark.parametrize("pixels", [(11, 13), (2, 2)])  # or positions without cells
+def test_cells_show_the_mean_of_their_position(pixels: tuple[int, int]) -> None:
+    env = MissionEnvironment(small_config(pixels=pixels, dims=(30.0, 20.0)), 1, "cpu", "test")
     view = LatticeView(env.config, env.lattice)
     maps = torch.rand(env.config.map_shape)
     shown = view.spread(view.sums(maps))
     torch.testing.assert_close(view.sums(shown), view.sums(maps))
-    assert len(shown.unique()) == math.prod(env.lattice.shape[:2])
+    assert len(shown.unique()) == view.sums(torch.ones_like(maps)).count_nonzero()
+
+
+def test_positions_without_cells_do_not_count() -> None:
+    found = Reliability(CPU)
+    found.add(torch.tensor([1.0, 0.0]), torch.tensor([0.7, 0.0]), torch.tensor([0.5, 0.0]))
+    assert found.error() == pytest.approx(0.2)
+    assert found.cells[7] == 1
 
 
 def size(file: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,8 @@ def test_the_command_trains_resumes_and_ends(
     log = (run / LOG).read_text()
     assert "round 1/1 | ROI entropy – | error" in log
     assert "calibration error" in log
+    last = json.loads((run / "summary.json").read_text())["results"]["last"]
+    assert 0 <= last["examined_calibration_error"] <= 1
     assert {path.name for path in (run / "figures").iterdir()} == {
         "predictions.png",
         "reliability.png",
