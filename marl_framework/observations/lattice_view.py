@@ -57,6 +57,10 @@ class LatticeView:
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
         self._size = torch.tensor(lattice.shape, device=device)
+        along = [torch.arange(n, device=device) for n in lattice.shape]
+        places = torch.cartesian_prod(*along).view(*lattice.shape, 3)
+        self._goals = lattice.destinations(places).clamp(min=0).minimum(self._size - 1)
+        self._allowed = lattice.boundary_mask(places)
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
@@ -106,7 +110,13 @@ class LatticeView:
 
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
-        return self.lattice.destinations(positions).clamp(min=0).minimum(self._size - 1)
+        x, y, z = positions.unbind(-1)
+        return self._goals[x, y, z]
+
+    def allowed(self, positions: Tensor) -> Tensor:
+        """Return the actions that stay on the lattice from positions [..., 3], [..., A] bool."""
+        x, y, z = positions.unbind(-1)
+        return self._allowed[x, y, z]
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""

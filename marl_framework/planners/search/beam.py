@@ -85,7 +85,7 @@ class BeamSearch:
         """
         view = self._view
         if allowed is None:
-            allowed = view.lattice.boundary_mask(beams.positions)
+            allowed = view.allowed(beams.positions)
         e, _, a = allowed.shape
         goals = view.destinations(beams.positions)
         total = beams.gain.unsqueeze(2).expand(allowed.shape)

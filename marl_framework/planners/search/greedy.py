@@ -48,7 +48,7 @@ def outlook(
         allowed: actions, [B, A]; those that stay on the lattice without it.
     """
     if allowed is None:
-        allowed = view.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
+        allowed = view.allowed(position)
     goals = view.destinations(position)
     gains = view.gains(goals, left).round(decimals=_DIGITS)
     scores = (gains + view.pull(goals, left)).round(decimals=_DIGITS)
