@@ -104,9 +104,12 @@ class LatticeView:
         return left * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
 
     def pull(self, positions: Tensor, left: Tensor) -> Tensor:
-        """Return what lies around positions [..., A, 3], weighed to break ties of gains alone."""
-        around = self.around(left).flatten(-2)
-        return _PULL * around.gather(-1, self.lattice.cells(positions))
+        """Return what lies around positions [..., A, 3], weighed to break ties of gains alone.
+
+        That is a sum over all positions, which counts half with every move between them.
+        """
+        rows, cols = (near[positions[..., axis]] for axis, near in enumerate(self._near))
+        return _PULL * ((rows @ left) * cols).sum(-1)
 
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
@@ -121,10 +124,6 @@ class LatticeView:
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
         return self.lattice.move(positions, actions).clamp(min=0).minimum(self._size - 1)
-
-    def around(self, maps: Tensor) -> Tensor:
-        """Return sums over all positions that halve with every move between them, [..., X, Y]."""
-        return self._near[0] @ maps @ self._near[1]
 
 
 def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:
