@@ -11,7 +11,7 @@ FULL := $(VENV)/.full
 EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,geo,docs
 SCRIPTS := train_with_backup.sh .ci/run
 BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
-  speed.utilisation
+  speed.utilisation speed.search
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint type bench tables gpu docs clean

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers.command_line import RESULTS
 from benchmarks.learning import ablation, algorithms, sample_reuse, update_interval
-from benchmarks.speed import busy_machine, comparison, ranks, utilisation
+from benchmarks.speed import busy_machine, comparison, ranks, search, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
@@ -49,6 +49,7 @@ TABLES = {
     "update_interval": _printed("update_interval", update_interval.table),
     "ranks": _printed("ranks", ranks.table),
     "utilisation": _printed("utilisation", utilisation.table),
+    "search": _printed("search", search.table),
     "comparison": _printed("comparison", comparison.rows_table),
     "rollout": Table(("rollout" + _HERE,), pages.rollout),
     "training": Table(

@@ -81,6 +81,12 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
         yield
 
 
+def describe_os_error(error: OSError) -> str:
+    """Return the one line that a training ends with when a file cannot be written."""
+    reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+    return f"error: {reason}; fix it, then continue with --resume"
+
+
 def as_program(main: Callable[[], int]) -> int:
     """Run a command line as a program of its own, without tracebacks for what users do.
 

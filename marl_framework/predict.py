@@ -13,6 +13,7 @@ from marl_framework.command_line import (
     Parser,
     add_overrides,
     as_program,
+    describe_os_error,
     loaded,
     plain_warnings,
 )
@@ -55,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
+        print(describe_os_error(error), file=sys.stderr)
         return FAILED
 
 

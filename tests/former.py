@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.former import RENAMED
+from marl_framework.config.learning import PREDICTED_CHANNELS
 from marl_framework.config.parts import KNOWN_TO
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -29,6 +30,9 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     assert tree.pop("learning") == {"actor": {}, "critic": {}}
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
+    del tree["networks"]["predictor"]
+    for name in PREDICTED_CHANNELS:
+        assert tree["observation"].pop(name) is False
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree
 

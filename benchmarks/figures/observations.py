@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.helpers.command_line import answer
 from marl_framework.command_line import Parser
-from marl_framework.config.learning import ObservationConfig
+from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import footprint_masks
@@ -73,7 +73,8 @@ class Scene:
 @torch.no_grad()
 def fly(config: Config) -> Scene:
     """Fly the mission that is drawn, always the same."""
-    channels = ObservationConfig(**dict.fromkeys(ObservationConfig.model_fields, True))
+    drawn = {name: name not in PREDICTED_CHANNELS for name in ObservationConfig.model_fields}
+    channels = ObservationConfig(**drawn)
     config = config.model_copy(update={"observation": channels})
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)

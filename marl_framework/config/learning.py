@@ -30,10 +30,12 @@ ACTOR_CHANNELS = (
     "probability",
     "footprint",
     "uncertainty",
+    "predicted",
     "centred_entropy",
     "centred_probability",
     "centred_footprint",
     "centred_uncertainty",
+    "centred_predicted",
 )
 CENTRED = "centred_"
 """Prefix of channels that show another channel with the UAV at the centre."""
@@ -44,7 +46,10 @@ CRITIC_ONLY_CHANNELS = (
     "global_footprint",
     "other_actions",
     "global_uncertainty",
+    "global_predicted",
 )
+PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
+"""Channels that show what a trained map predictor expects."""
 
 
 class ObservationConfig(Section):
@@ -52,7 +57,8 @@ class ObservationConfig(Section):
 
     The `centred_` channels are not the paper's: the same maps shifted so that the UAV is at the
     centre, as it is in `position`, 0 beyond the lattice. Nor are the `uncertainty` channels: area
-    means of p·H(p), taken cell by cell before they are averaged.
+    means of p·H(p), taken cell by cell before they are averaged. The `predicted` channels show
+    the entropy that a trained map predictor expects in the region of interest.
     """
 
     budget: bool = True
@@ -67,12 +73,15 @@ class ObservationConfig(Section):
     centred_footprint: bool = False
     uncertainty: bool = False
     centred_uncertainty: bool = False
+    predicted: bool = False
+    centred_predicted: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True
     global_footprint: bool = True
     other_actions: bool = True
     global_uncertainty: bool = False
+    global_predicted: bool = False
 
     @property
     def actor_channels(self) -> tuple[str, ...]:
@@ -93,6 +102,11 @@ class ObservationConfig(Section):
     def sees_uncertainty(self) -> bool:
         """Whether some network sees uncertainty, own or global."""
         return self.uncertainty or self.centred_uncertainty or self.global_uncertainty
+
+    @property
+    def sees_prediction(self) -> bool:
+        """Whether some network sees what a map predictor expects."""
+        return any(getattr(self, name) for name in PREDICTED_CHANNELS)
 
     @model_validator(mode="after")
     def _something_to_see(self) -> Self:
@@ -126,6 +140,8 @@ class NetworksConfig(Section):
 
     actor: NetworkConfig = NetworkConfig()
     critic: NetworkConfig = NetworkConfig()
+    predictor: Text | None = None
+    """Trained map predictor of the `predicted` channels: its run folder or a checkpoint file."""
 
 
 class OptimizerConfig(Section):

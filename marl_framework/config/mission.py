@@ -234,8 +234,16 @@ class SearchConfig(Section):
     """Missions to fly."""
     predictor: Text | None = None
     """The trained predictor: its run folder or a checkpoint file."""
+    method: Literal["beam", "tree"] = "beam"
+    """How it searches: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
     """Paths that the beam search keeps."""
+    simulations: Annotated[int, Field(ge=1, le=2**16)] = 256
+    """Flights that the tree search tries for each move."""
+    depth: Annotated[int, Field(ge=1, le=1000)] = 16
+    """Moves that its tree looks ahead; greedy flights go on from there."""
+    leaves: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Simulations of one tree made at once."""
 
 
 class BaselinesConfig(Section):

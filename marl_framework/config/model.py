@@ -14,6 +14,7 @@ from typing import Self
 from pydantic import model_validator
 
 from marl_framework.config.learning import (
+    PREDICTED_CHANNELS,
     ComputeConfig,
     EvaluationConfig,
     LearningConfig,
@@ -166,7 +167,17 @@ class Config(Section):
         _check_coverage(self)
         _check_learning_rates(self)
         _check_keys_of_algorithm(self)
+        _check_predictor(self)
         return self
+
+
+def _check_predictor(config: Config) -> None:
+    if config.observation.sees_prediction and config.networks.predictor is None:
+        shown = next(name for name in PREDICTED_CHANNELS if getattr(config.observation, name))
+        raise ValueError(
+            f"observation.{shown} shows what a trained predictor expects; name its run folder in "
+            "networks.predictor"
+        )
 
 
 def _check_lattice(config: Config) -> None:

@@ -34,7 +34,7 @@ _ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
 TERRAIN_COLOURS = ListedColormap([_BACKGROUND, _ROI])
 BELIEF_COLOURS = "cividis"
 _UNSEEN_ALPHA = 0.38
-_DPI = 150
+DPI = 150
 _SURFACE_CELLS = 80  # per side of the terrain in the 3-D plot
 
 
@@ -68,7 +68,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
         raise IndexError(
             f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
         )
-    figure = _new_figure((15.6, 5.8))
+    figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
     terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
     space = figure.add_subplot(grid[0, 2], projection="3d")
@@ -93,7 +93,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
         Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=10, frameon=False)
-    figure.savefig(path, dpi=_DPI)
+    figure.savefig(path, dpi=DPI)
 
 
 def curves_figure(results: Mapping[str, Any], path: Path) -> None:
@@ -103,7 +103,7 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
         results: see `report.results`.
         path: PNG file to write.
     """
-    figure = _new_figure((11.0, 4.6))
+    figure = new_figure((11.0, 4.6))
     policies = results["policies"]
     for axes, (metric, label) in zip(
         figure.subplots(1, 2),
@@ -128,10 +128,11 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
     figure.legend(
         handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False
     )
-    figure.savefig(path, dpi=_DPI)
+    figure.savefig(path, dpi=DPI)
 
 
-def _new_figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of a size [inch] that keeps its parts apart."""
     figure = Figure(figsize=size)
     figure.set_layout_engine(
         "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)

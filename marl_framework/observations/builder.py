@@ -13,12 +13,18 @@ from marl_framework.config.model import Config
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations import channels
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.prediction import MapPrediction
+from marl_framework.observations.predictor import load_predictor
 
 
 class Seen(Protocol):
     """What actors see of missions; a MissionState is one."""
 
+    beliefs: Tensor
+    """Own beliefs, [E, N, R, C] float32; only predicted channels look at them."""
     positions: Tensor
     """Lattice indices (x, y, z), [E, N, 3] int64."""
     t: Tensor
@@ -42,6 +48,9 @@ class ObservationBuilder:
         team_channels: names of the channels of `team`: budget, then the critic's own but for
             the others' actions.
         shape: (X, Y).
+
+    Raises:
+        ConfigError: it shows predictions, and the predictor cannot be read.
     """
 
     def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
@@ -57,6 +66,7 @@ class ObservationBuilder:
         self._camera = camera
         self._budget = config.experiment.constraints.budget
         self._n_agents = config.experiment.missions.n_agents
+        self._prediction = _prediction(config, lattice)
         self._agent_id = channels.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
 
     def actor(self, state: Seen) -> Tensor:
@@ -81,6 +91,7 @@ class ObservationBuilder:
             "probability": lambda: channels.probability_map(state.pooled_beliefs),
             "footprint": lambda: self._strips(state).heard_map(state.heard),
             "uncertainty": lambda: channels.uncertainty_map(state.pooled_uncertainty),
+            "predicted": lambda: self._predicted(state.beliefs),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
@@ -135,7 +146,12 @@ class ObservationBuilder:
             "global_uncertainty": lambda: channels.uncertainty_map(
                 state.pooled_global_uncertainty
             ).unsqueeze(1),
+            "global_predicted": lambda: self._predicted(state.global_belief).unsqueeze(1),
         }
+
+    def _predicted(self, beliefs: Tensor) -> Tensor:
+        assert self._prediction is not None  # the channel is on
+        return self._prediction.of(beliefs)
 
     def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels
@@ -143,3 +159,12 @@ class ObservationBuilder:
     def _strips(self, state: Seen) -> channels.FootprintStrips:
         footprint = self._camera.footprint(state.positions)
         return channels.FootprintStrips(footprint, self._camera.shape, self.shape)
+
+
+def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
+    """Return what predicts from beliefs, if a channel shows it."""
+    if not config.observation.sees_prediction:
+        return None
+    network = load_predictor(config.networks.predictor, "networks.predictor", "a channel")
+    network.requires_grad_(False).to(lattice.offsets.device)
+    return MapPrediction(LatticeView(config, lattice, PARTS), network, config.compute.precision)

@@ -111,7 +111,8 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
 def make_builder(environment: MissionEnvironment) -> ObservationBuilder:
     """Return the fastest builder for missions."""
     config = environment.config
-    made = TritonBuilder if uses_kernels(config, environment.device) else ObservationBuilder
+    kernels = uses_kernels(config, environment.device) and not config.observation.sees_prediction
+    made = TritonBuilder if kernels else ObservationBuilder
     return made(config, environment.lattice, environment.camera)
 
 

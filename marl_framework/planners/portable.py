@@ -47,6 +47,7 @@ class PortableActor(nn.Module):
 class _BuilderInput:
     """The part of a mission's state that the observation builder reads."""
 
+    beliefs: Tensor
     positions: Tensor
     t: Tensor
     heard: Tensor
@@ -92,6 +93,7 @@ class PortableTeam(nn.Module):
         """
         tiles = self._camera.tile_weights(positions)
         state = _BuilderInput(
+            beliefs=beliefs,
             positions=positions,
             t=t,
             heard=heard,

@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from marl_framework.command_line import INTERRUPTED
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
+from marl_framework.prediction.figures import predictions_figure, reliability_figure
 from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
@@ -85,6 +86,8 @@ def _train(trainer: PredictorTrainer, run: RunFolder) -> int:
             if not store.save(trainer.rounds, trainer.state_dict()):
                 raise OSError(f"the state after round {trainer.rounds} could not be saved")
             run.write_status("training", training_step=trainer.rounds, last=found)
+    if trainer.is_over():
+        found = found | _draw(trainer, run)
     results = {"finished": trainer.is_over(), "training_steps": trainer.rounds, "last": found}
     seconds = time.perf_counter() - start
     run.write_summary(results, {"seconds": seconds}, {"device": describe_device(trainer.device)})
@@ -98,6 +101,14 @@ def _train(trainer: PredictorTrainer, run: RunFolder) -> int:
     return 0
 
 
+def _draw(trainer: PredictorTrainer, run: RunFolder) -> dict[str, float]:
+    """Draw what the trained predictor expects of missions that it has not learned from."""
+    pictures, reliability = trainer.examine()
+    predictions_figure(pictures, trainer.config, run.figures / "predictions.png")
+    reliability_figure(reliability, run.figures / "reliability.png")
+    return {"examined_calibration_error": reliability.error()}
+
+
 def _log(writer: SummaryWriter, trainer: PredictorTrainer, found: Mapping[str, float]) -> None:
     for name, value in found.items():
         writer.add_scalar(f"prediction/{name}", value, trainer.rounds)
@@ -105,7 +116,8 @@ def _log(writer: SummaryWriter, trainer: PredictorTrainer, found: Mapping[str, f
     mean = f"{sum(flown) / len(flown):.4f}" if flown else "–"
     print(
         f"round {trainer.rounds}/{trainer.config.prediction.rounds} | ROI entropy {mean} | error "
-        f"{found['error']:.4f}, of the belief {found['belief_error']:.4f}",
+        f"{found['error']:.4f}, of the belief {found['belief_error']:.4f} | calibration error "
+        f"{found['calibration_error']:.4f}",
         flush=True,
     )
 

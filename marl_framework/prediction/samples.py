@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.planners.protocol import Planner
-from marl_framework.planners.search.lattice_view import LatticeView
-from marl_framework.planners.search.models import Features, features
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.prediction import Features, features
+from marl_framework.planners.protocol import Decision, Planner
 
 
 @dataclass
@@ -43,11 +45,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.target)
 
-    def batch(self, index: Tensor, symmetry: int) -> tuple[Features, Tensor]:
+    def batch(self, index: Tensor | slice, symmetry: int) -> tuple[Features, Tensor]:
         """Return features and targets of some samples in one of the symmetries of the square.
 
         Args:
-            index: of the samples, [b].
+            index: of the samples, [b], or a slice of them.
             symmetry: 0 … 7; from 4 on x and y change places, which needs a square lattice.
         """
         fine, coarse, target = (
@@ -63,6 +65,36 @@ def _turned(maps: Tensor, symmetry: int) -> Tensor:
 
 
 @torch.no_grad()
+def states(
+    environment: MissionEnvironment, planner: Planner, generator: torch.Generator
+) -> Iterator[MissionState]:
+    """Fly missions; yield the same state before each move and after the last."""
+    state = environment.reset(environment.draw_reset())
+    yield state
+    for _ in range(environment.episode_length):
+        actions = planner.act(state, generator).actions
+        environment.step(state, actions, environment.draw_step())
+        yield state
+
+
+class _EitherPlanner:
+    """Flies some missions with one planner and the others with another."""
+
+    def __init__(self, planners: tuple[Planner, Planner], second: Tensor) -> None:
+        self.name = " or ".join(planner.name for planner in planners)
+        self._planners = planners
+        self._second = second
+
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+        """Choose an action for each UAV; see `Planner`."""
+        ours, theirs = (planner.act(state, generator) for planner in self._planners)
+        second = self._second.unsqueeze(1)
+        return Decision(
+            torch.where(second, theirs.actions, ours.actions),
+            torch.where(second.unsqueeze(2), theirs.masks, ours.masks),
+        )
+
+
 def fly(
     environment: MissionEnvironment,
     view: LatticeView,
@@ -83,14 +115,9 @@ def fly(
         Samples of every UAV before each move and after the last; ROI entropy [E] at the end;
         which missions the first planner flew, [E] bool.
     """
-    state = environment.reset(environment.draw_reset())
-    device = state.positions.device
-    second = torch.rand(len(state.positions), generator=generator, device=device) < share
-    parts = [Samples.of(view, state)]
-    for _ in range(environment.episode_length):
-        ours, theirs = (planner.act(state, generator).actions for planner in planners)
-        actions = torch.where(second.unsqueeze(1), theirs, ours)
-        environment.step(state, actions, environment.draw_step())
+    drawn = torch.rand(environment.num_envs, generator=generator, device=environment.device)
+    second = drawn < share
+    parts: list[Samples] = []
+    for state in states(environment, _EitherPlanner(planners, second), generator):
         parts.append(Samples.of(view, state))
-    left = (entropy(state.global_belief) * state.truth).sum((-2, -1))
-    return Samples.joined(parts), left / state.truth.sum((-2, -1)).clamp(min=1), ~second
+    return Samples.joined(parts), roi_entropy(state.global_belief, state.truth), ~second

@@ -13,12 +13,14 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
-from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import PredictedMap
-from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.predictor import predictor_state
+from marl_framework.planners.search.planner import SearchPlanner, make_search
+from marl_framework.prediction.calibration import Reliability
+from marl_framework.prediction.examination import examine
+from marl_framework.prediction.figures import Picture
 from marl_framework.prediction.samples import Samples, fly
 
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
@@ -45,17 +47,14 @@ class PredictorTrainer:
         self.config = config
         self.device = device
         self._settings = settings = config.prediction
-        self._worlds = [
-            MissionEnvironment(_in_world(config, number), settings.missions, device, rank=number)
-            for number in range(len(settings.worlds))
-        ]
+        self._worlds = self._environments("training")
         lattice = self._worlds[0].lattice
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             self.network = MapPredictor(settings.width).to(device)
         self._view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(self._view, self.network, config.compute.precision)
-        search = BeamSearch(self._view, config.experiment.baselines.search.beams)
+        search = make_search(self._view, config.experiment.baselines.search)
         self._planners = (
             SearchPlanner("search", self._view, self._model, search),
             RandomPlanner(lattice),
@@ -68,7 +67,7 @@ class PredictorTrainer:
         )
         seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._samples: list[Samples] = []
+        self._samples: Samples | None = None
         self._symmetries = 8 if config.quarter_turns else 4
         self.rounds = 0
         self.interrupted = False
@@ -87,7 +86,8 @@ class PredictorTrainer:
         Returns:
             `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
             new beliefs, which it had not seen, the root mean squared error `error` of the
-            prediction and of the belief p·H(p), `belief_error`; the mean `loss`.
+            prediction and of the belief p·H(p), `belief_error`, and the expected calibration
+            error `calibration_error`; the mean `loss`.
         """
         found: dict[str, float] = {}
         new: list[Samples] = []
@@ -99,13 +99,14 @@ class PredictorTrainer:
                 found[f"roi_entropy_{number}"] = float(left[planned].mean())
         fresh = Samples.joined(new)
         found |= self._errors(fresh)
-        self._samples.append(fresh)
-        found["loss"] = self._learn()
+        earlier = [] if self._samples is None else [self._samples]
+        self._samples = Samples.joined([*earlier, fresh])
+        found["loss"] = self._learn(self._samples)
         self.rounds += 1
         return found
 
-    def _learn(self) -> float:
-        samples, settings = Samples.joined(self._samples), self._settings
+    def _learn(self, samples: Samples) -> float:
+        settings = self._settings
         total = torch.zeros((), device=self.device)
         updates = settings.rounds * settings.updates
         for update in range(settings.updates):
@@ -127,16 +128,34 @@ class PredictorTrainer:
     @torch.no_grad()
     def _errors(self, samples: Samples) -> dict[str, float]:
         squares = torch.zeros(2, device=self.device)
+        reliability = Reliability(self.device)
         for index in torch.arange(len(samples), device=self.device).split(1024):
             seen, target = samples.batch(index, 0)
-            guesses = torch.stack((self._model.predict(seen), seen.coarse[:, 2]))
+            predicted = self._model.predict(seen)
+            guesses = torch.stack((predicted, seen.coarse[:, 2]))
+            reliability.add(seen.coarse[:, 1], predicted, target)
             squares += (guesses - target).square().sum((1, 2, 3))
         error, belief = (squares / samples.target.numel()).sqrt().tolist()
-        return {"error": error, "belief_error": belief}
+        calibration = reliability.error()
+        return {"error": error, "belief_error": belief, "calibration_error": calibration}
+
+    def examine(self) -> tuple[list[Picture], Reliability]:
+        """Look at the predictor in missions that it has not learned from; see `examine`."""
+        return examine(self._environments("validation"), self._view, self._model, self._planners[0])
+
+    def _environments(self, split: str) -> list[MissionEnvironment]:
+        """Return the missions of each world."""
+        settings = self._settings
+        return [
+            MissionEnvironment(
+                _in_world(self.config, number), settings.missions, self.device, split, rank=number
+            )
+            for number in range(len(settings.worlds))
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the training goes on."""
-        kept = Samples.joined(self._samples) if self._samples and not self.is_over() else None
+        kept = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
             "config": config_to_dict(self.config),
@@ -157,7 +176,7 @@ class PredictorTrainer:
         self.rounds = int(state["training_step"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
-            self._samples = [Samples(**columns)]
+            self._samples = Samples(**columns)
 
 
 def _in_world(config: Config, number: int) -> Config:

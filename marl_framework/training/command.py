@@ -9,7 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, loaded, plain_warnings
+from marl_framework.command_line import (
+    BAD_INPUT,
+    FAILED,
+    INTERRUPTED,
+    describe_os_error,
+    loaded,
+    plain_warnings,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
@@ -58,8 +65,7 @@ def _guarded(options: argparse.Namespace, log: RunLog) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        print(f"error: {reason}; fix it, then continue with --resume", file=sys.stderr)
+        print(describe_os_error(error), file=sys.stderr)
         return FAILED
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,
@@ -15,7 +16,6 @@ from marl_framework.planners import (
     Planner,
     RandomPlanner,
 )
-from marl_framework.planners.search.lattice_view import LatticeView
 from tests.small import small_config
 
 
@@ -45,13 +45,13 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     env = MissionEnvironment(config, 3, "cpu", "test")
     planner, blind = (OraclePlanner(config, env.lattice) for _ in range(2))
     searched = []
-    removed = LatticeView.removed
+    gains = LatticeView.gains
 
-    def noted(view: LatticeView, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def noted(view: LatticeView, positions: Tensor, left: Tensor) -> Tensor:
         searched.append(view)
-        return removed(view, positions)
+        return gains(view, positions, left)
 
-    monkeypatch.setattr(LatticeView, "removed", noted)
+    monkeypatch.setattr(LatticeView, "gains", noted)
     search = blind._search.search
     # As on a GPU, where the host does not know how many moves are left.
     monkeypatch.setattr(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.mission import SearchConfig
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import BeliefMap, PredictedMap
-from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.predictor import predictor_state
+from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
 
@@ -32,8 +34,8 @@ def flown(env: MissionEnvironment, moves: int = 3) -> MissionState:
     return state
 
 
-def environment(missions: int = 3, **settings: object) -> MissionEnvironment:
-    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")  # type: ignore[arg-type]
+def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
+    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")
 
 
 def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
@@ -102,24 +104,34 @@ def untrained() -> MapPredictor:
     return MapPredictor(8)
 
 
-def planner_of(env: MissionEnvironment, beams: int = 4) -> SearchPlanner:
+METHODS: dict[str, dict[str, Any]] = {
+    "beam": {"beams": 4},
+    "tree": {"method": "tree", "simulations": 12, "depth": 3, "leaves": 4},
+}
+of_each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def planner_of(env: MissionEnvironment, method: str) -> SearchPlanner:
     view = LatticeView(env.config, env.lattice, PARTS)
     model = PredictedMap(view, untrained(), "float32")
-    return SearchPlanner("search", view, model, BeamSearch(view, beams))
+    search = make_search(view, SearchConfig(**METHODS[method]))
+    return SearchPlanner("search", view, model, search)
 
 
-def test_it_never_reads_the_truth() -> None:
+@of_each_method
+def test_it_never_reads_the_truth(method: str) -> None:
     env = environment()
-    planner, state = planner_of(env), flown(env)
+    planner, state = planner_of(env, method), flown(env)
     actions = planner.act(state, env.generator).actions
     state.truth.logical_not_()
     state.global_belief.fill_(0.5)
     assert torch.equal(planner.act(state, env.generator).actions, actions)
 
 
-def test_missions_at_once_fly_as_each_alone() -> None:
+@of_each_method
+def test_missions_at_once_fly_as_each_alone(method: str) -> None:
     env = environment(missions=4)
-    planner, state = planner_of(env), flown(env)
+    planner, state = planner_of(env, method), flown(env)
     together = planner.act(state, env.generator)
     for e in range(4):
         alone = planner.act(state[e : e + 1], env.generator)
@@ -160,15 +172,16 @@ def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:
     assert steps[True] == [-1, 1]
 
 
-def test_the_planner_is_made_from_a_checkpoint(tmp_path: Path) -> None:
+@of_each_method
+def test_the_planner_is_made_from_a_checkpoint(tmp_path: Path, method: str) -> None:
     env = environment()
     file = tmp_path / "best.pt"
     save_checkpoint(file, predictor_state(untrained(), 8))
-    settings = {"baselines": {"search": {"predictor": str(file), "beams": 4}}}
+    settings = {"baselines": {"search": {"predictor": str(file), **METHODS[method]}}}
     config = small_config(experiment=settings | env.config.model_dump()["experiment"] | settings)
     made = make_planner("search", MissionEnvironment(config, 3, "cpu", "test"))
     state = flown(env)
-    expected = planner_of(env).act(state, env.generator).actions
+    expected = planner_of(env, method).act(state, env.generator).actions
     assert torch.equal(made.act(state, env.generator).actions, expected)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.prediction.samples import Samples
 from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -62,6 +63,16 @@ def test_it_learns_what_the_belief_does_not_say() -> None:
     assert trainer.is_over()
 
 
+def test_looking_at_the_predictor_changes_nothing_of_its_training() -> None:
+    looked, left_alone = (PredictorTrainer(settings(), CPU) for _ in range(2))
+    looked.round(), left_alone.round()
+    pictures, reliability = looked.examine()
+    assert [picture.title for picture in pictures] == ["split", "random_field 3"]
+    flown = 2 * 4 * 3 * (looked.config.episode_length + 1)  # worlds, missions, UAVs, beliefs
+    assert reliability.cells.sum() == flown * 49
+    assert looked.round() == left_alone.round()
+
+
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = PredictorTrainer(settings(), CPU)
     whole.round()
@@ -88,7 +99,15 @@ def test_the_command_trains_resumes_and_ends(
     assert command(tmp_path, "--run-name", "p") == 0
     run = tmp_path / "runs" / "p"
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"best.pt", "last.pt"}
-    assert "round 1/1 | ROI entropy – | error" in (run / LOG).read_text()
+    log = (run / LOG).read_text()
+    assert "round 1/1 | ROI entropy – | error" in log
+    assert "calibration error" in log
+    last = json.loads((run / "summary.json").read_text())["results"]["last"]
+    assert 0 <= last["examined_calibration_error"] <= 1
+    assert {path.name for path in (run / "figures").iterdir()} == {
+        "predictions.png",
+        "reliability.png",
+    }
     assert command(tmp_path, "--run-name", "p", "--resume") == 0
     assert "finished already" in capsys.readouterr().out
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marl_framework.planners.search.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import LatticeView
 
-_PULL = 1e-3  # weight of what lies around a path's end; small, it only breaks ties
 _DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 
 
@@ -86,27 +85,25 @@ class BeamSearch:
         """
         view = self._view
         if allowed is None:
-            allowed = view.lattice.boundary_mask(beams.positions)
+            allowed = view.allowed(beams.positions)
         e, _, a = allowed.shape
         goals = view.destinations(beams.positions)
         total = beams.gain.unsqueeze(2).expand(allowed.shape)
         if flies is not None:
-            rows, cols = view.removed(goals)  # [E, B, A, X], [E, B, A, Y]
-            total = total + ((rows @ beams.left) * cols).sum(-1) * flies
+            total = total + view.gains(goals, beams.left) * flies
         score = total = total.masked_fill(~allowed, -torch.inf)
         if flies is not None:
-            around = view.around(beams.left).flatten(2)
-            score = total + _PULL * around.gather(2, view.lattice.cells(goals)) * flies
+            score = total + view.pull(goals, beams.left) * flies
         kept = self._best_different(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
         parent = kept // a
         at = torch.arange(e, device=kept.device).unsqueeze(1)
         actions = kept % a
+        ends = goals[at, parent, actions]
         left = beams.left[at, parent]
         if flies is not None:
-            seen = rows[at, parent, actions].unsqueeze(-1) * cols[at, parent, actions].unsqueeze(-2)
-            left = left * (1 - seen * flies.unsqueeze(-1))
+            left = torch.where(flies.unsqueeze(-1), view.after(ends, left), left)
         return _Beams(
-            positions=goals[at, parent, actions],
+            positions=ends,
             first=actions if root else beams.first[at, parent],
             gain=total.flatten(1).gather(1, kept),
             left=left,

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.lattice_view import LatticeView
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
-from marl_framework.planners.search.predictor import load_predictor
+from marl_framework.planners.search.tree import TreeSearch
 
+KEY = "experiment.baselines.search.predictor"
 _CHUNK = 2**26  # numbers in the search's largest array at once
+
+
+class PathSearch(Protocol):
+    """Finds a path of one UAV on a map."""
+
+    numbers: int
+    """In the largest array of a mission."""
+
+    def search(
+        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first action [E] of the path found, and the map [E, X, Y] that it leaves.
+
+        Args:
+            position: where the UAV is, [E, 3].
+            mask: its allowed first actions, [E, A].
+            left: entropy around each lattice position, [E, X, Y].
+            moves: moves left, [E].
+            most: no fewer than the most moves left.
+        """
+        ...
 
 
 class SearchPlanner:
@@ -33,7 +59,7 @@ class SearchPlanner:
         search: finds a path on it.
     """
 
-    def __init__(self, name: str, view: LatticeView, model: MapModel, search: BeamSearch) -> None:
+    def __init__(self, name: str, view: LatticeView, model: MapModel, search: PathSearch) -> None:
         self.name = name
         self._view = view
         self._model = model
@@ -78,9 +104,16 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     """
     settings = environment.config.experiment.baselines.search
     view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = load_predictor(settings.predictor).to(environment.device)
+    network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
     model = PredictedMap(view, network, environment.config.compute.precision)
-    return SearchPlanner("search", view, model, BeamSearch(view, settings.beams))
+    return SearchPlanner("search", view, model, make_search(view, settings))
+
+
+def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
+    """Return the search that the settings ask for."""
+    if settings.method == "beam":
+        return BeamSearch(view, settings.beams)
+    return TreeSearch(view, settings.simulations, settings.depth, settings.leaves)
 
 
 class OraclePlanner(SearchPlanner):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
-from marl_framework.config.learning import ObservationConfig
+from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.kernels import team_operators
 from marl_framework.mission.lattice import Lattice
@@ -30,7 +30,8 @@ from tests.small import small_config
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 MISSIONS = 2
-ALL = dict.fromkeys(ObservationConfig.model_fields, True)
+ALL = {name: name not in PREDICTED_CHANNELS for name in ObservationConfig.model_fields}
+"""No kernel draws predictions."""
 SOME = ALL | dict.fromkeys(("budget", "entropy", "footprint", "global_entropy"), False)
 ROUNDED = {"entropy", "local_entropy", "footprint"}
 """Logarithms and sums of products; all other channels are exact."""

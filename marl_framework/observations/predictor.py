@@ -7,10 +7,8 @@ from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.planners.team import find_checkpoint
-from marl_framework.runs.checkpoint import misfit
-
-KEY = "experiment.baselines.search.predictor"
+from marl_framework.runs.checkpoint import load_checkpoint, misfit
+from marl_framework.runs.files import checkpoint_file
 
 
 def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
@@ -18,24 +16,33 @@ def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
     return {"predictor": network.state_dict(), "width": width}
 
 
-def load_predictor(name: str | None) -> MapPredictor:
+def load_predictor(name: str | None, key: str, user: str) -> MapPredictor:
     """Read a trained predictor from a run folder or a checkpoint file, on the CPU.
+
+    Args:
+        name: of the folder or file.
+        key: of the params file that names it.
+        user: who needs it.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
     if name is None:
         raise ConfigError(
-            f"{KEY}: the planner search needs a trained predictor; train one with python -m "
-            f"marl_framework.predict and give its run folder, as in --set {KEY}=runs/predictor"
+            f"{key}: {user} needs a trained predictor; train one with python -m "
+            f"marl_framework.predict and give its run folder, as in --set {key}=runs/predictor"
         )
-    found = find_checkpoint(name)
-    saved, width = found.payload.get("predictor"), found.payload.get("width")
+    try:
+        path = checkpoint_file(name)
+        payload = load_checkpoint(path)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    saved, width = payload.get("predictor"), payload.get("width")
     if not isinstance(saved, Mapping) or not isinstance(width, int):
-        raise ConfigError(f"{KEY}: {found.path} is no checkpoint of a predictor")
+        raise ConfigError(f"{key}: {path} is no checkpoint of a predictor")
     network = MapPredictor(width)
     where = misfit(network.state_dict(), saved)
     if where is not None:
-        raise ConfigError(f"{KEY}: {found.path} is of another version: {where}")
+        raise ConfigError(f"{key}: {path} is of another version: {where}")
     network.load_state_dict(dict(saved))
     return network.eval()

@@ -13,6 +13,8 @@ from marl_framework.mission.belief import entropy_left
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 
+_PULL = 1e-3  # weight of what lies around a path's end
+
 
 class LatticeView:
     """Sees maps and readings as the lattice does, so that a search never copies a whole map.
@@ -30,7 +32,7 @@ class LatticeView:
         moves: of a mission.
     """
 
-    def __init__(self, config: Config, lattice: Lattice, parts: int = 3) -> None:
+    def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
         self.lattice = lattice
         self.moves = config.episode_length
         device = lattice.offsets.device
@@ -50,10 +52,15 @@ class LatticeView:
             members = _members(_divided(edges, parts), camera.shape[axis])
             fine.append((members / members.sum(1, keepdim=True).clamp(min=1)).to(device))
         self._cells, self._fine, self._shares = cells, fine, shares
+        self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
         self._size = torch.tensor(lattice.shape, device=device)
+        along = [torch.arange(n, device=device) for n in lattice.shape]
+        places = torch.cartesian_prod(*along).view(*lattice.shape, 3)
+        self._goals = lattice.destinations(places).clamp(min=0).minimum(self._size - 1)
+        self._allowed = lattice.boundary_mask(places)
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
@@ -61,6 +68,11 @@ class LatticeView:
         1 is the number of cells of an average position.
         """
         return self._cells[0] @ maps @ self._cells[1].mT * self._unit
+
+    def spread(self, sums: Tensor) -> Tensor:
+        """Return each cell's share of its position's sum, [..., R, C] of [..., X, Y]."""
+        size = self.sums(torch.ones((), device=sums.device).expand(self._shape))
+        return self._cells[0].mT @ (sums / size.clamp(min=1e-9)) @ self._cells[1]
 
     def fine(self, maps: Tensor) -> Tensor:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""
@@ -76,13 +88,42 @@ class LatticeView:
         rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
         return rows, self._shares[1][y, z]
 
+    def gains(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return the entropy that readings would remove, [..., A].
+
+        Args:
+            positions: of the readings, [..., A, 3].
+            left: entropy around each lattice position, [..., X, Y].
+        """
+        rows, cols = self.removed(positions)
+        return ((rows @ left) * cols).sum(-1)
+
+    def after(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return what readings at positions [..., 3] leave of `left` [..., X, Y]."""
+        rows, cols = self.removed(positions)
+        return left * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
+
+    def pull(self, positions: Tensor, left: Tensor) -> Tensor:
+        """Return what lies around positions [..., A, 3], weighed to break ties of gains alone.
+
+        That is a sum over all positions, which counts half with every move between them.
+        """
+        rows, cols = (near[positions[..., axis]] for axis, near in enumerate(self._near))
+        return _PULL * ((rows @ left) * cols).sum(-1)
+
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
-        return self.lattice.destinations(positions).clamp(min=0).minimum(self._size - 1)
+        x, y, z = positions.unbind(-1)
+        return self._goals[x, y, z]
 
-    def around(self, maps: Tensor) -> Tensor:
-        """Return sums over all positions that halve with every move between them, [..., X, Y]."""
-        return self._near[0] @ maps @ self._near[1]
+    def allowed(self, positions: Tensor) -> Tensor:
+        """Return the actions that stay on the lattice from positions [..., 3], [..., A] bool."""
+        x, y, z = positions.unbind(-1)
+        return self._allowed[x, y, z]
+
+    def move(self, positions: Tensor, actions: Tensor) -> Tensor:
+        """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
+        return self.lattice.move(positions, actions).clamp(min=0).minimum(self._size - 1)
 
 
 def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:

@@ -1,0 +1,58 @@
+"""What a trained predictor expects of the map, from what is believed of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.device import autocast, resolve_precision
+from marl_framework.mission.belief import entropy
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.lattice_view import LatticeView
+
+
+class Features(NamedTuple):
+    """What the predictor sees of beliefs: p, H(p) and p·H(p)."""
+
+    fine: Tensor
+    """Means over the parts of each lattice cell, [..., 3, PARTS·X, PARTS·Y]."""
+    coarse: Tensor
+    """Sums over each lattice cell, [..., 3, X, Y]; 1 is all cells of an average one."""
+
+
+def features(view: LatticeView, beliefs: Tensor) -> Features:
+    """Return what the predictor sees of beliefs [..., R, C]."""
+    open_entropy = entropy(beliefs)
+    maps = torch.stack((beliefs, open_entropy, beliefs * open_entropy), dim=-3)
+    return Features(view.fine(maps), view.sums(maps))
+
+
+class MapPrediction:
+    """Predicts from beliefs where there is entropy in the region of interest.
+
+    Args:
+        view: the missions' lattice, divided into `PARTS`.
+        network: trained.
+        precision: of its forward passes; `compute.precision`.
+    """
+
+    def __init__(self, view: LatticeView, network: MapPredictor, precision: str = "auto") -> None:
+        self._view = view
+        self._network = network
+        self._precision = precision
+
+    def of(self, beliefs: Tensor) -> Tensor:
+        """Return the entropy expected around each lattice position, [..., X, Y] of [..., R, C]."""
+        return self.predict(features(self._view, beliefs))
+
+    def predict(self, seen: Features) -> Tensor:
+        """Return the entropy expected in the region of interest [..., X, Y]."""
+        lead = seen.coarse.shape[:-3]
+        device = seen.coarse.device
+        with autocast(device, resolve_precision(self._precision, device)):
+            logits = self._network(
+                seen.fine.flatten(0, len(lead) - 1), seen.coarse.flatten(0, len(lead) - 1)
+            )
+        return logits.float().sigmoid().unflatten(0, lead) * seen.coarse[..., 1, :, :]

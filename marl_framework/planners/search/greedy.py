@@ -1,0 +1,87 @@
+"""Greedy flights on the lattice: how good a place is to be in, judged by flying on from there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.observations.lattice_view import LatticeView
+
+_DIGITS = 5  # of gains; equal ones stay equal, whatever rounding makes of them
+
+
+class Outlook(NamedTuple):
+    """What each action would bring next."""
+
+    goals: Tensor
+    """Where it leads, [B, A, 3]."""
+    gains: Tensor
+    """Entropy that the reading there removes, [B, A]."""
+    scores: Tensor
+    """The gain and a small pull towards what lies around, [B, A]; −inf where not allowed."""
+
+
+class Flight(NamedTuple):
+    """Greedy flights to the end of the mission."""
+
+    outlook: Outlook
+    """Of their first move."""
+    first: Tensor
+    """Their first actions, [B]."""
+    gain: Tensor
+    """Entropy that they remove, [B]."""
+    left: Tensor
+    """What they leave around each lattice position, [B, X, Y]."""
+
+
+def outlook(
+    view: LatticeView, position: Tensor, left: Tensor, allowed: Tensor | None = None
+) -> Outlook:
+    """Return what each action of a UAV would bring.
+
+    Args:
+        view: the lattice.
+        position: where it is, [B, 3].
+        left: entropy around each lattice position, [B, X, Y].
+        allowed: actions, [B, A]; those that stay on the lattice without it.
+    """
+    if allowed is None:
+        allowed = view.allowed(position)
+    goals = view.destinations(position)
+    gains = view.gains(goals, left).round(decimals=_DIGITS)
+    scores = (gains + view.pull(goals, left)).round(decimals=_DIGITS)
+    return Outlook(goals, gains, scores.masked_fill(~allowed, -torch.inf))
+
+
+def fly_greedily(
+    view: LatticeView,
+    position: Tensor,
+    left: Tensor,
+    moves: Tensor,
+    most: int,
+    allowed: Tensor | None = None,
+) -> Flight:
+    """Make the move of the best outlook until no moves are left.
+
+    Args:
+        view: the lattice.
+        position: where each UAV starts, [B, 3].
+        left: entropy around each lattice position, [B, X, Y].
+        moves: moves left, [B].
+        most: no fewer than the most moves left.
+        allowed: first actions, [B, A]; those that stay on the lattice without it.
+    """
+    start = ahead = outlook(view, position, left, allowed)
+    first = action = start.scores.argmax(-1)
+    gain = torch.zeros_like(left[:, 0, 0])
+    for move in range(most):
+        if move:
+            ahead = outlook(view, position, left)
+            action = ahead.scores.argmax(-1)
+        flies = move < moves
+        position = ahead.goals.gather(1, action.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)
+        gain = gain + ahead.gains.gather(1, action.unsqueeze(1)).squeeze(1) * flies
+        left = torch.where(flies.view(-1, 1, 1), view.after(position, left), left)
+    return Flight(start, first, gain, left)

@@ -1,0 +1,150 @@
+"""Tree search: as a loop over walkers finds it, for any number of missions and leaves."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from benchmarks.reference.plain_tree import PlainLattice, PlainTree
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.greedy import fly_greedily
+from marl_framework.planners.search.selection import EXPLORATION, Edges, select
+from marl_framework.planners.search.tree import TreeSearch
+from tests.small import small_config
+
+ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "test")
+VIEW = LatticeView(ENV.config, ENV.lattice)
+SHAPE = torch.tensor(ENV.lattice.shape)
+
+
+def problem(missions: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Positions, masks, maps and moves left; two missions with 0 and 1 moves if there are many."""
+    generator = torch.Generator().manual_seed(seed)
+    position = (torch.rand(missions, 3, generator=generator) * SHAPE).long()
+    mask = ENV.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
+    left = torch.rand(missions, *ENV.lattice.shape[:2], generator=generator)
+    left *= (torch.rand(left.shape, generator=generator) < 0.5).float()
+    moves = torch.randint(2, VIEW.moves + 1, (missions,), generator=generator)
+    moves[:2] = torch.tensor([0, 1])[: len(moves[:2])] if missions > 2 else moves[:2]
+    return position, mask, left, moves
+
+
+def search(
+    case: tuple[Tensor, Tensor, Tensor, Tensor], simulations: int, depth: int, leaves: int
+) -> tuple[Tensor, Tensor]:
+    return TreeSearch(VIEW, simulations, depth, leaves).search(*case, VIEW.moves)
+
+
+@pytest.mark.parametrize(
+    ("simulations", "depth", "leaves"), [(40, 6, 1), (40, 2, 1), (45, 6, 4), (40, 3, 16)]
+)
+def test_it_finds_what_walkers_one_after_another_find(
+    simulations: int, depth: int, leaves: int
+) -> None:
+    case = problem(5, seed=leaves)
+    tree = TreeSearch(VIEW, simulations, depth, leaves).grow(*case, VIEW.moves)
+    plain = PlainTree(PlainLattice.of(VIEW), simulations, depth, leaves)
+    for e in range(5):
+        position, mask, left, moves = (part[e] for part in case)
+        allowed = mask.nonzero().flatten()
+        plain.search(tuple(position.tolist()), allowed.tolist(), left.numpy(), int(moves))
+        assert tree.visits[e, allowed].tolist() == plain.root.visits.tolist()
+        assert tree.children[e].count_nonzero() == plain.found
+        assert tree.action[e] == plain.action
+        torch.testing.assert_close(tree.rest[e], torch.from_numpy(plain.rest), atol=1e-4, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), leaves=st.sampled_from([1, 3, 8]), depth=st.integers(1, 8))
+def test_more_simulations_are_never_worse_and_none_is_worse_than_greedy(
+    seed: int, leaves: int, depth: int
+) -> None:
+    case = problem(4, seed)
+    position, mask, left, moves = case
+    greedy = fly_greedily(VIEW, position, left, moves, VIEW.moves, mask)
+    gains = [greedy.gain]
+    for simulations in (leaves, 3 * leaves, 6 * leaves):
+        action, after = search(case, simulations, depth, leaves)
+        assert mask.gather(1, action.unsqueeze(1)).all()
+        assert ((after >= 0) & (after <= left)).all()
+        gains.append((left - after).sum((1, 2)))
+    for fewer, more in pairwise(gains):
+        assert (more >= fewer - 1e-3).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), leaves=st.sampled_from([1, 4, 9]))
+def test_missions_at_once_are_searched_as_each_alone(seed: int, leaves: int) -> None:
+    case = problem(4, seed)
+    actions, after = search(case, 18, 5, leaves)
+    for e in range(4):
+        action, rest = search(tuple(part[e : e + 1] for part in case), 18, 5, leaves)
+        assert action == actions[e]
+        torch.testing.assert_close(rest[0], after[e])
+
+
+def test_without_moves_left_nothing_is_flown() -> None:
+    position, mask, left, moves = problem(2, seed=3)
+    action, after = TreeSearch(VIEW, 4, 3, 2).search(position, mask, left, 0 * moves, 0)
+    assert mask.gather(1, action.unsqueeze(1)).all()
+    assert torch.equal(after, left)
+
+
+def test_enough_simulations_find_the_best_of_all_paths() -> None:
+    position, mask, left, moves = problem(2, seed=9)
+    moves[:] = 3
+    _, after = search((position, mask, left, moves), 400, 8, 4)
+    for e in range(2):
+        best = 0.0
+        for path in product(range(ENV.lattice.num_actions), repeat=3):
+            best = max(best, gain_of(position[e], left[e], path))
+        assert (left[e] - after[e]).sum().item() == pytest.approx(best, abs=1e-3)
+
+
+def gain_of(position: Tensor, left: Tensor, path: tuple[int, ...]) -> float:
+    """Entropy that readings along a path remove; −1 where it leaves the lattice."""
+    rest = left
+    for action in path:
+        position = position + ENV.lattice.offsets[action]
+        if ((position < 0) | (position >= SHAPE)).any():
+            return -1.0
+        rest = VIEW.after(position, rest)
+    return (left - rest).sum().item()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), walkers=st.integers(1, 9))
+def test_walkers_choose_as_one_after_another_with_virtual_loss(seed: int, walkers: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    nodes, actions = 3, 4
+
+    def draw(high: int) -> Tensor:
+        return torch.randint(0, high, (nodes, actions), generator=generator)
+
+    visits = draw(4).float()
+    new = visits == 0
+    values, priors = draw(100) / 100, (draw(99) + 1) / 400
+    free = draw(5) > 0
+    at = torch.randint(0, nodes, (1, walkers), generator=generator)
+    walks = torch.rand(1, walkers, generator=generator) < 0.8
+    found = select(at, walks, Edges(*(part[at] for part in (free, new, visits, values, priors))))
+    pending = torch.zeros(nodes, actions)
+    for k, node in enumerate(at[0].tolist()):
+        after = visits[node] + pending[node]
+        value = values[node] * visits[node].clamp(min=1) / after.clamp(min=1)
+        prior = priors[node] * (visits[node].sum() + 1).sqrt() / (1 + after)
+        can = free[node] & ~(new[node] & (pending[node] > 0))
+        scores = (value + EXPLORATION * prior).masked_fill(~can, -1)
+        expected = bool(walks[0, k] and can.any())
+        assert found[1][0, k] == expected
+        if expected:
+            action = found[0][0, k]
+            assert can[action]
+            assert scores[action] == pytest.approx(scores.max().item(), abs=2e-5)
+            pending[node, action] += 1
