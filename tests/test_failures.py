@@ -75,11 +75,11 @@ def file_limit(kilobytes: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize(("kilobytes", "code"), [(4, 1), (100, 0)])
+@pytest.mark.parametrize(("kilobytes", "code"), [(8, 1), (100, 0)])
 def test_a_limit_on_files_is_warned_of_and_the_run_goes_on(
     tmp_path: Path, capsys, kilobytes: int, code: int
 ) -> None:
-    """4 kB hold no checkpoint and no log; 100 kB hold checkpoints but no figure."""
+    """8 kB hold no checkpoint and no log; 100 kB hold checkpoints but no figure."""
     options = arguments(tmp_path, "logging.checkpoint_interval=1", *SMALL)
     with file_limit(kilobytes):
         assert main(options) == code
