@@ -20,6 +20,7 @@ import torch
 from hypothesis import settings
 
 from marl_framework import device as device_module
+from marl_framework.evaluation import comparison, deployment
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.training import outputs
 
@@ -84,18 +85,27 @@ def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_module, "_automatic", _AUTOMATIC)
 
 
+DRAWINGS = [(outputs, "mission_figure")]
+DRAWINGS += [
+    (module, name)
+    for module in (comparison, deployment)
+    for name in ("mission_figure", "film_strip", "mission_gif")
+]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_pixel() -> Iterator[None]:
-    """Trainings leave a figure of one pixel: to draw the real one takes longer than all else.
+    """Figures of missions have one pixel: to draw the real ones takes longer than all else.
 
-    Tests of the real one ask for the fixture `drawn`.
+    Tests of the real ones ask for the fixture `drawn`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "mission_figure", one_pixel)
+        for module, name in DRAWINGS:
+            patch.setattr(module, name, one_pixel)
         yield
 
 
-_MISSION_FIGURE = outputs.mission_figure
+_REAL = [getattr(module, name) for module, name in DRAWINGS]
 
 
 def one_pixel(record: FlightRecord, index: int, path: Path) -> None:
@@ -105,8 +115,9 @@ def one_pixel(record: FlightRecord, index: int, path: Path) -> None:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trainings draw their missions, as they do outside of tests."""
-    monkeypatch.setattr(outputs, "mission_figure", _MISSION_FIGURE)
+    """Let missions be drawn, as they are outside of tests."""
+    for (module, name), real in zip(DRAWINGS, _REAL, strict=True):
+        monkeypatch.setattr(module, name, real)
 
 
 @pytest.fixture(autouse=True)

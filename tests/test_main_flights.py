@@ -111,6 +111,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_deployment_hands_over_beliefs_and_waypoints(
     fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
 ) -> None:

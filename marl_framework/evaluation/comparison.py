@@ -13,7 +13,9 @@ import torch
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
-from marl_framework.evaluation import figures, film, report
+from marl_framework.evaluation import report
+from marl_framework.evaluation.figures import curves_figure, mission_figure
+from marl_framework.evaluation.film import film_strip, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
@@ -114,12 +116,12 @@ def prepare(
 
 def draw(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> None:
     """Draw the curves, each policy's first mission, and the first policy's mission as a GIF."""
-    figures.curves_figure(results, folder / "curves.png")
+    curves_figure(results, folder / "curves.png")
     for name, record in records.items():
-        figures.mission_figure(record, 0, folder / f"mission_{name}.png")
-        film.film_strip(record, 0, folder / f"film_{name}.png")
+        mission_figure(record, 0, folder / f"mission_{name}.png")
+        film_strip(record, 0, folder / f"film_{name}.png")
     name, record = next(iter(records.items()))
-    film.mission_gif(record, 0, folder / f"mission_{name}.gif")
+    mission_gif(record, 0, folder / f"mission_{name}.gif")
 
 
 def write(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> str:

@@ -12,8 +12,6 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.evaluation import (
-    figures,
-    film,
     georeferenced,
     local_frame,
     mission_files,
@@ -21,6 +19,8 @@ from marl_framework.evaluation import (
     report,
 )
 from marl_framework.evaluation.comparison import batch_size
+from marl_framework.evaluation.figures import mission_figure
+from marl_framework.evaluation.film import film_strip, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.flight_plans import Approach
 from marl_framework.evaluation.missions import MissionStreams
@@ -82,9 +82,9 @@ class Deployment:
             target = folder / f"mission_{index:03d}"
             target.mkdir()
             nearest = self._write_data(record.belief[index], record.path[index], origin, target)
-            figures.mission_figure(record, index, target / "mission.png")
-            film.film_strip(record, index, target / "film.png")
-            film.mission_gif(record, index, target / "mission.gif")
+            mission_figure(record, index, target / "mission.png")
+            film_strip(record, index, target / "film.png")
+            mission_gif(record, index, target / "mission.gif")
             if html:
                 mission_page.write_page({record.planner: record}, index, target / "mission.html")
             values = {name: value[index].item() for name, value in finals.items()}

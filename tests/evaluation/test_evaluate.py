@@ -51,6 +51,7 @@ def results(out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("drawn")
 def test_an_evaluation_leaves_all_it_promises(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,11 +171,7 @@ def test_all_classical_planners_and_the_oracle_fly(tmp_path: Path) -> None:
     ]
 
 
-def test_several_teams_are_compared_in_one_table_and_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("figures.mission_figure", "film.film_strip", "film.mission_gif"):
-        monkeypatch.setattr(f"marl_framework.evaluation.{name}", lambda *_: None)
+def test_several_teams_are_compared_in_one_table_and_figure(tmp_path: Path) -> None:
     first = write_checkpoint(tmp_path / "a.pt")
     sees_more = small_config(agents=2, compute={"device": "cpu"}, observation={"uncertainty": True})
     second = write_checkpoint(tmp_path / "b.pt", 1, sees_more)

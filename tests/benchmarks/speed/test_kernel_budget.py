@@ -58,7 +58,6 @@ def test_a_training_stays_within_its_budget() -> None:
     ("name", "triton"),
     [
         ("params.yaml", False),
-        ("params_fast.yaml", False),
         ("params_gpu.yaml", False),
         ("params_gpu.yaml", True),
     ],
