@@ -148,11 +148,11 @@ def _threads(config: Config, device: torch.device) -> Check:
     """Tell whether threads learn apart or wait for each other, which other processes prolong."""
     import torch
 
-    from marl_framework.algorithms.threads import LEAST
+    from marl_framework.algorithms.threads import shares_of
 
     batch = -(-config.transitions_per_step // config.learning.batch_number)
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    shares = min(threads, min(config.learning.micro_batch or batch, batch) // LEAST)
+    shares = shares_of(min(config.learning.micro_batch or batch, batch))
     if threads == 1:
         return Check("threads", True, "no thread waits for another")
     if shares > 1:

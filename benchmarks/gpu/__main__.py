@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -69,10 +69,10 @@ def _run(stages: Sequence[Stage], out: Path, device: str, minutes: float) -> int
     outcomes: list[Outcome] = []
     end = time.monotonic() + 60 * minutes
     for stage in stages:
-        stage.limit = min(stage.limit, end - time.monotonic())
-        if stage.limit > 0:
-            print(f"{stage.name} (at most {stage.limit:.0f} s) …", flush=True)
-            outcomes.append(run_stage(stage, out))
+        limit = min(stage.limit, end - time.monotonic())
+        if limit > 0:
+            print(f"{stage.name} (at most {limit:.0f} s) …", flush=True)
+            outcomes.append(run_stage(replace(stage, limit=limit), out))
         else:
             reason = f"not started: --minutes {minutes:g} are over"
             outcomes.append(Outcome(stage.name, list(stage.arguments), 0.0, False, "", reason))

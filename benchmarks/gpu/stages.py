@@ -32,7 +32,7 @@ class Settings:
     quick: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stage:
     """One process of a GPU run."""
 

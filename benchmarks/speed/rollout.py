@@ -80,8 +80,7 @@ class Flight:
         self.task = MissionTask(self.environment)
         self.joint_steps = num_envs * self.task.episode_length
         graphs = make_graphs(config.compute, device)
-        self.warm_up = 1 if graphs is None else WARM_UP + 1
-        """Episodes before the first that counts."""
+        self.recorded = graphs is not None
         metrics = len(self.task.metric_names)
         self._collector = RolloutCollector(self.task, metrics, graphs)
         self._eager = RolloutCollector(self.task, metrics)  # its stages can be told apart
@@ -187,13 +186,14 @@ def measure_row(
         timed.
     """
     flight = Flight(config, num_envs, device, policy)
-    whole = harness.measure(flight.episode, seconds, device, warm_up=flight.warm_up)
+    warm_up = WARM_UP + 1 if flight.recorded else 1
+    whole = harness.measure(flight.episode, seconds, device, warm_up=warm_up)
     joint_step = whole.per(flight.joint_steps)
     stages = flight.stages(min(3, whole.repeats))
     return {
         "num_envs": num_envs,
         "compiled": config.compute.compile,
-        "recorded": flight.warm_up > 1,
+        "recorded": flight.recorded,
         "joint_steps_per_s": 1 / joint_step.median,
         "agent_steps_per_s": flight.task.n_agents / joint_step.median,
         "seconds_per_joint_step": joint_step.median,

@@ -30,7 +30,7 @@ from benchmarks.helpers.command_line import Parser, check_between, with_override
 from benchmarks.helpers.hardware import peak_memory, reset_peak_memory
 from benchmarks.helpers.harness import duration_text, number_text, quartiles
 from benchmarks.helpers.networks_alone import NetworksAlone
-from marl_framework.algorithms.graphs import WARM_UP, make_graphs
+from marl_framework.algorithms.graphs import WARM_UP, is_recorded
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.training.timing import OTHER, StageTimer
@@ -59,7 +59,7 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     config = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(config, device)
     timer = StageTimer(device)
-    warm_up = 1 if make_graphs(config.compute, device) is None else WARM_UP + 1
+    warm_up = WARM_UP + 1 if is_recorded(config.compute, device) else 1
     for _ in range(warm_up):
         trainer.training_step(timer)
     timer.wall()  # waits for the device

@@ -163,13 +163,18 @@ class Graphs:
             )
 
 
+def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
+    """Whether episodes and updates run as CUDA graphs: switched on, and there is a GPU."""
+    return compute.cuda_graphs and device.type == "cuda"
+
+
 def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
     """Return what runs episodes and updates as CUDA graphs; None where that is off or no GPU is.
 
     Raises:
         ConfigError: something else that is configured cannot be recorded.
     """
-    if not compute.cuda_graphs or device.type != "cuda":
+    if not is_recorded(compute, device):
         return None
     reason = None
     if number_of_ranks() > 1:

@@ -22,6 +22,11 @@ LEAST = 64  # rows of a share; for fewer, all threads together are faster
 T = TypeVar("T")
 
 
+def shares_of(rows: int) -> int:
+    """Return among how many threads a batch is divided; below 2 it is not."""
+    return min(torch.get_num_threads(), rows // LEAST)
+
+
 def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
     """Return a network whose passes give each thread a share of the batch, on a CPU.
 
@@ -43,7 +48,7 @@ class _BatchThreads(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the network's output [B, …] of [B, …]."""
-        shares = min(torch.get_num_threads(), len(rows) // LEAST)
+        shares = shares_of(len(rows))
         if shares < 2:
             output: Tensor = self.network(rows)
             return output

@@ -56,10 +56,10 @@ class LatticeView:
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
         self._near = [_nearness(n, device) for n in lattice.shape[:2]]
-        self._size = torch.tensor(lattice.shape, device=device)
         along = [torch.arange(n, device=device) for n in lattice.shape]
         places = torch.cartesian_prod(*along).view(*lattice.shape, 3)
-        self._goals = lattice.destinations(places).clamp(min=0).minimum(self._size - 1)
+        last = torch.tensor(lattice.shape, device=device) - 1
+        self._goals = lattice.destinations(places).clamp(min=0).minimum(last)
         self._allowed = lattice.boundary_mask(places)
 
     def sums(self, maps: Tensor) -> Tensor:
@@ -123,7 +123,8 @@ class LatticeView:
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
-        return self.lattice.move(positions, actions).clamp(min=0).minimum(self._size - 1)
+        x, y, z = positions.unbind(-1)
+        return self._goals[x, y, z, actions]
 
 
 def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:

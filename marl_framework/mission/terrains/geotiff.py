@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def transform(source: Any, target: Any, points: Array) -> Array:
 def require_rasterio(key: str, what: str) -> None:
     """Raise a ConfigError that names the key and the extra, where rasterio is missing."""
     try:
-        import rasterio  # noqa: F401
+        import_module("rasterio")
     except ImportError as error:
         raise ConfigError(
             f"{key}: {what}, which needs rasterio; pip install 'marl_framework[geo]'"
