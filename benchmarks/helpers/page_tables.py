@@ -19,8 +19,8 @@ _WRAPPERS = {
 }
 
 
+_TEAMS = ("`params_balanced.yaml`", "`params_fast.yaml`", "`params_fast.yaml` on `mixed`")
 _PUBLISHED = {
-    "learned": "`params_fast.yaml`, one training seed",
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
     "noise + p · (1 − 2 · noise) instead of p",
@@ -47,9 +47,22 @@ def _whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
-def published(found: Found) -> str:
+def published(balanced: Found, fast: Found) -> str:
     """Return what flew in the published simulator, and how it differs from its best planner."""
-    policies = {name: found["policies"][name]["summary"] for name in _PUBLISHED}
+    return _published({_TEAMS[0]: balanced, _TEAMS[1]: fast})
+
+
+def published_mixed(mixed: Found) -> str:
+    """Return the same of its five kinds of terrain."""
+    return _published({_TEAMS[2]: mixed})
+
+
+def _published(teams: Mapping[str, Found]) -> str:
+    summaries = {team: found["policies"]["learned"]["summary"] for team, found in teams.items()}
+    policies = next(iter(teams.values()))["policies"]
+    summaries |= {
+        label: policies[name]["summary"] for name, label in _PUBLISHED.items() if name in policies
+    }
 
     def spread(of: Found) -> str:
         return f"{of['mean']:.3f} ± {of['std']:.3f}"
@@ -61,15 +74,8 @@ def published(found: Found) -> str:
     return markdown(
         ("in the published simulator", "ROI entropy [bit]", "− published", "F1", "− published"),
         (
-            (
-                _PUBLISHED[name],
-                *(
-                    show(of[metric])
-                    for metric in ("roi_entropy", "f1")
-                    for show in (spread, difference)
-                ),
-            )
-            for name, of in policies.items()
+            (label, *(show(of[m]) for m in ("roi_entropy", "f1") for show in (spread, difference)))
+            for label, of in summaries.items()
         ),
     )
 
@@ -240,14 +246,23 @@ def kernel_budget(found: Found) -> str:
 # The standard suite -----------------------------------------------------------------------
 
 
-def suite(found: Found, *names: str) -> str:
+def suite(balanced: Found, fast: Found, mixed: Found, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
     columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
     rows = []
-    for name in names or found["worlds"]:
-        for number, (policy, row) in enumerate(found["worlds"][name]["summary"].items()):
+    for name in names or balanced["worlds"]:
+        flown = [
+            found["worlds"].get(name, {}).get("summary", {}) for found in (balanced, fast, mixed)
+        ]
+        policies = {
+            team: summary["learned"] for team, summary in zip(_TEAMS, flown, strict=True) if summary
+        }
+        policies |= {
+            policy.replace("_", " "): row for policy, row in flown[0].items() if policy != "learned"
+        }
+        for number, (policy, row) in enumerate(policies.items()):
             cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(row[metric])]
-            rows.append(("" if number else f"`{name}`", policy.replace("_", " "), *cells))
+            rows.append(("" if number else f"`{name}`", policy, *cells))
     return markdown(columns, rows)
 
 
@@ -264,7 +279,8 @@ def suite_teams(found: Found) -> str:
                 f"{w['summary'][policy]['f1']['mean']:.3f}"
                 for w in worlds
             ]
-            rows.append((f"{uavs} UAVs, {policy.replace('_', ' ')}", *means))
+            flyer = _TEAMS[0] if policy == "learned" else policy.replace("_", " ")
+            rows.append((f"{uavs} UAVs, {flyer}", *means))
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
 
 

@@ -1,8 +1,9 @@
 """A trained team in the simulator of the paper's authors, beside their own planners.
 
     git clone https://github.com/dmar-bonn/ipp-marl
-    python -m benchmarks.reference.published_simulator --src ipp-marl --checkpoint RUN
+    python -m benchmarks.reference.published_simulator --src ipp-marl --checkpoint RUN,RUN,RUN
 
+Several runs are training seeds of one team, each of which flies all missions.
 Needed are the published code, which stays as it is, and what it imports (scikit-learn and scipy
 beside our own dependencies). Everything a mission consists of is theirs: terrain, starts, noise,
 mapping, communication, metrics. Our observation is built from their maps. Mission k is their trial
@@ -16,8 +17,9 @@ k, and `--seed` the first one. Policies, all on the same missions:
 | `published_information_gain+probability+shared` | counts too what earlier UAVs are about to see |
 | `published_random` | as published: it reads at the start and makes one move less |
 
-The JSON has for each policy the metrics of every mission after every round, round 0 before any
-reading; facts on the world; and by plane the largest difference between their observation and ours.
+The JSON has for each policy the metrics of every mission of every training seed after every round,
+round 0 before any reading; facts on the world; and by plane the largest difference between their
+observation and ours.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ from marl_framework.command_line import Parser, add_checkpoint
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
-from marl_framework.evaluation.statistics import paired_difference, statistics
+from marl_framework.evaluation.statistics import interval
+from marl_framework.evaluation.suite import check_one_team
+from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, find_checkpoint
 
@@ -70,35 +74,43 @@ class Flights:
     Args:
         world: where they fly.
         names: of `POLICIES`.
-        checkpoint: trained team, for `learned`.
+        teams: training seeds of one team, for `learned`.
 
     Attributes:
         config: the mission as ours.
         differences: see `Pilot`, largest over all flights.
     """
 
-    def __init__(self, world: World, names: Sequence[str], checkpoint: Checkpoint | None) -> None:
-        self.config = flown_config(world.code, checkpoint)
+    def __init__(self, world: World, names: Sequence[str], teams: Sequence[Checkpoint]) -> None:
+        flown: list[Checkpoint | None] = [*teams] or [None]
+        self.config = flown_config(world.code, flown[0])
         self.differences = dict.fromkeys(PLANES, 0.0)
         self._world, self._bridge = world, Bridge(self.config)
         environment = self._bridge.environment
         self._planners = {
-            name: make_planner(name, environment, checkpoint)
+            name: [
+                make_planner(name, environment, team)
+                for team in (flown if name == LEARNED else flown[:1])
+            ]
             for name in names
             if name in PLANNER_NAMES
         }
 
-    def fly(self, name: str, trial: int) -> Outcome:
-        """Fly one mission."""
+    def fly(self, name: str, trial: int) -> list[Outcome]:
+        """Fly one mission, with each training seed of a team."""
         if name == RANDOM:
-            return fly_published(self._world.flight(trial, "random_baseline"))
+            return [fly_published(self._world.flight(trial, "random_baseline"))]
+        if name in self._planners:
+            return [self._fly_ours(planner, trial) for planner in self._planners[name]]
         flight = self._world.flight(trial)
         if name in (CORRECTED, SHARED):
             CorrectedGain(flight, shared=name == SHARED)
-        if name not in self._planners:
-            return fly_published(flight)
+        return [fly_published(flight)]
+
+    def _fly_ours(self, planner: Planner, trial: int) -> Outcome:
+        flight = self._world.flight(trial)
         generator = torch.Generator().manual_seed(trial)
-        pilot = Pilot(flight, self._bridge, self._planners[name], generator)
+        pilot = Pilot(flight, self._bridge, planner, generator)
         outcome = fly_published(flight)
         for plane, difference in pilot.differences.items():
             self.differences[plane] = max(self.differences[plane], difference)
@@ -109,14 +121,17 @@ def compare(flights: Flights, names: Sequence[str], trials: Sequence[int]) -> di
     """Fly all missions with each policy; return their rows and statistics, by name.
 
     Returns:
-        For each policy `missions`, a list of `trial`, `roi_entropy` and `f1` by round; and
-        `summary`: by metric, `mean` and `std` after the last move, and the mean paired
-        `difference` to the reference (see `reference_of`) with its 95 % bootstrap `interval`.
+        For each policy `missions`, a list of `trial`, `team` (number of the training seed),
+        `roi_entropy` and `f1` by round; and `summary`: by metric, `mean` and `std` (over missions,
+        root mean square over seeds) after the last move, and the mean paired `difference` to the
+        reference (see `reference_of`) with its 95 % bootstrap `interval` over seeds and missions.
     """
     found: dict[str, Any] = {name: {"missions": []} for name in names}
     for trial in trials:
         for name in names:
-            found[name]["missions"].append({"trial": trial, **vars(flights.fly(name, trial))})
+            for team, outcome in enumerate(flights.fly(name, trial)):
+                row = {"trial": trial, "team": team, **vars(outcome)}
+                found[name]["missions"].append(row)
         last = (f"{name} {found[name]['missions'][-1]['roi_entropy'][-1]:.3f}" for name in names)
         print(f"mission {trial}: {', '.join(last)}", file=sys.stderr, flush=True)
     reference = found[reference_of(names)]["missions"]
@@ -134,16 +149,21 @@ def reference_of(names: Sequence[str]) -> str:
 
 
 def _last(rows: Sequence[Mapping[str, Any]], metric: str) -> torch.Tensor:
-    return torch.tensor([row[metric][-1] for row in rows], dtype=torch.float64)
+    """Return the values after the last move, training seeds × missions."""
+    teams = 1 + max(row["team"] for row in rows)
+    return torch.tensor(
+        [[row[metric][-1] for row in rows if row["team"] == k] for k in range(teams)],
+        dtype=torch.float64,
+    )
 
 
 def _summary(values: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
-    sample, difference = statistics(values), paired_difference(values, reference)
+    difference = values - reference.mean(0)
     return {
-        "mean": sample.mean,
-        "std": sample.std,
-        "difference": difference.mean,
-        "interval": difference.interval,
+        "mean": values.mean().item(),
+        "std": values.var(1).mean().sqrt().item() if values.shape[1] > 1 else None,
+        "difference": difference.mean().item(),
+        "interval": interval(difference),
     }
 
 
@@ -233,9 +253,11 @@ def _measured(options: argparse.Namespace) -> str:
     if LEARNED in names and options.checkpoint is None:
         raise ConfigError("--checkpoint: give a trained team, or leave learned out of --policies")
     code = PublishedCode(options.src)
-    checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint else None
+    runs = options.checkpoint.split(",") if options.checkpoint else []
+    teams = [find_checkpoint(run.strip()) for run in runs]
+    check_one_team(teams)
     world = World(code, options.terrain, options.starts)
-    flights = Flights(world, names, checkpoint)
+    flights = Flights(world, names, teams)
     slug = f"{SUITE}--{harness.device_slug(harness.CPU)}.json"
     path = output_file(options.out / slug if options.out else None, SUITE, harness.CPU)
     trials = range(options.seed, options.seed + options.missions)
@@ -244,7 +266,7 @@ def _measured(options: argparse.Namespace) -> str:
             **{name: getattr(options, name) for name in ("missions", "seed", "terrain", "starts")},
             "policies": names,
             "published_commit": code.commit,
-            "training_step": checkpoint.payload.get("training_step") if checkpoint else None,
+            "training_steps": [team.payload.get("training_step") for team in teams],
             "configuration": config_to_dict(flights.config),
         },
         "machine": harness.announce_machine(harness.CPU),

@@ -29,7 +29,15 @@ OBSERVATION = {"uncertainty": True, "centred_entropy": True}
 FAR = {"communication_range": 12}  # so that UAVs hear some of the others
 LOSSY = {"failure_rate": 0.4}
 FLOWN = small_config(agents=3, uav=FAR, compute={"device": "cpu"})
-TRAINED = small_config(agents=2, pixels=(6, 6), observation=OBSERVATION, compute={"device": "cpu"})
+
+
+def trained(seed: int) -> Config:
+    return small_config(
+        agents=2, pixels=(6, 6), seed=seed, observation=OBSERVATION, compute={"device": "cpu"}
+    )
+
+
+TRAINED = trained(3)
 
 
 def write_team(path: Path, config: Config = TRAINED) -> Path:
@@ -45,7 +53,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def flights(clone: Path, *names: str, **world: str) -> Flights:
-    return Flights(World(PublishedCode(clone), **world), names, None)
+    return Flights(World(PublishedCode(clone), **world), names, [])
 
 
 # Imports ----------------------------------------------------------------------------------
@@ -148,7 +156,7 @@ def test_policies_do_not_feel_each_other(tmp_path: Path) -> None:
 
 def test_a_map_is_computed_once_for_all_policies(clone: Path) -> None:
     code = PublishedCode(clone)
-    all_of_them = Flights(World(code), [], None)
+    all_of_them = Flights(World(code), [], [])
     for name in (GAIN, CORRECTED, RANDOM):
         all_of_them.fly(name, 4)
     assert code.get("mapping.simulations").drawn == 1
@@ -205,7 +213,7 @@ def test_the_command_prints_a_table_and_writes_json(clone: Path, capsys) -> None
     assert printed.splitlines()[-1] == str(path)
     found = read_strict(path)
     assert found["suite"] == "published_simulator"
-    assert found["settings"]["training_step"] == 7
+    assert found["settings"]["training_steps"] == [7]
     assert found["settings"]["configuration"]["experiment"]["missions"]["n_agents"] == 3
     assert found["settings"]["configuration"]["observation"]["uncertainty"] is True
     assert found["machine"]["versions"]
@@ -223,6 +231,31 @@ def test_the_command_prints_a_table_and_writes_json(clone: Path, capsys) -> None
     assert max(found["observation_differences"].values()) < 1e-5
     assert list(found["observation_differences"]) == list(PLANES)
     assert "UAV 0 starts at (" in printed
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_training_seeds_fly_all_missions(clone: Path) -> None:
+    seeds = [write_team(clone.parent / f"{seed}.pt", trained(seed)) for seed in (3, 4)]
+
+    def flown(name: str, *teams: Path) -> dict[str, Any]:
+        out = clone.parent / name
+        arguments = ["--src", str(clone), "--missions", "3", "--policies", f"learned,{GAIN}"]
+        checkpoints = ",".join(map(str, teams))
+        assert benchmark.main([*arguments, "--checkpoint", checkpoints, "--out", str(out)]) == 0
+        return read_strict(next(out.iterdir()))["policies"]
+
+    both = flown("both", *seeds)
+    rows = both["learned"]["missions"]
+    assert [(row["trial"], row["team"]) for row in rows] == [
+        (k, t) for k in (1, 2, 3) for t in (0, 1)
+    ]
+    alone = [flown(f"alone{k}", team)["learned"] for k, team in enumerate(seeds)]
+    for k, each in enumerate(alone):
+        finals = [row["f1"][-1] for row in each["missions"]]
+        assert [row["f1"][-1] for row in rows if row["team"] == k] == finals
+    means = [each["summary"]["f1"]["mean"] for each in alone]
+    assert means[0] != means[1]
+    assert both["learned"]["summary"]["f1"]["mean"] == pytest.approx(np.mean(means))
 
 
 REFUSED = {
