@@ -21,6 +21,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     del tree["experiment"]["algorithm"]
     for network in ("actor", "critic"):
         assert tree["networks"][network].pop("type") == "cnn"
+        del tree["networks"][network]["layers"], tree["networks"][network]["heads"]
     for old, new in RENAMED.items():
         value = take(tree, new)
         put(tree, old, TYPES.get(value, value) if old == "experiment.missions.type" else value)
@@ -31,7 +32,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
     del tree["networks"]["predictor"]
-    for name in PREDICTED_CHANNELS:
+    for name in (*PREDICTED_CHANNELS, "heard_uavs"):
         assert tree["observation"].pop(name) is False
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree

@@ -118,6 +118,12 @@ PARTS = {
     "terrain": ["sensor.simulation.kinds=[outside.Chessboard]"],
 }
 PARTS["all"] = [setting for settings in PARTS.values() for setting in settings]
+ATTENTION = {
+    "attention": [
+        "observation.heard_uavs=true",
+        *(f"networks.{role}.type=attention" for role in ("actor", "critic")),
+    ]
+}
 OTHER_ALGORITHMS = {
     name: [f"experiment.algorithm={name}", "learning.clip_ratio=0.2"]
     for name in ALGORITHMS
@@ -144,9 +150,9 @@ def checksum(name: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("part", [*PARTS, *OTHER_ALGORITHMS])
+@pytest.mark.parametrize("part", [*PARTS, *ATTENTION, *OTHER_ALGORITHMS])
 def test_a_part_trains_resumes_flies_and_is_exported(part: str) -> None:
-    settings = [*(PARTS | OTHER_ALGORITHMS)[part], "learning.actor.learning_rate=0.01"]
+    settings = [*(PARTS | ATTENTION | OTHER_ALGORITHMS)[part], "learning.actor.learning_rate=0.01"]
     assert train("whole", *settings) == 0
     assert train("halves", *settings, "learning.training_steps=2") == 0
     assert (

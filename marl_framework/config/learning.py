@@ -75,6 +75,8 @@ class ObservationConfig(Section):
     centred_uncertainty: bool = False
     predicted: bool = False
     centred_predicted: bool = False
+    heard_uavs: bool = False
+    """Planes for networks with attention, one for each UAV; see `ObservationBuilder.heard_uavs`."""
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True
@@ -132,7 +134,20 @@ class NetworkConfig(Section):
     conv_channels: Width = 256
     """Width of the convolutions."""
     hidden_dim: Width = 256
-    """Width of the linear layer."""
+    """Width of the linear layer; of the tokens, too, where there are some."""
+    layers: Annotated[int, Field(ge=1, le=64)] = 2
+    """Layers of an attention network."""
+    heads: Annotated[int, Field(ge=1, le=256)] = 4
+    """Heads of each of these layers; they divide `hidden_dim`."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.type == "attention" and self.hidden_dim % self.heads:
+            raise ValueError(
+                f"heads {self.heads} does not divide hidden_dim {self.hidden_dim}; each head takes "
+                "an equal part of it"
+            )
+        return self
 
 
 class NetworksConfig(Section):

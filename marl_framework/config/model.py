@@ -48,6 +48,8 @@ class NetworkSizes:
     """A."""
     action_channels: tuple[int, ...] = ()
     """Those of the critic's channels that show what the other agents do, by index."""
+    heard: int = 0
+    """The first channels of both: one for each agent that it may hear, itself first."""
 
 
 class Config(Section):
@@ -108,12 +110,16 @@ class Config(Section):
     def network_sizes(self) -> NetworkSizes:
         """What the mission asks of the networks."""
         seen = self.observation.critic_channels
+        heard = self.experiment.missions.n_agents if self.observation.heard_uavs else 0
         return NetworkSizes(
-            actor_channels=len(self.observation.actor_channels),
-            critic_channels=len(seen),
+            actor_channels=heard + len(self.observation.actor_channels),
+            critic_channels=heard + len(seen),
             shape=self.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
-            action_channels=tuple(i for i, name in enumerate(seen) if name == "other_actions"),
+            action_channels=tuple(
+                heard + i for i, name in enumerate(seen) if name == "other_actions"
+            ),
+            heard=heard,
         )
 
     @property
@@ -168,7 +174,24 @@ class Config(Section):
         _check_learning_rates(self)
         _check_keys_of_algorithm(self)
         _check_predictor(self)
+        _check_heard(self)
         return self
+
+
+def _check_heard(config: Config) -> None:
+    seen = config.observation.heard_uavs
+    for role in ("actor", "critic"):
+        kind = getattr(config.networks, role).type
+        if seen and kind == "cnn":
+            raise ValueError(
+                f"observation.heard_uavs: networks.{role}.type cnn knows no team of any size; "
+                "use attention there, or switch heard_uavs off"
+            )
+        if not seen and kind == "attention":
+            raise ValueError(
+                f"networks.{role}.type attention attends to the UAVs that it hears; set "
+                "observation.heard_uavs=true"
+            )
 
 
 def _check_predictor(config: Config) -> None:

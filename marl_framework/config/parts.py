@@ -17,7 +17,10 @@ ALGORITHMS = {
 KNOWN_TO = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
 """Keys of `learning` that only some of these algorithms know."""
 
-NETWORKS = {"cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork"}
+NETWORKS = {
+    "cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork",
+    "attention": "marl_framework.networks.attention.AttentionNetwork",
+}
 
 SENSORS = {
     "table": "marl_framework.mission.sensor.TableSensor",

@@ -57,7 +57,7 @@ class Missions:
         lattice = self.environment.lattice
         self.builder = ObservationBuilder(config, lattice, self.environment.camera)
         self.names = [f"uav_{i}" for i in range(self.environment.n_agents)]
-        self.observation_shape = (len(self.builder.actor_channels), *self.builder.shape)
+        self.observation_shape = (config.network_sizes.actor_channels, *self.builder.shape)
         self.team_shape = (len(self.builder.team_channels), *self.builder.shape)
         self.num_actions = lattice.num_actions
         self._split, self._seed = split, seed

@@ -19,6 +19,14 @@ def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Te
     ) / width
 
 
+def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
+    """Return the shares [..., outputs] of equal parts of an axis that [low, high) [...] covers."""
+    width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
+    start = torch.arange(outputs, device=low.device) * width
+    ends = (bound.unsqueeze(-1).to(width.dtype) for bound in (low, high))
+    return interval_overlap(*ends, start, width)
+
+
 def area_weights(cells: int, outputs: int) -> Tensor:
     """Return the matrix [outputs, cells] float64 that averages `cells` cells onto `outputs`."""
     edges = torch.arange(cells, dtype=torch.float64)

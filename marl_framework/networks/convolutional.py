@@ -14,6 +14,28 @@ from marl_framework.config.learning import NetworkConfig
 _KERNELS = (5, 4, 4)
 
 
+def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> nn.Sequential:
+    """Return all layers but the last, from maps [B, channels, *shape] to [B, hidden_dim]."""
+    width, hidden = settings.conv_channels, settings.hidden_dim
+    layers: list[nn.Module] = []
+    x, y = shape
+    for kernel in _KERNELS:
+        size = (min(kernel, x), min(kernel, y))
+        layers += [nn.Conv2d(channels, width, size), nn.ReLU()]
+        channels, x, y = width, x - size[0] + 1, y - size[1] + 1
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU())
+
+
+def exactly(layer: nn.Linear, hidden: Tensor) -> Tensor:
+    """Run a layer in its own precision, under mixed precision too."""
+    exact = layer.weight.dtype
+    if hidden.dtype == exact:
+        found: Tensor = layer(hidden)
+        return found
+    with torch.autocast(hidden.device.type, enabled=False):
+        return layer(hidden.to(exact))
+
+
 class ConvolutionalNetwork(nn.Module):
     """Three convolutions without padding, two linear layers, ReLU after all but the last.
 
@@ -44,16 +66,8 @@ class ConvolutionalNetwork(nn.Module):
         self, channels: int, shape: tuple[int, int], outputs: int, settings: NetworkConfig
     ) -> None:
         super().__init__()
-        width, hidden = settings.conv_channels, settings.hidden_dim
-        layers: list[nn.Module] = []
-        x, y = shape
-        for kernel in _KERNELS:
-            size = (min(kernel, x), min(kernel, y))
-            layers += [nn.Conv2d(channels, width, size), nn.ReLU()]
-            channels, x, y = width, x - size[0] + 1, y - size[1] + 1
-        layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(hidden, outputs)
+        self.body = hidden_layers(channels, shape, settings)
+        self.head = nn.Linear(settings.hidden_dim, outputs)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
@@ -62,11 +76,7 @@ class ConvolutionalNetwork(nn.Module):
             hidden = checkpoint(self._hide, maps, use_reentrant=False, preserve_rng_state=False)
         else:
             hidden = self._hide(maps)
-        exact = self.head.weight.dtype
-        if hidden.dtype == exact:
-            return self.head(hidden)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.head(hidden.to(exact))
+        return exactly(self.head, hidden)
 
     def _hide(self, maps: Tensor) -> Tensor:
         """Run the hidden layers; on a GPU with weights that are cast all at once."""

@@ -33,15 +33,11 @@ def _make(
 ) -> nn.Module:
     settings = getattr(networks, role)
     key = f"networks.{role}.type"
-    part = load_part(
-        NETWORKS.get(settings.type, settings.type),
-        key,
-        "channels",
-        "shape",
-        "outputs",
-        "settings",
-    )
-    network = part(channels, sizes.shape, sizes.num_actions, settings)
+    path = NETWORKS.get(settings.type, settings.type)
+    given = ["channels", "shape", "outputs", "settings", *(["heard"] if sizes.heard else [])]
+    part = load_part(path, key, *given)
+    heard = (sizes.heard,) if sizes.heard else ()
+    network = part(channels, sizes.shape, sizes.num_actions, settings, *heard)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{key}: {settings.type} must make a torch.nn.Module")
     if compute.gradient_checkpointing:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from marl_framework.config.learning import CENTRED
 from marl_framework.config.model import Config
+from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -67,10 +68,18 @@ class ObservationBuilder:
         self._budget = config.experiment.constraints.budget
         self._n_agents = config.experiment.missions.n_agents
         self._prediction = _prediction(config, lattice)
+        self._heard = config.observation.heard_uavs
+        ids = torch.arange(self._n_agents, device=lattice.offsets.device)
+        others = ids.expand(self._n_agents, -1)
+        itself_first = (others == ids.unsqueeze(1)).int()
+        self._order = itself_first.argsort(dim=1, descending=True, stable=True)
         self._agent_id = channels.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
 
     def actor(self, state: Seen) -> Tensor:
-        """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`."""
+        """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`.
+
+        With `observation.heard_uavs` there are N planes more, the first ones.
+        """
         e, n = state.positions.shape[:2]
         parts: dict[str, Callable[[], Tensor]] = {
             "budget": lambda: channels.budget_map(state.t, self._budget, self.shape, n),
@@ -95,12 +104,29 @@ class ObservationBuilder:
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
+        if self._heard:
+            stacks.append(self.heard_uavs(state))
         if self._absolute:
             stacks.append(torch.stack([drawn[name] for name in self._absolute], dim=2))
         if self._centred:
             stacked = torch.stack([drawn[name] for name in self._centred], dim=2)
             stacks.append(channels.centre_on(stacked, state.positions[..., :2]))
         return torch.cat(stacks, dim=2)
+
+    def heard_uavs(self, state: Seen) -> Tensor:
+        """Return what each UAV that a UAV hears sees now, itself first: [E, N, N, X, Y].
+
+        A plane is the share of each lattice cell that lies in the footprint, times the altitude
+        level (z + 1)/Z; 0 everywhere for a UAV that is not heard.
+        """
+        footprint = self._camera.footprint(state.positions)
+        spans = (footprint.row0, footprint.row1), (footprint.col0, footprint.col1)
+        shares = [
+            covered(*span, cells, outputs)
+            for span, cells, outputs in zip(spans, self._camera.shape, self.shape, strict=True)
+        ]
+        level = self._level(state, self._lattice.shape[2])
+        return channels.heard_planes(*shares, level, state.heard, self._order)
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.

@@ -205,6 +205,26 @@ def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor
     return covers.to(width.dtype), shares
 
 
+def heard_planes(
+    rows: Tensor, cols: Tensor, levels: Tensor, heard: Tensor, order: Tensor
+) -> Tensor:
+    """Return a plane for each UAV of the team: [E, N, N, X, Y], those not heard are 0.
+
+    Plane k of UAV i is the share of each lattice cell that UAV `order[i, k]` sees, times its
+    altitude level.
+
+    Args:
+        rows: shares of the lattice's rows in each footprint, [E, N, X].
+        cols: shares of its columns, [E, N, Y].
+        levels: altitude levels (z + 1)/Z [E, N].
+        heard: who hears whom [E, N, N].
+        order: [N, N] int64.
+    """
+    seen = (levels.unsqueeze(-1) * rows).unsqueeze(-1) * cols.unsqueeze(-2)  # [E, N, X, Y]
+    known = heard.gather(2, order.expand_as(heard))
+    return seen[:, order] * known[..., None, None]
+
+
 def global_position_map(cells: Tensor, levels: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return (z + 1)/Z at each UAV's cell, else 0: [E, X, Y].
 

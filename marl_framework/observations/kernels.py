@@ -111,7 +111,9 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
 def make_builder(environment: MissionEnvironment) -> ObservationBuilder:
     """Return the fastest builder for missions."""
     config = environment.config
-    kernels = uses_kernels(config, environment.device) and not config.observation.sees_prediction
+    seen = config.observation
+    kernels = not (seen.sees_prediction or seen.heard_uavs)  # these are drawn by plain operators
+    kernels = kernels and uses_kernels(config, environment.device)
     made = TritonBuilder if kernels else ObservationBuilder
     return made(config, environment.lattice, environment.camera)
 

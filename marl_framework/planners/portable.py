@@ -139,5 +139,8 @@ def mission_facts(config: Config) -> dict[str, Any]:
         "false_alarm": camera.error_rates[:, 1].tolist(),
         "prior": config.mapping.prior,
         "communication_range": min(config.experiment.uav.communication_range, _UNLIMITED_RANGE),
-        "channels": list(config.observation.actor_channels),
+        "channels": [
+            *(f"heard_uav_{k}" for k in range(config.network_sizes.heard)),
+            *config.observation.actor_channels,
+        ],
     }

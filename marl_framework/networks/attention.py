@@ -1,0 +1,95 @@
+"""A network for teams of any size: the UAV attends to those that it hears."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from marl_framework.config.learning import NetworkConfig
+from marl_framework.networks.convolutional import exactly, hidden_layers
+
+
+class AttentionNetwork(nn.Module):
+    """A token for the UAV and its maps, one for each UAV that it hears, and layers of attention.
+
+    The input starts with a plane for each UAV of the team, itself first (`heard_uavs`). One whose
+    plane is 0 was not heard and is attended to by nobody. So the output does not depend on the
+    order of the others, nor on UAVs that are not heard, and the same weights serve any team.
+    The maps that follow pass through the convolutions of `ConvolutionalNetwork`. Layers
+    normalise first (Xiong et al. 2020) and are followed by a hidden layer of twice the width;
+    the last layer runs in float32 under mixed precision too.
+
+    Args:
+        channels: of the input.
+        shape: of the input, (X, Y).
+        outputs: one for each action.
+        settings: widths, layers and heads.
+        heard: how many of the channels are planes of UAVs; other teams may have more or fewer.
+
+    Attributes:
+        recompute: keep only the input until the backward pass, which then computes the hidden
+            layers once more (gradient checkpointing).
+        independent_rows: rows of a batch do not depend on each other.
+    """
+
+    recompute = False
+    independent_rows = True
+
+    def __init__(
+        self,
+        channels: int,
+        shape: tuple[int, int],
+        outputs: int,
+        settings: NetworkConfig,
+        heard: int,
+    ) -> None:
+        super().__init__()
+        self._maps = channels - heard
+        width = settings.hidden_dim
+        self.own = hidden_layers(self._maps, shape, settings)
+        self.uav = nn.Linear(shape[0] * shape[1], width)
+        self.layers = nn.ModuleList(_Layer(width, settings.heads) for _ in range(settings.layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map planes and stacked channels [B, N + C, X, Y] to [B, outputs] float32."""
+        hidden: Tensor
+        if self.recompute and torch.is_grad_enabled():
+            hidden = checkpoint(self._hide, maps, use_reentrant=False, preserve_rng_state=False)
+        else:
+            hidden = self._hide(maps)
+        return exactly(self.head, hidden)
+
+    def _hide(self, maps: Tensor) -> Tensor:
+        planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
+        heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
+        tokens = self.uav(planes)
+        own = tokens[:, :1] + self.own(maps[:, planes.shape[1] :]).unsqueeze(1)
+        tokens = torch.cat((own, tokens[:, 1:]), dim=1)
+        for layer in self.layers:
+            tokens = layer(tokens, heard)
+        return self.norm(tokens[:, 0])
+
+
+class _Layer(nn.Module):
+    """Attention over tokens [B, N, D] and a hidden layer, each beside a way past it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.hidden = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        parts = self.project(self.first(tokens)).unflatten(-1, (3, self._heads, -1))
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)  # [B, heads, N, D / heads] each
+        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        tokens = tokens + self.mix(seen.transpose(1, 2).flatten(2))
+        return tokens + self.hidden(self.second(tokens))

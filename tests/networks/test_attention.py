@@ -1,0 +1,107 @@
+"""Attention over the UAVs heard: any order, any number, any team."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from marl_framework.config.learning import NetworkConfig
+from marl_framework.config.model import Config
+from marl_framework.networks.attention import AttentionNetwork
+from tests.small import small_config
+
+CHANNELS, SHAPE, ACTIONS, TEAM = 3, (7, 7), 6, 4
+
+
+def network() -> AttentionNetwork:
+    torch.manual_seed(0)
+    settings = NetworkConfig(type="attention", conv_channels=8, hidden_dim=16)
+    return AttentionNetwork(TEAM + CHANNELS, SHAPE, ACTIONS, settings, TEAM)
+
+
+def seen(heard: tuple[bool, ...], batch: int = 5) -> tuple[Tensor, Tensor]:
+    """Return planes of UAVs, 0 where not heard, and the maps that follow."""
+    generator = torch.Generator().manual_seed(1)
+    planes = torch.rand(batch, len(heard), *SHAPE, generator=generator)
+    maps = torch.rand(batch, CHANNELS, *SHAPE, generator=generator)
+    return planes * torch.tensor(heard)[:, None, None], maps
+
+
+def output(*parts: Tensor) -> Tensor:
+    return network()(torch.cat(parts, dim=1))
+
+
+def test_the_order_of_the_others_does_not_matter() -> None:
+    planes, maps = seen((True, True, True, True))
+    expected = output(planes, maps)
+    for order in ([0, 3, 1, 2], [0, 2, 3, 1]):
+        torch.testing.assert_close(output(planes[:, order], maps), expected)
+    assert not torch.allclose(output(planes[:, [1, 0, 2, 3]], maps), expected, atol=1e-3)
+
+
+def test_uavs_that_are_not_heard_are_as_none() -> None:
+    planes, maps = seen((True, False, True, False))
+    expected = output(planes, maps)
+    torch.testing.assert_close(output(planes[:, [0, 2]], maps), expected)
+    larger = torch.cat((planes, planes[:, [1] * 8]), dim=1)
+    torch.testing.assert_close(output(larger, maps), expected)
+    assert not torch.allclose(output(planes[:, :1], maps), expected, atol=1e-3)
+
+
+def test_every_weight_learns() -> None:
+    learner = network()
+    planes, maps = seen((True, True, False, True))
+    learner(torch.cat((planes, maps), dim=1)).square().sum().backward()
+    for name, weight in learner.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.abs().sum() > 0, name
+
+
+def test_recomputed_gradients_are_the_same() -> None:
+    planes, maps = seen((True, True, False, True))
+    found = []
+    for recompute in (False, True):
+        learner = network()
+        learner.recompute = recompute
+        learner(torch.cat((planes, maps), dim=1)).square().sum().backward()
+        found.append([weight.grad for weight in learner.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_onnx_gives_the_same(tmp_path: Path) -> None:
+    exported = network().eval()
+    planes, maps = seen((True, False, True, True))
+    rows = torch.cat((planes, maps), dim=1)
+    file = tmp_path / "attention.onnx"
+    torch.onnx.export(exported, (rows,), str(file), dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(str(file))
+    (found,) = session.run(None, {session.get_inputs()[0].name: rows.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), exported(rows), rtol=1e-4, atol=1e-5)
+
+
+def config(actor: str, critic: str, heard_uavs: bool) -> Config:
+    networks = {"actor": {"type": actor}, "critic": {"type": critic}}
+    return small_config(networks=networks, observation={"heard_uavs": heard_uavs})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("attention", "attention", False), "set observation.heard_uavs=true"),
+        (("attention", "cnn", True), "networks.critic.type cnn knows no team of any size"),
+        (("cnn", "cnn", True), "networks.actor.type cnn knows no team of any size"),
+    ],
+)
+def test_networks_and_planes_go_together(arguments: tuple[str, str, bool], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        config(*arguments)
+
+
+def test_heads_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="heads 3 does not divide hidden_dim 16"):
+        NetworkConfig(type="attention", hidden_dim=16, heads=3)
