@@ -61,12 +61,9 @@ TABLES = {
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
     "gpu_memory": Table(("kernel_budget" + _HERE,), pages.gpu_memory),
-    "published": Table(
-        tuple(f"published_simulator-{team}{_HERE}" for team in ("balanced", "fast")),
-        pages.published,
-    ),
+    "published": Table(("published_simulator-balanced" + _HERE,), pages.published),
     "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
-    "suite": Table(("suite", "suite_fast", "suite_mixed"), pages.suite),
+    "suite": Table(("suite", "suite_mixed"), pages.suite),
     "suite_teams": Table(("suite",), pages.suite_teams),
 }
 

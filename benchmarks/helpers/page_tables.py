@@ -19,7 +19,7 @@ _WRAPPERS = {
 }
 
 
-_TEAMS = ("`params_balanced.yaml`", "`params_fast.yaml`", "`params_fast.yaml` on `mixed`")
+_BALANCED, _MIXED = "`params_balanced.yaml`", "`params_fast.yaml` on `mixed`"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -47,22 +47,20 @@ def _whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
-def published(balanced: Found, fast: Found) -> str:
-    """Return what flew in the published simulator, and how it differs from its best planner."""
-    return _published({_TEAMS[0]: balanced, _TEAMS[1]: fast})
+def published(found: Found) -> str:
+    """Return what flew in the published simulator, and how it differs from its planner."""
+    return _published(found, _BALANCED)
 
 
-def published_mixed(mixed: Found) -> str:
+def published_mixed(found: Found) -> str:
     """Return the same of its five kinds of terrain."""
-    return _published({_TEAMS[2]: mixed})
+    return _published(found, _MIXED)
 
 
-def _published(teams: Mapping[str, Found]) -> str:
-    summaries = {team: found["policies"]["learned"]["summary"] for team, found in teams.items()}
-    policies = next(iter(teams.values()))["policies"]
-    summaries |= {
-        label: policies[name]["summary"] for name, label in _PUBLISHED.items() if name in policies
-    }
+def _published(found: Found, team: str) -> str:
+    names = {"learned": team, **_PUBLISHED}
+    policies = found["policies"]
+    summaries = {names[name]: policies[name]["summary"] for name in names if name in policies}
 
     def spread(of: Found) -> str:
         return f"{of['mean']:.3f} ± {of['std']:.3f}"
@@ -246,19 +244,17 @@ def kernel_budget(found: Found) -> str:
 # The standard suite -----------------------------------------------------------------------
 
 
-def suite(balanced: Found, fast: Found, mixed: Found, *names: str) -> str:
+def suite(balanced: Found, mixed: Found, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
     columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
     rows = []
     for name in names or balanced["worlds"]:
-        flown = [
-            found["worlds"].get(name, {}).get("summary", {}) for found in (balanced, fast, mixed)
-        ]
-        policies = {
-            team: summary["learned"] for team, summary in zip(_TEAMS, flown, strict=True) if summary
-        }
+        summary = balanced["worlds"][name]["summary"]
+        policies = {_BALANCED: summary["learned"]}
+        if name in mixed["worlds"]:
+            policies[_MIXED] = mixed["worlds"][name]["summary"]["learned"]
         policies |= {
-            policy.replace("_", " "): row for policy, row in flown[0].items() if policy != "learned"
+            policy.replace("_", " "): row for policy, row in summary.items() if policy != "learned"
         }
         for number, (policy, row) in enumerate(policies.items()):
             cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(row[metric])]
@@ -279,7 +275,7 @@ def suite_teams(found: Found) -> str:
                 f"{w['summary'][policy]['f1']['mean']:.3f}"
                 for w in worlds
             ]
-            flyer = _TEAMS[0] if policy == "learned" else policy.replace("_", " ")
+            flyer = _BALANCED if policy == "learned" else policy.replace("_", " ")
             rows.append((f"{uavs} UAVs, {flyer}", *means))
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
 

@@ -79,16 +79,16 @@ def small_suite() -> dict[str, Any]:
 def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     found = small_suite()
     mixed = {"worlds": {"mixed": found["worlds"]["mixed"]}}  # flown by that team alone
-    for name, content in {"suite": found, "suite_fast": found, "suite_mixed": mixed}.items():
+    for name, content in {"suite": found, "suite_mixed": mixed}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     lines = tables.table("suite split mixed", tmp_path).splitlines()
-    assert len(lines) == 2 + 3 + 4
+    assert len(lines) == 2 + 2 + 3
     assert lines[2].startswith("| `split` | `params_balanced.yaml` | 0.215 [")
     assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
     assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
-    assert lines[4].startswith("| | information gain | 0.415 [")
-    assert lines[7].startswith("| | `params_fast.yaml` on `mixed` | 0.215 [")
-    assert len(tables.table("suite", tmp_path).splitlines()) == 3 + 3 * len(worlds.WORLDS)
+    assert lines[3].startswith("| | information gain | 0.415 [")
+    assert lines[5].startswith("| | `params_fast.yaml` on `mixed` | 0.215 [")
+    assert len(tables.table("suite", tmp_path).splitlines()) == 3 + 2 * len(worlds.WORLDS)
     grid = tables.table("suite_teams", tmp_path).splitlines()
     assert (
         grid[2]
