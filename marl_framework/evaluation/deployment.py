@@ -34,13 +34,18 @@ from marl_framework.planners.team import Checkpoint
 
 
 class UprightStreams(MissionStreams):
-    """Mission draws whose windows of the map are neither flipped nor rotated."""
+    """Mission draws whose windows of the map, and the zones there, lie as they do on the map."""
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
         draws = super().draw_reset()
         (windows,) = draws.terrain.numbers  # a deployment flies over a raster alone
         windows[:, SYMMETRY] = 0
+        env = self._single
+        origins = env.terrain.window_origins(draws.terrain)
+        if env.zones is not None and origins is not None:
+            moves = [env.zones.moves((x, y)) for x, y in origins.tolist()]
+            draws.moves = torch.stack(moves).to(env.device)
         return draws
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -229,6 +230,8 @@ def _mission(config: Config) -> int:
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
     maps += n * (24 + n) + 20  # positions, who hears whom, time, range, entropy
+    if config.has_zones:  # moves of each position, and three times as many while they are made
+        maps += 4 * config.experiment.constraints.num_actions * math.prod(config.lattice_shape)
     return maps + _cells_in_view(config) * _IN_VIEW
 
 

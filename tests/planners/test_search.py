@@ -74,7 +74,9 @@ def test_a_wide_beam_finds_the_best_path() -> None:
     position = state.positions[:, 0]
     mask = env.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
     moves = view.moves - state.t
-    action, after = BeamSearch(view, 200).search(position, mask, left, moves, view.moves)
+    action, after = BeamSearch(view, 200).search(
+        position, mask, state.moves, left, moves, view.moves
+    )
     for e in range(2):
         found = {}
         for path in product(range(env.lattice.num_actions), repeat=view.moves):
