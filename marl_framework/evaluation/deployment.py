@@ -140,6 +140,9 @@ def prepare(
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
     planner = make_planner(name, environment, checkpoint)
+    if environment.zones is not None:  # errors of windows before anything is written
+        for first in range(0, missions, batch):
+            UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
     return Deployment(environment, planner, missions, _place(environment))
 
 

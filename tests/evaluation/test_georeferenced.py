@@ -13,6 +13,8 @@ import numpy as np
 import pyproj
 import pytest
 import rasterio
+import shapely
+import shapely.affinity
 from affine import Affine
 
 from marl_framework.config.loading import load_config
@@ -20,6 +22,7 @@ from marl_framework.evaluation.georeferenced import line_geometry
 from marl_framework.main import main
 from marl_framework.mission.terrains.geotiff import place_at
 from tests.mission.terrains.test_geotiff import write
+from tests.mission.zones import feature, write_zones
 
 Fly = Callable[..., int]
 MAP = "sensor.simulation.raster"
@@ -157,6 +160,40 @@ def test_a_bad_place_is_one_line_and_leaves_nothing(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert named in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("unit", ["degrees", "metres"])
+def test_no_waypoint_lies_in_a_zone(unit: str, fly: Fly, utm: Path, tmp_path: Path) -> None:
+    """Squares all over the map, so that every window has some; the mission's maps agree."""
+    left = np.arange(3.0, 150, 20)
+    squares = shapely.MultiPolygon([shapely.box(x, y, x + 9, y + 9) for x in left for y in left])
+    on_earth = shapely.affinity.translate(squares, WEST, NORTH - 130)
+    written = squares
+    if unit == "degrees":
+        written = shapely.transform(
+            on_earth, lambda p: np.stack(INTO_UTM.transform(*p.T, direction="INVERSE"), -1)
+        )
+    file = write_zones(tmp_path / "z.json", feature(written), metres=unit == "metres")
+    assert fly(utm, f"experiment.constraints.no_fly_zones={file}", "experiment.policy=random") == 0
+    for folder, mission in missions(tmp_path):
+        origin = np.array(mission["window_origin_m"])
+        window = shapely.box(*origin, *(origin + 50))
+        assert 0.1 < window.intersection(squares).area / window.area < 0.3
+        for track in tracks(folder):
+            line = np.stack(INTO_UTM.transform(*np.array(track["geometry"]["coordinates"]).T), -1)
+            assert not shapely.intersects(shapely.LineString(line), on_earth.buffer(-0.02))
+
+
+def test_a_zone_over_a_window_is_one_line_and_leaves_nothing(
+    fly: Fly, utm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everywhere = feature(shapely.box(-10, -10, 160, 140))
+    file = write_zones(tmp_path / "z.json", everywhere)
+    assert fly(utm, f"experiment.constraints.no_fly_zones={file}") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "leaves 0 starts with a way out at 15 m, in the window at" in error
     assert not (tmp_path / "runs").exists()
 
 
