@@ -102,18 +102,17 @@ class PortableTeam(nn.Module):
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
         """
+        pooled = area_pool(beliefs, *self._area)
         tiles = self._camera.tile_weights(positions)
         state = _BuilderInput(
             beliefs=beliefs,
             positions=positions,
             t=t,
             heard=heard,
-            pooled_beliefs=area_pool(beliefs, *self._area),
+            pooled_beliefs=pooled,
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
-            open_share=positions.new_ones(
-                len(positions), *self._builder.shape, dtype=torch.float32
-            ),
+            open_share=torch.ones_like(pooled[:, 0]),
         )
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
