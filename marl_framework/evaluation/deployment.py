@@ -112,8 +112,16 @@ class Deployment:
         place, config = self.place.moved(*origin), self.environment.config
         georeferenced.write_belief(belief, config.cell_size, place, folder)
         georeferenced.write_waypoints(path, place, folder)
-        nearest = mission_files.write_missions(path, place, config, folder)
-        return {} if nearest is None else {"closest_approach": _describe(nearest, len(path))}
+        where = (place, config, (origin[0], origin[1]))
+        zones = self.environment.zones
+        fences = [] if zones is None else mission_files.geofence(zones, *where)
+        nearest = mission_files.write_missions(path, place, config, folder, fences)
+        said: dict[str, Any] = {}
+        if nearest is not None:
+            said["closest_approach"] = _describe(nearest, len(path))
+        if zones is not None:
+            said["through_zones"] = mission_files.ways_through_zones(zones, path, *where)
+        return said
 
 
 def prepare(

@@ -116,7 +116,7 @@ class MissionEnvironment:
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
         self.zones = find_zones(config, self.terrain, split)
-        self.obstacles = Obstacles(config, self.lattice)
+        self.obstacles = Obstacles(config, self.lattice, split)
         self._moves = self._fixed_moves()
         x, y, _ = self.lattice.shape
         self._fusion = make_fusion(config, self.camera, (x, y), self.device)

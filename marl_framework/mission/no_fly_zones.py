@@ -132,6 +132,22 @@ class NoFlyZones:
                 closed[:, :, z, a][near] |= touched
         return torch.from_numpy(closed)
 
+    def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:
+        """Return whether a straight flight touches a zone.
+
+        Args:
+            start: (x, y, altitude) in metres of the area.
+            end: the same.
+            origin: lower left corner of the area on the map [m].
+        """
+        for zone in self.zones:
+            part = _part_between(start[2], end[2] - start[2], zone.floor, zone.height)
+            if part is not None:
+                first, last = (start[:2] + share * (end[:2] - start[:2]) + origin for share in part)
+                if _touch(zone.shape, first, last):
+                    return True
+        return False
+
     def _touched(self, zone: Zone, points: Array) -> Iterator[tuple[int, int, Array]]:
         """Yield level, action, and which moves from points [P, Q, 2] touch a zone, [P, Q]."""
         known: dict[tuple[float, ...], Array] = {}  # the same at most altitudes

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.seeding import DEPLOYMENT
 
 NUMBERS = 5
 """Uniform draws behind a box."""
@@ -28,11 +29,12 @@ class Obstacles:
     Args:
         config: `experiment.constraints.obstacles` says how many and how large.
         lattice: of the missions.
+        split: a deployment has none: what is not there is no obstacle.
     """
 
-    def __init__(self, config: Config, lattice: Lattice) -> None:
+    def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
         settings, area = config.experiment.constraints.obstacles, config.environment
-        self.number = settings.number
+        self.number = 0 if split == DEPLOYMENT else settings.number
         self._side, self._height = settings.side, settings.height
         self._area = (area.x_dim, area.y_dim)
         self._spacing = lattice.spacing

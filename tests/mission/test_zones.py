@@ -20,7 +20,7 @@ from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice, action_offsets
-from marl_framework.mission.obstacles import NUMBERS, Obstacles
+from marl_framework.mission.obstacles import NUMBERS
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.protocol import Planner
@@ -143,7 +143,7 @@ def test_boxes_leave_every_first_move_open(start: str) -> None:
     env = environment_of([], 16, actions=27, agents=4, missions={"start": start})
     lattice, generator = env.lattice, torch.Generator().manual_seed(4)
     missions = 300
-    obstacles = Obstacles(env.config, lattice)
+    obstacles = env.obstacles
     starts = lattice.start_positions(torch.rand(missions, 49, generator=generator))
     boxes = obstacles.boxes(torch.rand(missions, 16, NUMBERS, generator=generator), starts)
     moves = lattice.table() & ~obstacles.closed(boxes)
@@ -234,3 +234,9 @@ def test_the_lattices_table_is_its_boundary_mask() -> None:
         grid = torch.cartesian_prod(*(torch.arange(size) for size in lattice.shape))
         mask = lattice.boundary_mask(grid.unsqueeze(1)).view(*lattice.shape, -1)
         assert lattice.table().equal(mask)
+
+
+def test_a_deployment_has_no_obstacles() -> None:
+    env = MissionEnvironment(zone_config(None, 9), 2, "cpu", "deployment")
+    state = env.reset(env.draw_reset())
+    assert state.moves.equal(env.lattice.table().expand_as(state.moves))
