@@ -97,24 +97,28 @@ def test_without_moves_left_nothing_is_flown() -> None:
     assert torch.equal(after, left)
 
 
-def test_enough_simulations_find_the_best_of_all_paths() -> None:
-    position, mask, ways, left, moves = problem(2, seed=9)
+@pytest.mark.parametrize("closed", [0.0, 0.4])
+def test_enough_simulations_find_the_best_of_all_paths(closed: float) -> None:
+    position, _, ways, left, moves = problem(2, seed=9)
     moves[:] = 3
+    draws = torch.rand(ways.shape, generator=torch.Generator().manual_seed(2))
+    ways = ways & ((draws >= closed) | (ways.cumsum(-1) == 1))  # some way is left
+    mask = ENV.lattice.allowed(position, ways)
     _, after = search((position, mask, ways, left, moves), 400, 8, 4)
     for e in range(2):
         best = 0.0
         for path in product(range(ENV.lattice.num_actions), repeat=3):
-            best = max(best, gain_of(position[e], left[e], path))
+            best = max(best, gain_of(ways[e], position[e], left[e], path))
         assert (left[e] - after[e]).sum().item() == pytest.approx(best, abs=1e-3)
 
 
-def gain_of(position: Tensor, left: Tensor, path: tuple[int, ...]) -> float:
-    """Entropy that readings along a path remove; −1 where it leaves the lattice."""
+def gain_of(ways: Tensor, position: Tensor, left: Tensor, path: tuple[int, ...]) -> float:
+    """Entropy that readings along a path remove; −1 where it leaves its ways."""
     rest = left
     for action in path:
-        position = position + ENV.lattice.offsets[action]
-        if ((position < 0) | (position >= SHAPE)).any():
+        if not ways[(*position.tolist(), action)]:
             return -1.0
+        position = position + ENV.lattice.offsets[action]
         rest = VIEW.after(position, rest)
     return (left - rest).sum().item()
 
