@@ -101,7 +101,7 @@ function mapFigure(name, described) {
   const frame = { x: MAP.left, y: MAP.top, width: X_DIM * SCALE, height: Y_DIM * SCALE };
   make(svg, "rect", { class: "frame", ...frame });
   axes(svg, MAP, ticks(X_DIM), ticks(Y_DIM), "x [m]", "y [m]", mapX, mapY);
-  drawZones(make(svg, "svg", frame));
+  if (mission.zones.length > 0) drawZones(make(svg, "svg", frame));
   return { canvas, svg, note, border: make(svg, "g"), layer: make(svg, "g") };
 }
 
@@ -109,7 +109,8 @@ function mapFigure(name, described) {
 function drawZones(frame) {
   const origin = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
   frame.setAttribute("viewBox", origin);
-  frame.setAttribute("class", "zones");
+  const named = { class: "zones", role: "img", "aria-label": "No-fly zones and obstacles" };
+  for (const [name, value] of Object.entries(named)) frame.setAttribute(name, value);
   for (const { rings, label } of mission.zones) {
     const d = rings.map((ring) => `M${points(ring).replaceAll(" ", "L")}Z`).join("");
     make(make(frame, "path", { class: "zone", d }), "title", {}, label);
