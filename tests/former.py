@@ -32,7 +32,9 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
     del tree["networks"]["predictor"]
-    for name in (*PREDICTED_CHANNELS, "heard_uavs"):
+    for name in ("no_fly_zones", "obstacles"):
+        del tree["experiment"]["constraints"][name]
+    for name in (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs"):
         assert tree["observation"].pop(name) is False
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree

@@ -24,6 +24,7 @@ def small_config(
     prior: float = 0.5,
     uav: dict[str, Any] | None = None,
     missions: dict[str, Any] | None = None,
+    constraints: dict[str, Any] | None = None,
     **sections: Any,
 ) -> Config:
     """Return a 7 × 7 lattice over a coarse map, with overrides."""
@@ -36,6 +37,7 @@ def small_config(
                 "budget": budget,
                 "num_actions": actions,
                 "max_altitude": max_altitude,
+                **(constraints or {}),
             },
             "uav": uav or {},
             "missions": {"n_agents": agents, **(missions or {})},

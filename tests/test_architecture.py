@@ -38,8 +38,12 @@ KNOW_NO_MISSION = ("networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
 ON_DEVICE_TOO = ("integrations/missions.py", "integrations/torchrl.py", "integrations/coma_loss.py")
-# Rasters are read on the host, once, before any mission.
-READS_FILES = ("mission/terrains/raster_file.py", "mission/terrains/geotiff.py")
+# Rasters and zones are read on the host, once, before any mission.
+READS_FILES = (
+    "mission/no_fly_zones.py",
+    "mission/terrains/raster_file.py",
+    "mission/terrains/geotiff.py",
+)
 
 
 def _name(path: Path) -> str:

@@ -56,9 +56,11 @@ class _CountedTree(TreeSearch):
 
     found = 0
 
-    def grow(self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int) -> Tree:
+    def grow(
+        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+    ) -> Tree:
         """Return the trees; see `TreeSearch`."""
-        tree = super().grow(position, mask, left, moves, most)
+        tree = super().grow(position, mask, ways, left, moves, most)
         self.found += int(tree.children.count_nonzero())
         return tree
 

@@ -31,11 +31,13 @@ ACTOR_CHANNELS = (
     "footprint",
     "uncertainty",
     "predicted",
+    "no_fly",
     "centred_entropy",
     "centred_probability",
     "centred_footprint",
     "centred_uncertainty",
     "centred_predicted",
+    "centred_no_fly",
 )
 CENTRED = "centred_"
 """Prefix of channels that show another channel with the UAV at the centre."""
@@ -58,7 +60,8 @@ class ObservationConfig(Section):
     The `centred_` channels are not the paper's: the same maps shifted so that the UAV is at the
     centre, as it is in `position`, 0 beyond the lattice. Nor are the `uncertainty` channels: area
     means of p·H(p), taken cell by cell before they are averaged. The `predicted` channels show
-    the entropy that a trained map predictor expects in the region of interest.
+    the entropy that a trained map predictor expects in the region of interest. The `no_fly`
+    channels show the share of moves that zones and obstacles forbid, 1 beyond the lattice.
     """
 
     budget: bool = True
@@ -77,6 +80,8 @@ class ObservationConfig(Section):
     centred_predicted: bool = False
     heard_uavs: bool = False
     """Planes for networks with attention, one for each UAV; see `ObservationBuilder.heard_uavs`."""
+    no_fly: bool = False
+    centred_no_fly: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True

@@ -126,8 +126,27 @@ class MappingConfig(Section):
     prior: Probability = 0.5
 
 
+class ObstaclesConfig(Section):
+    """Boxes on the ground that every mission draws anew; no UAV flies through them."""
+
+    number: Annotated[int, Field(ge=0, le=16)] = 0
+    """Boxes drawn; one within spacing of a start is left out."""
+    side: tuple[Metres, Metres] = (5.0, 15.0)
+    """Least and largest side along x and y [m]."""
+    height: tuple[Metres, Metres] = (10.0, 20.0)
+    """Least and largest height [m]."""
+
+    @model_validator(mode="after")
+    def _least_comes_first(self) -> Self:
+        for name in ("side", "height"):
+            least, largest = getattr(self, name)
+            if least > largest:
+                raise ValueError(f"{name} [{least:g}, {largest:g}]: the least value comes first")
+        return self
+
+
 class ConstraintsConfig(Section):
-    """Planning lattice, mission length and action set."""
+    """Planning lattice, mission length, action set, and where nobody flies."""
 
     spacing: Metres = 5.0
     """Between lattice positions [m]."""
@@ -139,6 +158,9 @@ class ConstraintsConfig(Section):
     """A mission has budget + 1 moves."""
     num_actions: Literal[4, 6, 9, 27] = 6
     """Moves to choose from (see `mission.lattice.action_offsets`)."""
+    no_fly_zones: Text | None = None
+    """GeoJSON file of polygons that no UAV enters (see `mission.no_fly_zones`)."""
+    obstacles: ObstaclesConfig = ObstaclesConfig()
 
     @model_validator(mode="after")
     def _altitudes_fit(self) -> Self:

@@ -130,6 +130,12 @@ class Config(Section):
         return pixel.number_x == pixel.number_y and all(x == y for x, y in pairs)
 
     @property
+    def has_zones(self) -> bool:
+        """Whether there is somewhere that UAVs must not fly."""
+        limits = self.experiment.constraints
+        return limits.no_fly_zones is not None or limits.obstacles.number > 0
+
+    @property
     def episode_length(self) -> int:
         """Moves of a mission, T = budget + 1."""
         return self.experiment.constraints.budget + 1

@@ -81,6 +81,7 @@ def deploy(
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
     _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
+    _warn_of_zones(missions_flown)
     print(f"done: {run.summary}")
     return 0
 
@@ -95,6 +96,17 @@ def _warn_of_approaches(missions: Sequence[Mapping[str, Any]], least: float) -> 
                 f"warning: {mission['folder']}: UAVs {first} and {second} come within "
                 f"{nearest['metres']:.1f} m of each other {nearest['where']}; change the mission "
                 "files before you fly them"
+            )
+
+
+def _warn_of_zones(missions: Sequence[Mapping[str, Any]]) -> None:
+    """Print which mission files lead through no-fly zones."""
+    for mission in missions:
+        for way in mission.get("through_zones", ()):
+            print(
+                f"warning: {mission['folder']}: UAV {way['uav']} flies through a no-fly zone "
+                f"{way['where']}; set deployment.home, or change the mission files before you fly "
+                "them"
             )
 
 

@@ -34,13 +34,18 @@ from marl_framework.planners.team import Checkpoint
 
 
 class UprightStreams(MissionStreams):
-    """Mission draws whose windows of the map are neither flipped nor rotated."""
+    """Mission draws whose windows of the map, and the zones there, lie as they do on the map."""
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
         draws = super().draw_reset()
         (windows,) = draws.terrain.numbers  # a deployment flies over a raster alone
         windows[:, SYMMETRY] = 0
+        env = self._single
+        origins = env.terrain.window_origins(draws.terrain)
+        if env.zones is not None and origins is not None:
+            moves = [env.zones.moves((x, y)) for x, y in origins.tolist()]
+            draws.moves = torch.stack(moves).to(env.device)
         return draws
 
 
@@ -107,8 +112,16 @@ class Deployment:
         place, config = self.place.moved(*origin), self.environment.config
         georeferenced.write_belief(belief, config.cell_size, place, folder)
         georeferenced.write_waypoints(path, place, folder)
-        nearest = mission_files.write_missions(path, place, config, folder)
-        return {} if nearest is None else {"closest_approach": _describe(nearest, len(path))}
+        where = (place, config, (origin[0], origin[1]))
+        zones = self.environment.zones
+        fences = [] if zones is None else mission_files.geofence(zones, *where)
+        nearest = mission_files.write_missions(path, place, config, folder, fences)
+        said: dict[str, Any] = {}
+        if nearest is not None:
+            said["closest_approach"] = _describe(nearest, len(path))
+        if zones is not None:
+            said["through_zones"] = mission_files.ways_through_zones(zones, path, *where)
+        return said
 
 
 def prepare(
@@ -135,6 +148,9 @@ def prepare(
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
     planner = make_planner(name, environment, checkpoint)
+    if environment.zones is not None:  # errors of windows before anything is written
+        for first in range(0, missions, batch):
+            UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
     return Deployment(environment, planner, missions, _place(environment))
 
 

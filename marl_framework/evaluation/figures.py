@@ -22,6 +22,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.zone_outlines import draw_zones
 
 Array = np.ndarray[Any, Any]
 LineStyle = Literal["-", "--"]
@@ -172,6 +173,7 @@ def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     for footprint, (colour, _) in zip(footprints[-1].tolist(), lines, strict=True):
         x, y = footprint_outline(footprint, record.config)
         axes.plot(x, y, color=colour, linewidth=1.2, linestyle=":")
+    draw_zones(axes, record, index)
     _draw_paths(axes, record, index)
     _label(axes, record, "Terrain and flight paths")
 

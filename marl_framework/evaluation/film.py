@@ -20,6 +20,7 @@ from marl_framework.evaluation.figures import (
     uav_lines,
 )
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.zone_outlines import draw_zones
 
 _PANELS = 10  # per strip, including the terrain
 _GIF_DPI, _FRAMES_PER_SECOND = 72, 2
@@ -106,6 +107,7 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
 
 def _terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     draw_map(axes, record.truth[index], record.config, TERRAIN_COLOURS)
+    draw_zones(axes, record, index)
     set_limits(axes, record.config)
 
 

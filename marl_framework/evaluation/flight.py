@@ -19,6 +19,7 @@ from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, f1, map_metrics, roi_entropy
 from marl_framework.evaluation.missions import DrawSource, MissionStreams, planner_generator
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
@@ -62,6 +63,10 @@ class FlightRecord:
     window_origins: Tensor | None = None
     """Lower left corner of each mission's window on the measured map [m], [E, 2] float64, NaN
     over other ground; None where there is no map."""
+    boxes: Tensor | None = None
+    """Obstacles of each mission as (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where one
+    is left out."""
+    zones: NoFlyZones | None = None
 
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
@@ -162,6 +167,7 @@ def fly(
     draws = draws or env
     start = draws.draw_reset()
     state = env.reset(start)
+    boxes = env.obstacles.boxes(start.boxes, state.positions)
     log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     watch = _Stopwatch(env.device)
     log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
@@ -195,6 +201,8 @@ def fly(
         missions_at_once=env.num_envs,
         planning_seconds=[watch.seconds() / env.episode_length],
         window_origins=env.terrain.window_origins(start.terrain),
+        boxes=boxes,
+        zones=env.zones,
     )
 
 

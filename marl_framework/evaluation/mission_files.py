@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ from marl_framework.evaluation.flight_plans import (
     waits,
 )
 from marl_framework.evaluation.report import write_results
-from marl_framework.mission.terrains.geotiff import Place
+from marl_framework.mission.no_fly_zones import NoFlyZones
+from marl_framework.mission.terrains.geotiff import Array, Place
+
+Fence = list[list[float]]
 
 _FARTHEST_HOME = 50e3  # [m]
 _PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
@@ -31,7 +36,13 @@ _QUADROTOR = 2  # MAV_TYPE
 _ABOVE_HOME_MODE, _ABOVE_GROUND_MODE = 1, 4  # QGroundControl's AltMode
 
 
-def write_missions(path: Tensor, place: Place, config: Config, folder: Path) -> Approach | None:
+_FENCED = 1e3  # [m] around a window, where zones are written
+_SMOOTH = 0.02  # [m] that a fence may be off
+
+
+def write_missions(
+    path: Tensor, place: Place, config: Config, folder: Path, fences: Sequence[Fence] = ()
+) -> Approach | None:
     """Write `uav_N.plan` and `uav_N.waypoints` for each UAV; return how near two of them come.
 
     Args:
@@ -40,20 +51,79 @@ def write_missions(path: Tensor, place: Place, config: Config, folder: Path) -> 
         place: of the window.
         config: its section `deployment` says home, speed and altitudes.
         folder: existing folder.
+        fences: of the plans, see `geofence`.
     """
     settings = config.deployment
-    readings = path.double().numpy()
-    home = home_metres(place, settings.home)
-    stops = team_stops(readings, home, settings.separation, config.altitudes[-1])
+    stops = _stops(path, place, config)
     waiting = waits(stops, settings.speed)
     for n in range(stops.shape[1]):
         degrees = place.degrees(stops[:, n, :2])
         items = mission_items(degrees, stops[:, n, 2], waiting[:, n], settings)
         name = f"uav_{n + 1}"
         pad = degrees[0][::-1].round(9).tolist()
-        write_results(plan(items, pad, settings.speed), folder / f"{name}.plan")
+        write_results(plan(items, pad, settings.speed, fences), folder / f"{name}.plan")
         (folder / f"{name}.waypoints").write_text(waypoint_list(items, pad), encoding="utf-8")
     return closest_approach(stops, settings.speed)
+
+
+def _stops(path: Tensor, place: Place, config: Config) -> Array:
+    """Return all stops of a team from take-off to landing, [S, N, 3] [m]."""
+    settings, readings = config.deployment, path.double().numpy()
+    home = home_metres(place, settings.home)
+    return team_stops(readings, home, settings.separation, config.altitudes[-1])
+
+
+def ways_through_zones(
+    zones: NoFlyZones, path: Tensor, place: Place, config: Config, origin: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Return which UAVs, by number from 1, touch a zone on their ways to the starts and back.
+
+    Args:
+        zones: of the map.
+        path: see `write_missions`.
+        place: of the window.
+        config: its section `deployment` says home and altitudes.
+        origin: lower left corner of the window on the map [m].
+    """
+    stops = _stops(path, place, config)
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for leg, (start, end) in enumerate(pairwise(stops)):
+        where = describe_leg(leg, len(path))
+        for n in range(stops.shape[1]):
+            if (n, where) not in found and zones.touch(start[n], end[n], origin):
+                found[n, where] = {"uav": n + 1, "where": where}
+    return list(found.values())
+
+
+def geofence(
+    zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
+) -> list[Fence]:
+    """Return the zones near a window as polygons to stay out of, (latitude, longitude).
+
+    Fences of autopilots reach from the ground to the sky, and so do the zones that become one;
+    over others a mission may fly. Holes are closed.
+
+    Args:
+        zones: of the map.
+        place: of the window.
+        config: the missions.
+        origin: lower left corner of the window on the map [m].
+    """
+    import shapely
+    from shapely.affinity import translate
+
+    area = config.environment
+    near = shapely.box(-_FENCED, -_FENCED, area.x_dim + _FENCED, area.y_dim + _FENCED)
+    fences = []
+    for zone in zones.zones:
+        if zone.floor > 0 or math.isfinite(zone.height):
+            continue
+        here = translate(zone.shape, -origin[0], -origin[1]).intersection(near)
+        for part in shapely.get_parts(here.simplify(_SMOOTH)):
+            if part.geom_type == "Polygon":
+                border = np.array(part.exterior.coords)[:-1]
+                fences.append(place.degrees(border)[:, ::-1].round(9).tolist())
+    return fences
 
 
 def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, float]:
@@ -89,7 +159,9 @@ def describe_leg(leg: int, readings: int) -> str:
     return f"on move {move}" if move < readings else "on the way home"
 
 
-def plan(items: Sequence[Item], home: Sequence[float], speed: float) -> dict[str, Any]:
+def plan(
+    items: Sequence[Item], home: Sequence[float], speed: float, fences: Sequence[Fence] = ()
+) -> dict[str, Any]:
     """Return a mission as QGroundControl's plan file has it, version 1.
 
     See https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html.
@@ -98,6 +170,7 @@ def plan(items: Sequence[Item], home: Sequence[float], speed: float) -> dict[str
         items: of the mission.
         home: (latitude, longitude) [degrees].
         speed: [m/s].
+        fences: polygons to stay out of, (latitude, longitude) [degrees].
     """
     relative = all(item.frame <= ABOVE_HOME for item in items)
     return {
@@ -115,7 +188,11 @@ def plan(items: Sequence[Item], home: Sequence[float], speed: float) -> dict[str
             "plannedHomePosition": [*home, 0],  # the altitude above sea level is not known
             "items": [_simple_item(item, number) for number, item in enumerate(items, start=1)],
         },
-        "geoFence": {"circles": [], "polygons": [], "version": 2},
+        "geoFence": {
+            "circles": [],
+            "polygons": [{"inclusion": False, "polygon": ring, "version": 1} for ring in fences],
+            "version": 2,
+        },
         "rallyPoints": {"points": [], "version": 2},
     }
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.evaluation.report import strict
+from marl_framework.evaluation.zone_outlines import zone_outlines
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file
 
@@ -94,6 +95,9 @@ def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[
         "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
+        "zones": [
+            {"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first, index)
+        ],
         "truth": _packed(truth.numpy().astype(np.uint8)),
         "policies": [_policy(name, record, index, shape) for name, record in records.items()],
     }

@@ -26,9 +26,9 @@ class Missions:
 
     In a MissionEnvironment the UAVs choose one after the other and avoid each other's
     destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
-    excludes moves off the lattice, and `step` resolves conflicts in the UAVs' order: a UAV whose
-    destination is taken flies the allowed action with the highest index instead. Actions from
-    `environment.lattice.choose_in_order` never conflict.
+    excludes moves off the lattice and into zones, and `step` resolves conflicts in the UAVs'
+    order: a UAV whose destination is taken flies the allowed action with the highest index
+    instead. Actions from `environment.lattice.choose_in_order` never conflict.
 
     Args:
         config: configuration, or a params file as for `load_config`.
@@ -108,8 +108,8 @@ class Missions:
         return self.builder.team(self.state)
 
     def masks(self) -> Tensor:
-        """Return the mask of the actions that stay on the lattice, [E, N, A] bool."""
-        return self.environment.lattice.boundary_mask(self.state.positions)
+        """Return the actions that stay on the lattice and out of zones, [E, N, A] bool."""
+        return self.environment.lattice.allowed(self.state.positions, self.state.moves)
 
     def step(self, actions: Tensor) -> StepResult:
         """Fly one step.
@@ -128,4 +128,5 @@ class Missions:
             allowed = mask.gather(1, wanted.unsqueeze(1)).squeeze(1)
             return torch.where(allowed, wanted, (mask * self._ids).argmax(-1))
 
-        return self.environment.lattice.choose_in_order(self.state.positions, choose)[0]
+        lattice = self.environment.lattice
+        return lattice.choose_in_order(self.state.positions, choose, self.masks())[0]

@@ -15,6 +15,8 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.kernels.cpu import random_words
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.no_fly_zones import find_zones
+from marl_framework.mission.obstacles import NUMBERS, Obstacles
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
@@ -46,6 +48,11 @@ class ResetDraws:
     """[E] int64, index into the sampled communication ranges."""
     first: StepDraws
     """Noise and radio of the first reading."""
+    boxes: Tensor
+    """[E, K, 5] float32 in [0, 1), what obstacles are made of."""
+    moves: Tensor | None = None
+    """Moves that no-fly zones leave open, [E, X, Y, Z, A] bool, where they differ between missions:
+    over windows of a map. None: those of the whole area."""
 
 
 class StepResult(NamedTuple):
@@ -86,6 +93,8 @@ class MissionEnvironment:
         lattice: positions and actions.
         camera: footprints and readings.
         terrain: ground truths.
+        zones: no-fly zones; None without them.
+        obstacles: random boxes.
         generator: of all draws; absent on the meta device.
     """
 
@@ -106,6 +115,9 @@ class MissionEnvironment:
         self.lattice = Lattice(config, device)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
+        self.zones = find_zones(config, self.terrain, split)
+        self.obstacles = Obstacles(config, self.lattice, split)
+        self._moves = self._fixed_moves()
         x, y, _ = self.lattice.shape
         self._fusion = make_fusion(config, self.camera, (x, y), self.device)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
@@ -158,6 +170,7 @@ class MissionEnvironment:
                 len(self._ranges), (self.num_envs,), generator=self.generator, device=self.device
             ),
             first=self.draw_step(),
+            boxes=self._uniform(self.num_envs, self.obstacles.number, NUMBERS),  # seeds: last
         )
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -183,9 +196,17 @@ class MissionEnvironment:
             state, mask = self._empty_state(), None
         active = self._all if mask is None else mask
         truth = self.terrain.build(draws.terrain)
-        positions = self.lattice.start_positions(draws.start)
+        fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
+        if draws.moves is None and self.zones is not None and self.zones.follows_windows:
+            raise ValueError("draws.moves: zones over windows of a map need it")
+        positions = self.lattice.start_positions(draws.start, fixed)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
+        if self._moves_differ:
+            boxes = self.obstacles.boxes(draws.boxes, positions)
+            moves = fixed & ~self.obstacles.closed(boxes)
+            _assign(state.moves, moves, mask)
+            _assign(state.open_share, self.lattice.open_share(moves), mask)
         _assign(state.communication_range, self._ranges[draws.range_choice], mask)
         _fill(state.t, 0, mask)
         for belief in (
@@ -263,6 +284,18 @@ class MissionEnvironment:
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
 
+    def _fixed_moves(self) -> Tensor:
+        """Return the moves that are open in all missions, [X, Y, Z, A] bool."""
+        if self.zones is None or self.zones.follows_windows:
+            return self.lattice.table()
+        return self.zones.moves().to(self.device)
+
+    @property
+    def _moves_differ(self) -> bool:
+        """Whether missions may have zones of their own."""
+        windows = self.zones is not None and self.zones.follows_windows
+        return windows or self.obstacles.number > 0
+
     def _empty_state(self) -> MissionState:
         e, n = self.num_envs, self.n_agents
         x, y, _ = self.lattice.shape
@@ -284,8 +317,15 @@ class MissionEnvironment:
             pooled_global=zeros(x, y),
             pooled_uncertainty=zeros(n, x, y),
             pooled_global_uncertainty=zeros(x, y),
+            moves=self._of_all(self._moves),
+            open_share=self._of_all(self.lattice.open_share(self._moves)),
             weighted_entropy=zeros(dtype=torch.float64),
         )
+
+    def _of_all(self, table: Tensor) -> Tensor:
+        """Return a table for E missions, on memory of its own where missions differ."""
+        tables = table.expand(self.num_envs, *table.shape)
+        return tables.clone() if self._moves_differ else tables
 
 
 def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -> Tensor:

@@ -67,12 +67,47 @@ class Lattice:
         goal = self.destinations(positions)
         return ((goal >= 0) & (goal < self._size)).all(-1) & self._moves
 
+    def table(self) -> Tensor:
+        """Return the actions that stay on the lattice at each position, [X, Y, Z, A] bool."""
+        x, y, z = (
+            (goal >= 0) & (goal < size)
+            for size, goal in zip(self.shape, self._goals_along_axes(), strict=True)
+        )
+        return x[:, None, None] & y[:, None] & z & self._moves
+
+    def open_share(self, moves: Tensor) -> Tensor:
+        """Return the share of the moves at each (x, y) that are open, [..., X, Y] float32.
+
+        Args:
+            moves: that are open, [..., X, Y, Z, A] bool.
+        """
+        return moves.sum((-2, -1)).to(torch.float32) / self.table().sum((-2, -1))
+
+    def _goals_along_axes(self) -> list[Tensor]:
+        """Return where actions lead along each axis, [positions, A]."""
+        along = (torch.arange(size, device=self.offsets.device) for size in self.shape)
+        return [at.unsqueeze(1) + self.offsets[:, axis] for axis, at in enumerate(along)]
+
+    def allowed(self, positions: Tensor, moves: Tensor) -> Tensor:
+        """Return the actions that missions allow at positions, [B, …, A] bool.
+
+        Args:
+            positions: lattice indices, [B, …, 3]; as many for each mission, mission by mission.
+            moves: see `MissionState.moves`, [E, X, Y, Z, A].
+        """
+        x, y, z = positions.unbind(-1)
+        mission = torch.arange(len(x), device=x.device) // (len(x) // len(moves))
+        return moves[mission.view(-1, *(1,) * (x.dim() - 1)), x, y, z]
+
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return the positions [E, N, 3] after `actions` [E, N]."""
         return positions + self.offsets[actions]
 
     def choose_in_order(
-        self, positions: Tensor, choose: Callable[[int, Tensor], Tensor]
+        self,
+        positions: Tensor,
+        choose: Callable[[int, Tensor], Tensor],
+        allowed: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
 
@@ -80,18 +115,21 @@ class Lattice:
             positions: [E, N, 3] lattice indices.
             choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its
                 actions [E].
+            allowed: actions, [E, N, A] bool, as `allowed` returns them; those that stay on the
+                lattice without it.
 
         Returns:
             Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action
             that leads to the (x, y) an earlier UAV has chosen is masked, at any altitude,
             unless it is the last one left.
         """
-        allowed = self.boundary_mask(positions).unbind(1)
+        if allowed is None:
+            allowed = self.boundary_mask(positions)
         goals = self.cells(self.destinations(positions)).unbind(1)
         actions: list[Tensor] = []
         masks: list[Tensor] = []
         taken: list[Tensor] = []
-        for i, (mask, goal) in enumerate(zip(allowed, goals, strict=True)):
+        for i, (mask, goal) in enumerate(zip(allowed.unbind(1), goals, strict=True)):
             for cell in taken:
                 mask = _exclude(mask, goal == cell)
             action = choose(i, mask)
@@ -100,13 +138,16 @@ class Lattice:
             taken.append(goal.gather(1, action.unsqueeze(1)))
         return torch.stack(actions, 1), torch.stack(masks, 1)
 
-    def start_positions(self, keys: Tensor) -> Tensor:
+    def start_positions(self, keys: Tensor, moves: Tensor | None = None) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
         Args:
             keys: [E, X·Y] uniform draws in [0, 1). The N largest choose the distinct cells of
                 random starts; those of published starts may be shared.
+            moves: that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
         """
+        if moves is not None:
+            keys = keys.masked_fill(~moves[:, :, :, -1].any(-1).flatten(1), -1.0)
         if self._starts == "corners":
             planar = self._corners.expand(keys.shape[0], -1, -1)
         else:

@@ -46,6 +46,11 @@ class MissionState:
     network sees uncertainty, else 0."""
     pooled_global_uncertainty: Tensor
     """The same of `global_belief`, [E, X, Y] float32."""
+    moves: Tensor
+    """Actions that lattice, zones and obstacles allow at each position, [E, X, Y, Z, A] bool."""
+    open_share: Tensor
+    """Share of the moves at each (x, y), of those on the lattice, that zones and obstacles leave,
+    [E, X, Y] float32."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
 

@@ -38,6 +38,8 @@ class Seen(Protocol):
     """Area means of the latest readings, [E, N, X, Y] float32."""
     pooled_uncertainty: Tensor
     """Area means of the own beliefs' p·H(p), [E, N, X, Y] float32."""
+    open_share: Tensor
+    """Share of the moves at each (x, y) that zones leave, [E, X, Y] float32."""
 
 
 class ObservationBuilder:
@@ -63,6 +65,7 @@ class ObservationBuilder:
         names = self.actor_channels
         self._absolute = [name for name in names if not name.startswith(CENTRED)]
         self._centred = [name.removeprefix(CENTRED) for name in names if name.startswith(CENTRED)]
+        self._no_fly = [k for k, name in enumerate(names) if name.endswith("no_fly")]
         self._lattice = lattice
         self._camera = camera
         self._budget = config.experiment.constraints.budget
@@ -101,6 +104,7 @@ class ObservationBuilder:
             "footprint": lambda: self._strips(state).heard_map(state.heard),
             "uncertainty": lambda: channels.uncertainty_map(state.pooled_uncertainty),
             "predicted": lambda: self._predicted(state.beliefs),
+            "no_fly": lambda: state.open_share.unsqueeze(1).expand(-1, n, -1, -1),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
@@ -111,7 +115,10 @@ class ObservationBuilder:
         if self._centred:
             stacked = torch.stack([drawn[name] for name in self._centred], dim=2)
             stacks.append(channels.centre_on(stacked, state.positions[..., :2]))
-        return torch.cat(stacks, dim=2)
+        maps = torch.cat(stacks, dim=2)
+        for place in self._no_fly:  # turned over last: nothing is open beyond the lattice
+            maps[:, :, place] = channels.no_fly_map(maps[:, :, place])
+        return maps
 
     def heard_uavs(self, state: Seen) -> Tensor:
         """Return what each UAV that a UAV hears sees now, itself first: [E, N, N, X, Y].

@@ -130,6 +130,17 @@ def uncertainty_map(pooled_uncertainty: Tensor) -> Tensor:
     return pooled_uncertainty.clamp(0, 1)
 
 
+def no_fly_map(open_share: Tensor) -> Tensor:
+    """Return the share of moves that zones and obstacles forbid, any shape.
+
+    1 where no altitude has a move left, and beyond the lattice.
+
+    Args:
+        open_share: see `MissionState.open_share`; 0 beyond the lattice.
+    """
+    return 1 - open_share
+
+
 def local_entropy_map(pooled_readings: Tensor, cover: Tensor, shift: Tensor) -> Tensor:
     """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
 

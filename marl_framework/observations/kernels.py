@@ -36,6 +36,7 @@ class TritonBuilder(ObservationBuilder):
             state.pooled_beliefs,
             state.pooled_readings,
             state.pooled_uncertainty,
+            state.open_share,
             self._camera.box_table,
             *self._camera.cover_tables,
             self._camera.shift,
@@ -66,15 +67,15 @@ class ActionKernel:
 
     Args:
         lattice: that they move on.
-        positions: returns where they are, [E, N, 3] lattice indices.
+        state: returns their missions.
     """
 
-    def __init__(self, lattice: Lattice, positions: Callable[[], Tensor]) -> None:
+    def __init__(self, lattice: Lattice, state: Callable[[], MissionState]) -> None:
         from marl_framework.mission.kernels import team_operators  # Triton takes a while to import
 
         self._operators = team_operators
         self._lattice = lattice
-        self._positions = positions
+        self._state = state
 
     def __call__(
         self,
@@ -86,13 +87,14 @@ class ActionKernel:
         probabilities: Tensor,
     ) -> None:
         """See `TeamTask.draw_actions`."""
+        state = self._state()
         self._operators.choose_actions(
             logits,
             uniform,
             epsilon,
-            self._positions(),
+            state.positions,
+            state.moves,
             self._lattice.offsets,
-            list(self._lattice.shape),
             actions,
             masks,
             probabilities,

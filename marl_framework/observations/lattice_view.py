@@ -60,7 +60,6 @@ class LatticeView:
         places = torch.cartesian_prod(*along).view(*lattice.shape, 3)
         last = torch.tensor(lattice.shape, device=device) - 1
         self._goals = lattice.destinations(places).clamp(min=0).minimum(last)
-        self._allowed = lattice.boundary_mask(places)
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
@@ -115,11 +114,6 @@ class LatticeView:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
         x, y, z = positions.unbind(-1)
         return self._goals[x, y, z]
-
-    def allowed(self, positions: Tensor) -> Tensor:
-        """Return the actions that stay on the lattice from positions [..., 3], [..., A] bool."""
-        x, y, z = positions.unbind(-1)
-        return self._allowed[x, y, z]
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""

@@ -42,7 +42,7 @@ class MissionTask:
         self._state: MissionState | None = None
         self.draw_actions = None
         if uses_kernels(environment.config, self.device):
-            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state.positions)
+            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state)
 
     @property
     def state(self) -> MissionState:
@@ -62,7 +62,9 @@ class MissionTask:
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
-        return self.environment.lattice.choose_in_order(self.state.positions, choose)
+        lattice, state = self.environment.lattice, self.state
+        allowed = lattice.allowed(state.positions, state.moves)
+        return lattice.choose_in_order(state.positions, choose, allowed)
 
     def critic_maps(self, actions: Tensor) -> Tensor:
         """Return what only the critic sees, [E, N, C_c - C_a, X, Y]."""

@@ -14,6 +14,7 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.planners.paths import path_lengths
 from marl_framework.planners.protocol import Decision
 
 _MASKED_COST = 2**62
@@ -52,7 +53,8 @@ class CoveragePlanner:
     The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
     UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
     moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
-    stay at the starting altitude.
+    stay at the starting altitude. Where there are zones, the UAVs fly the shortest ways around
+    them, and skip points that they cannot reach in the moves left.
 
     The planner stores the plans of one batch of missions, which it must fly from the start.
 
@@ -78,6 +80,7 @@ class CoveragePlanner:
         path = _boustrophedon(*(_lanes(*span) for span in spans))
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
         self._lanes = _cut(path, widths, self._n_agents, lattice.offsets.device)
+        self._has_zones = config.has_zones
         self._plan: _Plan | None = None
 
     @torch.no_grad()
@@ -87,6 +90,10 @@ class CoveragePlanner:
         target = self._target(plan)
         reached = self._steps(state.positions, target) == 0
         plan.progress += reached
+        lengths = None
+        if self._has_zones:
+            self._skip_unreachable(plan, state)
+            lengths = self._lengths_to(self._target(plan), state)
         target = self._target(plan)
         goals = self._lattice.destinations(state.positions)
         actions = torch.arange(self._lattice.num_actions, device=goals.device)
@@ -94,12 +101,34 @@ class CoveragePlanner:
         def choose(i: int, mask: Tensor) -> Tensor:
             offset = (goals[:, i] - target[:, i].unsqueeze(1)).abs()
             # Minimise the remaining moves, then the altitude error, then the planar distance.
-            cost = self._length(offset) * 1000 + offset[..., 2] * self._climbs
+            ahead = self._length(offset) if lengths is None else lengths[:, i]
+            cost = ahead * 1000 + offset[..., 2] * self._climbs
             cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
             cost = cost + _tie_breaker(state.t, i, actions)
             return cost.masked_fill(~mask, _MASKED_COST).argmin(-1)
 
-        return Decision(*self._lattice.choose_in_order(state.positions, choose))
+        allowed = self._lattice.allowed(state.positions, state.moves)
+        return Decision(*self._lattice.choose_in_order(state.positions, choose, allowed))
+
+    def _skip_unreachable(self, plan: _Plan, state: MissionState) -> None:
+        """Let each plan go on to its next point that the UAV reaches in time, if there is one."""
+        lengths = path_lengths(self._lattice, state.moves, state.positions, self._moves)
+        left = (self._moves - state.t).view(-1, 1)
+        skips = torch.zeros_like(plan.progress)
+        found = torch.zeros_like(skips, dtype=torch.bool)
+        for skip in range(self._lanes.points.shape[1]):
+            ahead = _Plan(plan.piece, plan.entry, plan.direction, plan.progress + skip)
+            near = _at(lengths, self._target(ahead).unsqueeze(2)).squeeze(2) <= left
+            skips = torch.where(near & ~found, skip, skips)
+            found |= near
+        plan.progress += skips
+
+    def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
+        """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
+        lengths = path_lengths(self._lattice, state.moves, target, self._moves)
+        last = torch.tensor(self._lattice.shape, device=target.device) - 1
+        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(last)
+        return _at(lengths, goals)
 
     def _current_plan(self, state: MissionState) -> _Plan:
         """Return the plans, with new ones for missions at their start."""
@@ -186,6 +215,13 @@ class CoveragePlanner:
 def make(environment: MissionEnvironment) -> CoveragePlanner:
     """Create the planner for an environment."""
     return CoveragePlanner(environment.config, environment.lattice)
+
+
+def _at(lengths: Tensor, positions: Tensor) -> Tensor:
+    """Return lengths [E, N, X, Y, Z] at positions [E, N, K, 3]: [E, N, K]."""
+    x, y, z = positions.unbind(-1)
+    _, size_y, size_z = lengths.shape[2:]
+    return lengths.flatten(2).gather(2, (x * size_y + y) * size_z + z)
 
 
 def _level(config: Config) -> int:

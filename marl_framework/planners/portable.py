@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
@@ -54,6 +55,7 @@ class _BuilderInput:
     pooled_beliefs: Tensor
     pooled_readings: Tensor
     pooled_uncertainty: Tensor
+    open_share: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -65,6 +67,9 @@ class PortableTeam(nn.Module):
         actor: maps observations [B, C_a, X, Y] to logits [B, A].
         config: configuration of the mission; fixes lattice, camera and team size.
         device: device of the actor.
+
+    Raises:
+        ConfigError: the mission has zones or obstacles, which it would not know.
     """
 
     inputs = ("positions", "t", "heard", "beliefs", "readings")
@@ -72,6 +77,12 @@ class PortableTeam(nn.Module):
 
     def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
         super().__init__()
+        if config.has_zones:
+            raise ConfigError(
+                "--observations: the file knows no zones; add --set "
+                "experiment.constraints.no_fly_zones=null --set "
+                "experiment.constraints.obstacles.number=0, or leave it out and mask moves yourself"
+            )
         self.actor = actor
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
@@ -91,15 +102,17 @@ class PortableTeam(nn.Module):
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
         """
+        pooled = area_pool(beliefs, *self._area)
         tiles = self._camera.tile_weights(positions)
         state = _BuilderInput(
             beliefs=beliefs,
             positions=positions,
             t=t,
             heard=heard,
-            pooled_beliefs=area_pool(beliefs, *self._area),
+            pooled_beliefs=pooled,
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
+            open_share=torch.ones_like(pooled[:, 0]),
         )
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])

@@ -27,7 +27,8 @@ class RandomPlanner:
             # The argmax of independent uniform draws is uniform over the allowed actions.
             return draws.masked_fill(~mask, -1).argmax(-1)
 
-        return Decision(*self._lattice.choose_in_order(state.positions, choose))
+        allowed = self._lattice.allowed(state.positions, state.moves)
+        return Decision(*self._lattice.choose_in_order(state.positions, choose, allowed))
 
 
 def make(environment: MissionEnvironment) -> RandomPlanner:

@@ -83,8 +83,9 @@ class _CheckedPlanner:
                 raise self._refusal(f"{name} must be {wanted}, got {got}")
         codes = torch.arange(each[-1], device=decision.actions.device)
         chosen = decision.actions.unsqueeze(-1) == codes
-        if not (chosen & self._lattice.boundary_mask(state.positions)).any(-1).all():
-            raise self._refusal("an action is none of them or leaves the lattice")
+        allowed = self._lattice.allowed(state.positions, state.moves)
+        if not (chosen & allowed).any(-1).all():
+            raise self._refusal("an action is none of them, leaves the lattice or enters a zone")
         return decision
 
     def _refusal(self, wrong: str) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ _FLOAT = 4
 _IN_VIEW = 3  # bytes a cell in view that stay: its random bits and its reading
 _SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, uncertainties
 _BUILDING = 4  # bytes a cell of a map while ground truths are made
+_MAKING_MOVES = 3  # bytes a move while the moves that obstacles leave are found
 _MEASURING = 20  # and while a validation measures its beliefs
 _IN_TURN = ("windows", "activations", "validation")
 _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
@@ -62,7 +64,8 @@ def memory_estimate(
     at_once = max(acting, min(target_chunk(device), collected * interval))
     rows, cols = config.map_shape
     plain = device is None or fusion_type(config, device) is WindowFusion
-    scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols)
+    zones = config.has_zones * _MAKING_MOVES * _table_of_moves(config)
+    scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
     return {
         "missions": flown * mission,
@@ -229,7 +232,14 @@ def _mission(config: Config) -> int:
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
     maps += n * (24 + n) + 20  # positions, who hears whom, time, range, entropy
+    if config.has_zones:  # else all missions share one table
+        maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * _IN_VIEW
+
+
+def _table_of_moves(config: Config) -> int:
+    """Bytes of the moves that one mission allows."""
+    return math.prod(config.lattice_shape) * config.experiment.constraints.num_actions
 
 
 def _cells_in_view(config: Config) -> int:

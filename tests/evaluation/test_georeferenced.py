@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import numpy as np
 import pyproj
 import pytest
 import rasterio
+import shapely
+import shapely.affinity
 from affine import Affine
 
 from marl_framework.config.loading import load_config
@@ -20,10 +23,13 @@ from marl_framework.evaluation.georeferenced import line_geometry
 from marl_framework.main import main
 from marl_framework.mission.terrains.geotiff import place_at
 from tests.mission.terrains.test_geotiff import write
+from tests.mission.zones import feature, write_zones
 
 Fly = Callable[..., int]
 MAP = "sensor.simulation.raster"
 WEST, NORTH = 691000.0, 5335000.0
+MAP_CORNER = (WEST, NORTH - 130)
+ZONES = "experiment.constraints.no_fly_zones"
 INTO_UTM = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True)
 
 
@@ -157,6 +163,66 @@ def test_a_bad_place_is_one_line_and_leaves_nothing(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert named in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("unit", ["degrees", "metres"])
+def test_no_waypoint_lies_in_a_zone(unit: str, fly: Fly, utm: Path, tmp_path: Path) -> None:
+    """Squares all over the map, so that every window has some; the mission's maps agree."""
+    left = np.arange(3.0, 150, 20)
+    squares = shapely.MultiPolygon([shapely.box(x, y, x + 9, y + 9) for x in left for y in left])
+    on_earth = shapely.affinity.translate(squares, *MAP_CORNER)
+    written = squares
+    if unit == "degrees":
+        written = shapely.transform(
+            on_earth, lambda p: np.stack(INTO_UTM.transform(*p.T, direction="INVERSE"), -1)
+        )
+    file = write_zones(tmp_path / "z.json", feature(written), metres=unit == "metres")
+    assert fly(utm, f"{ZONES}={file}", "experiment.policy=random") == 0
+    for folder, mission in missions(tmp_path):
+        origin = np.array(mission["window_origin_m"])
+        window = shapely.box(*origin, *(origin + 50))
+        assert 0.1 < window.intersection(squares).area / window.area < 0.3
+        for track in tracks(folder):
+            line = np.stack(INTO_UTM.transform(*np.array(track["geometry"]["coordinates"]).T), -1)
+            assert not shapely.intersects(shapely.LineString(line), on_earth.buffer(-0.02))
+
+
+def test_ways_through_zones_are_named_and_zones_are_fences(
+    fly: Fly, utm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They take off in a zone of 3 m; a tower closed up to the sky is a fence."""
+    tower = shapely.box(20, 20, 31, 29)
+    file = write_zones(
+        tmp_path / "z.json", feature(tower), feature(shapely.box(0, 0, 20, 4), height=3)
+    )
+    corner = np.array([[WEST + 2, NORTH - 128], *(np.array(tower.exterior.coords) + MAP_CORNER)])
+    (home, *ring) = np.stack(INTO_UTM.transform(*corner.T, direction="INVERSE"), -1)
+    keys = f"{ZONES}={file}", f"deployment.home=[{home[1]}, {home[0]}]"
+    assert fly(utm, *keys, "experiment.constraints.obstacles.number=9") == 0
+    warned = capsys.readouterr().out
+    for folder, mission in missions(tmp_path):
+        legs = ("on the way to their starts", "on the way home")
+        assert {(way["uav"], way["where"]) for way in mission["through_zones"]} == {
+            *itertools.product((1, 2), legs)
+        }
+        assert f"{folder.name}: UAV 2 flies through a no-fly zone on the way home" in warned
+        fence = json.loads((folder / "uav_1.plan").read_text())["geoFence"]
+        (polygon,) = fence["polygons"]  # over the other zone a mission may fly
+        assert (polygon["inclusion"], polygon["version"], fence["version"]) == (False, 1, 2)
+        written = shapely.Polygon(np.array(polygon["polygon"])[:, ::-1])
+        assert shapely.hausdorff_distance(written, shapely.Polygon(ring)) < 1e-7  # 1 cm
+
+
+def test_a_zone_over_a_window_is_one_line_and_leaves_nothing(
+    fly: Fly, utm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everywhere = feature(shapely.box(-10, -10, 160, 140))
+    file = write_zones(tmp_path / "z.json", everywhere)
+    assert fly(utm, f"{ZONES}={file}") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "leaves 0 starts with a way out at 15 m, in the window at" in error
     assert not (tmp_path / "runs").exists()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shapely
 import torch
 
 from marl_framework import evaluate as command
@@ -20,6 +21,7 @@ from marl_framework.evaluation.comparison import prepare
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.main import main
 from tests.evaluation.browser import BROWSER, opened
+from tests.mission.zones import feature, write_zones, zone_config
 from tests.small import small_config
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
@@ -244,3 +246,23 @@ def test_a_page_where_there_is_none_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: --html: ")
     assert error.count("\n") == 1
+
+
+@needs_browser
+def test_zones_and_obstacles_are_drawn_and_named(tmp_path: Path) -> None:
+    ring = shapely.box(9, 9, 40, 21).difference(shapely.box(12, 12, 18, 18))
+    config = zone_config(
+        write_zones(tmp_path / "z.json", feature(ring, height=8)), 4, dims=(30.0, 20.0)
+    )
+    flown = prepare(config, torch.device("cpu"), ["coverage", "random"], 1, 1).fly()
+    page = tmp_path / "mission.html"
+    mission_page.write_page(flown, 0, page)
+    zones = data(page)["zones"]
+    assert [len(zone["rings"]) for zone in zones] == [2, *[1] * (len(zones) - 1)]
+    assert len(zones) > 1  # the polygon and a box
+    assert zones[0]["label"] == "closed from 0 m to 8 m"
+    dom, messages = opened(page)
+    assert messages == []
+    assert dom.count('class="zones" role="img" aria-label="No-fly zones and obstacles"') == 3
+    assert dom.count("<title>closed from 0 m") == 3 * len(zones)
+    assert "no-fly zone or obstacle" in dom

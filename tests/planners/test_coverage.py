@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import shapely
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
 from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan
+from marl_framework.planners.paths import path_lengths
+from tests.mission.zones import feature, write_zones, zone_config
 from tests.small import small_config
 
 
@@ -190,3 +194,59 @@ def test_the_path_is_one_move_at_a_time_and_cut_evenly(
     ]
     assert set(flown) == set(path)
     assert lanes.area[:, -1].tolist() == [6.0 * lanes.points.shape[1]] * pieces
+
+
+def test_it_flies_around_a_wall_and_skips_what_lies_in_it(tmp_path: Path) -> None:
+    """A wall with a gap at the far end: everything beside it is seen all the same."""
+    wall = shapely.box(12, -1, 18, 21)
+    path = write_zones(tmp_path / "z.json", feature(wall))
+    config = zone_config(path, agents=1, budget=90)
+    env = MissionEnvironment(config, 5, "cpu", "test")
+    record = evaluate(env, CoveragePlanner(config, env.lattice), 5, 3)
+    assert (record.metrics["coverage"][:, -1] > 0.88).all()  # 0.897 without the wall itself
+    planar = record.positions[:, :, 0, :2]
+    assert not ((planar[..., 0] == 3) & (planar[..., 1] <= 4)).any()
+    assert ((planar[..., 0] < 3).any(1) & (planar[..., 0] > 3).any(1)).all()  # both sides
+
+
+def test_it_goes_on_where_a_zone_hides_part_of_the_area(tmp_path: Path) -> None:
+    """A closed ring that nobody can enter: the rest is seen, and no UAV waits at its border."""
+    ring = shapely.box(9, 9, 21, 21).difference(shapely.box(14, 14, 16, 16))
+    path = write_zones(tmp_path / "z.json", feature(ring))
+    config = zone_config(path, agents=2, budget=60)
+    env = MissionEnvironment(config, 5, "cpu", "test")
+    record = evaluate(env, CoveragePlanner(config, env.lattice), 5, 3)
+    seen = [len({tuple(at) for at in flight.tolist()}) for flight in record.positions.flatten(1, 2)]
+    assert min(seen) > 30  # of 40 places outside at 5 m
+    assert (record.metrics["coverage"][:, -1] > 0.77).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), actions=st.sampled_from([4, 6, 9, 27]))
+def test_path_lengths_are_those_of_a_plain_search(seed: int, actions: int) -> None:
+    config = zone_config(None, 5, actions=actions, agents=2, seed=seed, dims=(25.0, 20.0))
+    env = MissionEnvironment(config, 2, "cpu")
+    state = env.reset(env.draw_reset())
+    found = path_lengths(env.lattice, state.moves, state.positions, 6)
+    steps = env.lattice.offsets.tolist()
+    for e in range(2):
+        moves = state.moves[e]
+        for n in range(2):
+            start = tuple(state.positions[e, n].tolist())
+            lengths, front = {start: 0}, [start]
+            for length in range(1, 7):
+                front = list(
+                    {
+                        goal
+                        for at in front
+                        for a, step in enumerate(steps)
+                        if moves[(*at, a)]
+                        and (goal := tuple(p + s for p, s in zip(at, step, strict=True)))
+                        not in lengths
+                    }
+                )
+                lengths |= dict.fromkeys(front, length)
+            expected = torch.full(env.lattice.shape, 7)
+            for at, length in lengths.items():
+                expected[at] = length
+            assert found[e, n].equal(expected)

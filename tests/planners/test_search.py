@@ -66,19 +66,23 @@ def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
     torch.testing.assert_close(view.fine(maps), means)
 
 
-def test_a_wide_beam_finds_the_best_path() -> None:
-    env = environment(missions=2, agents=1, budget=2, max_altitude=10.0)
+@pytest.mark.parametrize("number", [0, 9])
+def test_a_wide_beam_finds_the_best_path(number: int) -> None:
+    limits = {"obstacles": {"number": number}}
+    env = environment(missions=2, agents=1, budget=2, max_altitude=10.0, constraints=limits)
     view = LatticeView(env.config, env.lattice)
     state = env.reset(env.draw_reset())
     left = torch.rand(2, *env.lattice.shape[:2], generator=torch.Generator().manual_seed(5))
     position = state.positions[:, 0]
-    mask = env.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
+    mask = env.lattice.allowed(position, state.moves)
     moves = view.moves - state.t
-    action, after = BeamSearch(view, 200).search(position, mask, left, moves, view.moves)
+    action, after = BeamSearch(view, 200).search(
+        position, mask, state.moves, left, moves, view.moves
+    )
     for e in range(2):
         found = {}
         for path in product(range(env.lattice.num_actions), repeat=view.moves):
-            gain = walk(view, position[e], left[e], path)
+            gain = walk(view, state.moves[e], position[e], left[e], path)
             if gain is not None:
                 found[path] = gain
         best = max(found.values())
@@ -86,11 +90,13 @@ def test_a_wide_beam_finds_the_best_path() -> None:
         assert max(g for path, g in found.items() if path[0] == action[e]) == pytest.approx(best)
 
 
-def walk(view: LatticeView, position: Tensor, left: Tensor, path: tuple[int, ...]) -> float | None:
-    """Return what the readings along a path remove; None where it leaves the lattice."""
+def walk(
+    view: LatticeView, ways: Tensor, position: Tensor, left: Tensor, path: tuple[int, ...]
+) -> float | None:
+    """Return what the readings along a path remove; None where it leaves its ways."""
     total = 0.0
     for action in path:
-        if not view.lattice.boundary_mask(position.view(1, 1, 3))[0, 0, action]:
+        if not ways[(*position.tolist(), action)]:
             return None
         position = view.destinations(position.view(1, 1, 3))[0, 0, action]
         rows, cols = view.removed(position)

@@ -23,8 +23,8 @@ VIEW = LatticeView(ENV.config, ENV.lattice)
 SHAPE = torch.tensor(ENV.lattice.shape)
 
 
-def problem(missions: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Positions, masks, maps and moves left; two missions with 0 and 1 moves if there are many."""
+def problem(missions: int, seed: int) -> tuple[Tensor, ...]:
+    """Positions, masks, ways, maps, moves left; of many missions two have 0 and 1 moves."""
     generator = torch.Generator().manual_seed(seed)
     position = (torch.rand(missions, 3, generator=generator) * SHAPE).long()
     mask = ENV.lattice.boundary_mask(position.unsqueeze(1)).squeeze(1)
@@ -32,11 +32,12 @@ def problem(missions: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     left *= (torch.rand(left.shape, generator=generator) < 0.5).float()
     moves = torch.randint(2, VIEW.moves + 1, (missions,), generator=generator)
     moves[:2] = torch.tensor([0, 1])[: len(moves[:2])] if missions > 2 else moves[:2]
-    return position, mask, left, moves
+    ways = ENV.lattice.table().expand(missions, *ENV.lattice.shape, -1)
+    return position, mask, ways, left, moves
 
 
 def search(
-    case: tuple[Tensor, Tensor, Tensor, Tensor], simulations: int, depth: int, leaves: int
+    case: tuple[Tensor, ...], simulations: int, depth: int, leaves: int
 ) -> tuple[Tensor, Tensor]:
     return TreeSearch(VIEW, simulations, depth, leaves).search(*case, VIEW.moves)
 
@@ -51,7 +52,7 @@ def test_it_finds_what_walkers_one_after_another_find(
     tree = TreeSearch(VIEW, simulations, depth, leaves).grow(*case, VIEW.moves)
     plain = PlainTree(PlainLattice.of(VIEW), simulations, depth, leaves)
     for e in range(5):
-        position, mask, left, moves = (part[e] for part in case)
+        position, mask, _, left, moves = (part[e] for part in case)
         allowed = mask.nonzero().flatten()
         plain.search(tuple(position.tolist()), allowed.tolist(), left.numpy(), int(moves))
         assert tree.visits[e, allowed].tolist() == plain.root.visits.tolist()
@@ -66,8 +67,8 @@ def test_more_simulations_are_never_worse_and_none_is_worse_than_greedy(
     seed: int, leaves: int, depth: int
 ) -> None:
     case = problem(4, seed)
-    position, mask, left, moves = case
-    greedy = fly_greedily(VIEW, position, left, moves, VIEW.moves, mask)
+    position, mask, ways, left, moves = case
+    greedy = fly_greedily(VIEW, position, ways, left, moves, VIEW.moves, mask)
     gains = [greedy.gain]
     for simulations in (leaves, 3 * leaves, 6 * leaves):
         action, after = search(case, simulations, depth, leaves)
@@ -90,30 +91,34 @@ def test_missions_at_once_are_searched_as_each_alone(seed: int, leaves: int) -> 
 
 
 def test_without_moves_left_nothing_is_flown() -> None:
-    position, mask, left, moves = problem(2, seed=3)
-    action, after = TreeSearch(VIEW, 4, 3, 2).search(position, mask, left, 0 * moves, 0)
+    position, mask, ways, left, moves = problem(2, seed=3)
+    action, after = TreeSearch(VIEW, 4, 3, 2).search(position, mask, ways, left, 0 * moves, 0)
     assert mask.gather(1, action.unsqueeze(1)).all()
     assert torch.equal(after, left)
 
 
-def test_enough_simulations_find_the_best_of_all_paths() -> None:
-    position, mask, left, moves = problem(2, seed=9)
+@pytest.mark.parametrize("closed", [0.0, 0.4])
+def test_enough_simulations_find_the_best_of_all_paths(closed: float) -> None:
+    position, _, ways, left, moves = problem(2, seed=9)
     moves[:] = 3
-    _, after = search((position, mask, left, moves), 400, 8, 4)
+    draws = torch.rand(ways.shape, generator=torch.Generator().manual_seed(2))
+    ways = ways & ((draws >= closed) | (ways.cumsum(-1) == 1))  # some way is left
+    mask = ENV.lattice.allowed(position, ways)
+    _, after = search((position, mask, ways, left, moves), 400, 8, 4)
     for e in range(2):
         best = 0.0
         for path in product(range(ENV.lattice.num_actions), repeat=3):
-            best = max(best, gain_of(position[e], left[e], path))
+            best = max(best, gain_of(ways[e], position[e], left[e], path))
         assert (left[e] - after[e]).sum().item() == pytest.approx(best, abs=1e-3)
 
 
-def gain_of(position: Tensor, left: Tensor, path: tuple[int, ...]) -> float:
-    """Entropy that readings along a path remove; −1 where it leaves the lattice."""
+def gain_of(ways: Tensor, position: Tensor, left: Tensor, path: tuple[int, ...]) -> float:
+    """Entropy that readings along a path remove; −1 where it leaves its ways."""
     rest = left
     for action in path:
-        position = position + ENV.lattice.offsets[action]
-        if ((position < 0) | (position >= SHAPE)).any():
+        if not ways[(*position.tolist(), action)]:
             return -1.0
+        position = position + ENV.lattice.offsets[action]
         rest = VIEW.after(position, rest)
     return (left - rest).sum().item()
 

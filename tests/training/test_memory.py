@@ -30,8 +30,10 @@ def config_with(*overrides: str) -> Config:
     return load_config("params_test", overrides)
 
 
-def test_weights_and_missions_are_what_the_tensors_take() -> None:
-    config = config_with("environment.num_envs=5")
+@pytest.mark.parametrize("obstacles", [0, 2])
+def test_weights_and_missions_are_what_the_tensors_take(obstacles: int) -> None:
+    number = f"experiment.constraints.obstacles.number={obstacles}"
+    config = config_with("environment.num_envs=5", number)
     parts = memory_estimate(config)
     trainer = Trainer(config, CPU)
     networks = trainer.algorithm.modules
@@ -39,7 +41,7 @@ def test_weights_and_missions_are_what_the_tensors_take() -> None:
     assert parts["weights"] == 4 * (4 * a + 5 * c)
     env = MissionEnvironment(config, 5, CPU)
     state = env.reset(env.draw_reset())
-    tensors = [v for v in vars(state).values() if isinstance(v, torch.Tensor)]
+    tensors = [v for _, v in state.tensors() if v.stride(0)]  # 0: one table for all
     held = sum(v.numel() * v.element_size() for v in tensors)
     bits = 2 * state.readings.numel()
     assert parts["missions"] == held + bits

@@ -111,11 +111,11 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
 
     def draw_actor_maps(
         positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor,
-        unsure: Tensor, *tables: Any,
+        unsure: Tensor, open_share: Tensor, *tables: Any,
     ) -> Tensor:  # fmt: skip
         state = SimpleNamespace(
             positions=positions, t=t, heard=heard, pooled_beliefs=beliefs,
-            pooled_readings=readings, pooled_uncertainty=unsure,
+            pooled_readings=readings, pooled_uncertainty=unsure, open_share=open_share,
         )  # fmt: skip
         return builder.actor(state)
 
@@ -128,11 +128,12 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
         return builder.critic_only(state, actions)
 
     def choose_actions(
-        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, offsets: Tensor,
-        shape: list[int], *written: Tensor,
+        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, moves: Tensor,
+        offsets: Tensor, *written: Tensor,
     ) -> None:  # fmt: skip
         def choose_in_order(choose: Any) -> tuple[Tensor, Tensor]:
-            return env.lattice.choose_in_order(positions, choose)
+            allowed = env.lattice.allowed(positions, moves)
+            return env.lattice.choose_in_order(positions, choose, allowed)
 
         task: Any = SimpleNamespace(choose_in_order=choose_in_order)
         _draw_one_by_one(task, logits, uniform, epsilon, *written)

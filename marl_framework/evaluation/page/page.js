@@ -101,7 +101,20 @@ function mapFigure(name, described) {
   const frame = { x: MAP.left, y: MAP.top, width: X_DIM * SCALE, height: Y_DIM * SCALE };
   make(svg, "rect", { class: "frame", ...frame });
   axes(svg, MAP, ticks(X_DIM), ticks(Y_DIM), "x [m]", "y [m]", mapX, mapY);
+  if (mission.zones.length > 0) drawZones(make(svg, "svg", frame));
   return { canvas, svg, note, border: make(svg, "g"), layer: make(svg, "g") };
+}
+
+// Zones and obstacles, cut off at the frame.
+function drawZones(frame) {
+  const origin = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
+  frame.setAttribute("viewBox", origin);
+  const named = { class: "zones", role: "img", "aria-label": "No-fly zones and obstacles" };
+  for (const [name, value] of Object.entries(named)) frame.setAttribute(name, value);
+  for (const { rings, label } of mission.zones) {
+    const d = rings.map((ring) => `M${points(ring).replaceAll(" ", "L")}Z`).join("");
+    make(make(frame, "path", { class: "zone", d }), "title", {}, label);
+  }
 }
 
 // The UAVs of a policy: path so far, footprint, and where each is now.
@@ -219,6 +232,11 @@ function legend() {
     const span = entry();
     make(span, "i", { style: `background:var(${name})` });
     span.append(text);
+  }
+  if (mission.zones.length > 0) {
+    const span = entry();
+    make(span, "i", { style: "background:#c1272d70" });
+    span.append("no-fly zone or obstacle");
   }
   const team = entry();
   team.append("UAVs: ○ start, ● now, dashed: footprint");

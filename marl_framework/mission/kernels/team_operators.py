@@ -34,6 +34,7 @@ def draw_actor_maps(
     beliefs: Tensor,
     readings: Tensor,
     unsure: Tensor,
+    open_share: Tensor,
     boxes: Tensor,
     cover_x: Tensor,
     cover_y: Tensor,
@@ -51,6 +52,7 @@ def draw_actor_maps(
         beliefs: pooled, [E, N, X, Y].
         readings: pooled, [E, N, X, Y].
         unsure: pooled uncertainty, [E, N, X, Y].
+        open_share: see `MissionState.open_share`, [E, X, Y]; missions may share one table.
         boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
         cover_x: see `Camera.cover_tables`, [X, Z, X].
         cover_y: [Y, Z, Y].
@@ -63,12 +65,14 @@ def draw_actor_maps(
         [E, N, channels, X, Y].
     """
     tensors = (positions, t, heard, beliefs, readings, unsure, boxes, cover_x, cover_y, shift)
-    _check(*tensors)
+    _check(*tensors, open_share[0])
     out = _maps(positions, boxes, channels)
     places = _places(channels, triton_maps.draw_actor.arg_names)
     with _on(positions):
         triton_maps.draw_actor[_grid(out)](
             *(_bytes(a) if a.dtype == torch.bool else a for a in tensors),
+            open_share,
+            open_share.stride(0),
             out,
             MOVES=moves,
             **places,
@@ -128,8 +132,8 @@ def choose_actions(
     uniform: Tensor,
     epsilon: Tensor,
     positions: Tensor,
+    moves: Tensor,
     offsets: Tensor,
-    shape: list[int],
     actions: Tensor,
     masks: Tensor,
     probabilities: Tensor,
@@ -141,13 +145,13 @@ def choose_actions(
         uniform: draws in [0, 1), [E, N, A].
         epsilon: floor of the policy, [] float64.
         positions: [E, N, 3] int64.
+        moves: see `MissionState.moves`, [E, X, Y, Z, A] bool; missions may share one table.
         offsets: of the actions, [A, 3] int64.
-        shape: of the lattice, X, Y and Z.
         actions: [E, N] int64, written.
         masks: allowed actions, [E, N, A] bool, written.
         probabilities: of the policy, [E, N, A], written.
     """
-    _check(logits, uniform, positions, offsets, actions, masks, probabilities)
+    _check(logits, uniform, positions, moves[0], offsets, actions, masks, probabilities)
     e, n, a = logits.shape
     with _on(logits):
         triton_choice.choose[(triton.cdiv(e, MISSIONS),)](
@@ -155,14 +159,15 @@ def choose_actions(
             uniform,
             epsilon,
             positions,
+            _bytes(moves),
+            moves.stride(0),
             offsets,
             actions,
             _bytes(masks),
             probabilities,
             e,
-            X=shape[0],
-            Y=shape[1],
-            Z=shape[2],
+            Y=moves.shape[2],
+            Z=moves.shape[3],
             N=n,
             A=a,
             BLOCK_E=MISSIONS,
@@ -174,7 +179,7 @@ def choose_actions(
 
 @draw_actor_maps.register_fake
 def _(positions: Tensor, *arguments: Any) -> Tensor:
-    return _maps(positions, arguments[5], arguments[-1])
+    return _maps(positions, arguments[6], arguments[-1])
 
 
 @draw_critic_maps.register_fake

@@ -14,12 +14,13 @@ def choose(
     uniform,
     epsilon,
     positions,
+    moves,
+    stride,
     offsets,
     actions,
     masks,
     probabilities,
     E,
-    X: tl.constexpr,
     Y: tl.constexpr,
     Z: tl.constexpr,
     N: tl.constexpr,
@@ -37,6 +38,7 @@ def choose(
         uniform: draws in [0, 1), [E, N, A].
         epsilon: floor of the policy, one float64.
         positions: [E, N, 3] int64, on a lattice of X × Y × Z.
+        moves: allowed by the mission, [E, X, Y, Z, A] int8, `stride` apart; 0: one table for all.
         offsets: steps of the actions, [A, 3] int64.
         actions: [E, N] int64, written.
         masks: allowed actions, [E, N, A] int8, written.
@@ -48,19 +50,19 @@ def choose(
     known = a < A
     dx = tl.load(offsets + a * 3, mask=known, other=0).to(tl.int32)[None, :]
     dy = tl.load(offsets + a * 3 + 1, mask=known, other=0).to(tl.int32)[None, :]
-    dz = tl.load(offsets + a * 3 + 2, mask=known, other=0).to(tl.int32)[None, :]
-    moves = known[None, :] & ((dx != 0) | (dy != 0) | (dz != 0))
     floor = tl.load(epsilon)
     share = (1 - floor).to(tl.float32)
     floor = floor.to(tl.float32)
     taken = tl.full([BLOCK_E, BLOCK_N], -1, tl.int32)  # cells
     for i in range(N):
         uav = missions * N + i
-        x = tl.load(positions + uav * 3, mask=flown, other=0).to(tl.int32)[:, None] + dx
-        y = tl.load(positions + uav * 3 + 1, mask=flown, other=0).to(tl.int32)[:, None] + dy
-        z = tl.load(positions + uav * 3 + 2, mask=flown, other=0).to(tl.int32)[:, None] + dz
-        allowed = moves & (x >= 0) & (x < X) & (y >= 0) & (y < Y) & (z >= 0) & (z < Z)
-        goal = x * Y + y
+        x = tl.load(positions + uav * 3, mask=flown, other=0)
+        y = tl.load(positions + uav * 3 + 1, mask=flown, other=0)
+        z = tl.load(positions + uav * 3 + 2, mask=flown, other=0)
+        inside = flown[:, None] & known[None, :]
+        way = moves + (missions * stride + ((x * Y + y) * Z + z) * A)[:, None] + a[None, :]
+        allowed = tl.load(way, mask=inside, other=0) != 0
+        goal = (x.to(tl.int32)[:, None] + dx) * Y + y.to(tl.int32)[:, None] + dy
         for j in range(i):
             cell = tl.max(tl.where(uavs == j, taken, -1), 1)[:, None]
             # The action that stays where all lead into cells that are taken.
@@ -69,7 +71,6 @@ def choose(
             blocked = tl.max(free.to(tl.int32), 1)[:, None] == 0
             allowed = free | (blocked & (a[None, :] == last))
         at = uav[:, None] * A + a[None, :]
-        inside = flown[:, None] & known[None, :]
         logit = tl.load(logits + at, mask=inside, other=0.0)
         logit = tl.where(allowed, logit, -float("inf"))
         power = tl.exp(logit - tl.max(logit, 1)[:, None])

@@ -106,6 +106,8 @@ def draw_actor(
     cover_x,
     cover_y,
     shift,
+    open_share,
+    stride,
     out,
     MOVES: tl.constexpr,
     R: tl.constexpr,
@@ -127,10 +129,12 @@ def draw_actor(
     PROBABILITY: tl.constexpr,
     FOOTPRINT: tl.constexpr,
     UNCERTAINTY: tl.constexpr,
+    NO_FLY: tl.constexpr,
     CENTRED_ENTROPY: tl.constexpr,
     CENTRED_PROBABILITY: tl.constexpr,
     CENTRED_FOOTPRINT: tl.constexpr,
     CENTRED_UNCERTAINTY: tl.constexpr,
+    CENTRED_NO_FLY: tl.constexpr,
 ):
     """Draw what one UAV knows.
 
@@ -142,6 +146,7 @@ def draw_actor(
         boxes: [X, Y, Z, 8] int64.
         cover_x, cover_y: shares of a footprint's parts on the map, [X, Z, X] and [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
+        open_share: [E, X, Y], `stride` apart; 0: one for all missions.
         out: [E, N, CHANNELS, X, Y], written.
     """
     index = tl.program_id(0).to(tl.int64)
@@ -203,6 +208,12 @@ def draw_actor(
     if CENTRED_UNCERTAINTY >= 0:
         u = tl.load(unsure + own + far, mask=on_map, other=0.0)
         tl.store(to + CENTRED_UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)
+    if NO_FLY >= 0:
+        u = tl.load(open_share + e * stride + at, mask=within, other=0.0)
+        tl.store(to + NO_FLY * X * Y, 1 - u, mask=within)
+    if CENTRED_NO_FLY >= 0:
+        u = tl.load(open_share + e * stride + far, mask=on_map, other=0.0)
+        tl.store(to + CENTRED_NO_FLY * X * Y, 1 - u, mask=within)
     if (FOOTPRINT >= 0) | (CENTRED_FOOTPRINT >= 0):
         row_start, row_end = _strips(team, boxes, R, Y, Z, N, BLOCK_S)
         col_start, col_end = _strips(team, boxes + 2, C, Y, Z, N, BLOCK_S)

@@ -44,13 +44,14 @@ class BeamSearch:
         """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
+        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> tuple[Tensor, Tensor]:
         """Return the first action [E] of the best path, and the map [E, X, Y] that it leaves.
 
         Args:
             position: where the UAV is, [E, 3].
             mask: its allowed first actions, [E, A].
+            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
             left: entropy around each lattice position, [E, X, Y].
             moves: moves left, [E].
             most: no fewer than the most moves left; paths are searched no deeper.
@@ -62,16 +63,16 @@ class BeamSearch:
             left=left.unsqueeze(1),
         )
         for depth in range(self._view.moves):
-            allowed = mask.unsqueeze(1) if depth == 0 else None
+            allowed = mask.unsqueeze(1)
+            if depth > 0:
+                allowed = self._view.lattice.allowed(beams.positions, ways)
             flies = (depth < moves).view(-1, 1, 1) if depth < most else None
             beams = self._grow(beams, allowed, flies, depth == 0)
         best = beams.gain.argmax(1)
         at = torch.arange(len(best), device=best.device)
         return beams.first[at, best], beams.left[at, best]
 
-    def _grow(
-        self, beams: _Beams, allowed: Tensor | None, flies: Tensor | None, root: bool
-    ) -> _Beams:
+    def _grow(self, beams: _Beams, allowed: Tensor, flies: Tensor | None, root: bool) -> _Beams:
         """Make every path one move longer and keep the best.
 
         Where no mission has moves left, nothing is searched: the paths are only ranked again,
@@ -79,13 +80,11 @@ class BeamSearch:
 
         Args:
             beams: the paths.
-            allowed: actions [E, B, A]; those that stay on the lattice without it.
+            allowed: actions, [E, B, A].
             flies: whether the mission still has moves, [E, 1, 1] bool; None: no mission has.
             root: the paths have no first action yet.
         """
         view = self._view
-        if allowed is None:
-            allowed = view.allowed(beams.positions)
         e, _, a = allowed.shape
         goals = view.destinations(beams.positions)
         total = beams.gain.unsqueeze(2).expand(allowed.shape)

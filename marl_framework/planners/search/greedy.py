@@ -36,19 +36,15 @@ class Flight(NamedTuple):
     """What they leave around each lattice position, [B, X, Y]."""
 
 
-def outlook(
-    view: LatticeView, position: Tensor, left: Tensor, allowed: Tensor | None = None
-) -> Outlook:
+def outlook(view: LatticeView, position: Tensor, left: Tensor, allowed: Tensor) -> Outlook:
     """Return what each action of a UAV would bring.
 
     Args:
         view: the lattice.
         position: where it is, [B, 3].
         left: entropy around each lattice position, [B, X, Y].
-        allowed: actions, [B, A]; those that stay on the lattice without it.
+        allowed: actions, [B, A].
     """
-    if allowed is None:
-        allowed = view.allowed(position)
     goals = view.destinations(position)
     gains = view.gains(goals, left).round(decimals=_DIGITS)
     scores = (gains + view.pull(goals, left)).round(decimals=_DIGITS)
@@ -58,27 +54,31 @@ def outlook(
 def fly_greedily(
     view: LatticeView,
     position: Tensor,
+    ways: Tensor,
     left: Tensor,
     moves: Tensor,
     most: int,
-    allowed: Tensor | None = None,
+    first_allowed: Tensor | None = None,
 ) -> Flight:
     """Make the move of the best outlook until no moves are left.
 
     Args:
         view: the lattice.
-        position: where each UAV starts, [B, 3].
+        position: where each UAV starts, [B, 3]; as many in each mission.
+        ways: actions that missions allow, see `MissionState.moves`, [E, X, Y, Z, A].
         left: entropy around each lattice position, [B, X, Y].
         moves: moves left, [B].
         most: no fewer than the most moves left.
-        allowed: first actions, [B, A]; those that stay on the lattice without it.
+        first_allowed: first actions, [B, A]; those of `ways` without it.
     """
-    start = ahead = outlook(view, position, left, allowed)
+    if first_allowed is None:
+        first_allowed = view.lattice.allowed(position, ways)
+    start = ahead = outlook(view, position, left, first_allowed)
     first = action = start.scores.argmax(-1)
     gain = torch.zeros_like(left[:, 0, 0])
     for move in range(most):
         if move:
-            ahead = outlook(view, position, left)
+            ahead = outlook(view, position, left, view.lattice.allowed(position, ways))
             action = ahead.scores.argmax(-1)
         flies = move < moves
         position = ahead.goals.gather(1, action.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)

@@ -31,13 +31,14 @@ class PathSearch(Protocol):
     """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
+        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> tuple[Tensor, Tensor]:
         """Return the first action [E] of the path found, and the map [E, X, Y] that it leaves.
 
         Args:
             position: where the UAV is, [E, 3].
             mask: its allowed first actions, [E, A].
+            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
             left: entropy around each lattice position, [E, X, Y].
             moves: moves left, [E].
             most: no fewer than the most moves left.
@@ -84,7 +85,9 @@ class SearchPlanner:
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            action, left = self._search.search(state.positions[:, i], mask, maps[i], moves, most)
+            action, left = self._search.search(
+                state.positions[:, i], mask, state.moves, maps[i], moves, most
+            )
             remaining = left / maps[i].clamp(min=1e-9)
             for j in range(i + 1, team):
                 shared = maps[j] * remaining
@@ -93,7 +96,9 @@ class SearchPlanner:
                 maps[j] = shared
             return action
 
-        return self._view.lattice.choose_in_order(state.positions, choose)
+        lattice = self._view.lattice
+        allowed = lattice.allowed(state.positions, state.moves)
+        return lattice.choose_in_order(state.positions, choose, allowed)
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:

@@ -45,23 +45,26 @@ class TreeSearch:
         """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int
+        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> tuple[Tensor, Tensor]:
         """Return the first action [E] of the best flight, and the map [E, X, Y] that it leaves.
 
         Args:
             position: where the UAV is, [E, 3].
             mask: its allowed first actions, [E, A].
+            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
             left: entropy around each lattice position, [E, X, Y].
             moves: moves left, [E].
             most: no fewer than the most moves left.
         """
-        tree = self.grow(position, mask, left, moves, most)
+        tree = self.grow(position, mask, ways, left, moves, most)
         return tree.action, tree.rest
 
-    def grow(self, position: Tensor, mask: Tensor, left: Tensor, moves: Tensor, most: int) -> Tree:
+    def grow(
+        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+    ) -> Tree:
         """Return the trees that `search` takes the best flights of; arguments as there."""
-        root = fly_greedily(self._view, position, left, moves, most, mask)
+        root = fly_greedily(self._view, position, ways, left, moves, most, mask)
         tree = Tree(self._view, position, left, moves.clamp(max=self._depth), self._simulations)
         tree.add_root(root)
         for new in self._batches():
@@ -70,6 +73,7 @@ class TreeSearch:
             flight = fly_greedily(
                 self._view,
                 tree.positions[:, new].flatten(0, 1),
+                ways,
                 tree.left[:, new].flatten(0, 1),
                 (moves.unsqueeze(1) - tree.levels[:, new]).flatten(),
                 most - 1,

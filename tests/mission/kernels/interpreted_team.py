@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +69,8 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
     state.pooled_readings.uniform_(-1, 1, generator=generator)
     for maps in (state.pooled_uncertainty, state.pooled_global_uncertainty):
         maps.uniform_(-1e-3, 1.001, generator=generator)
+    share = torch.rand(state.open_share.shape, generator=generator)
+    state.open_share = share if share[0, 0, 0] < 0.5 else share[:1].expand_as(share)
     heard = torch.rand(state.heard.shape, generator=generator) < 0.6
     state.heard.copy_(heard | torch.eye(env.n_agents, dtype=torch.bool))
     state.t.random_(0, env.episode_length, generator=generator)
@@ -110,10 +113,11 @@ def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
     epsilon=st.sampled_from([0.0, 0.1, 1.0]),
     agents=st.sampled_from([1, 3, 7]),
     missions=st.sampled_from([1, 17]),
+    zones=st.booleans(),
 )
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 def test_actions_are_those_drawn_one_by_one(
-    actions: int, seed: int, epsilon: float, agents: int, missions: int
+    actions: int, seed: int, epsilon: float, agents: int, missions: int, zones: bool
 ) -> None:
     config = small_config(agents=agents, actions=actions, dims=(10.0, 15.0), max_altitude=10.0)
     lattice = Lattice(config, "cpu")
@@ -122,13 +126,18 @@ def test_actions_are_those_drawn_one_by_one(
     positions = (
         torch.rand(*shape[:2], 3, generator=generator) * torch.tensor(lattice.shape)
     ).long()
+    moves = lattice.table().expand(missions, *lattice.shape, actions)
+    if zones:  # a table for each mission; one move stays, as everywhere in a mission
+        moves = moves & (torch.rand(moves.shape, generator=generator) < 0.7)
+        moves |= lattice.table() & (lattice.table().cumsum(-1) == 1)
     logits = torch.randn(shape, generator=generator) * 5
     uniform = torch.rand(shape, generator=generator)
     uniform[torch.rand(shape, generator=generator) < 0.05] = 0.0
     found = torch.zeros(shape[:2], dtype=torch.int64)
     masks, probabilities = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
     floor = torch.tensor(epsilon, dtype=torch.float64)
-    ActionKernel(lattice, lambda: positions)(logits, uniform, floor, found, masks, probabilities)
+    state: Any = SimpleNamespace(positions=positions, moves=moves)
+    ActionKernel(lattice, lambda: state)(logits, uniform, floor, found, masks, probabilities)
 
     def choose(i: int, mask: Tensor) -> Tensor:
         assert masks[:, i].equal(mask)  # under the actions that the kernel chose
@@ -138,7 +147,7 @@ def test_actions_are_those_drawn_one_by_one(
         # Rounded as the kernel has: the race then has the same winner.
         return found[:, i]
 
-    lattice.choose_in_order(positions, choose)
+    lattice.choose_in_order(positions, choose, lattice.allowed(positions, moves))
     chance = probabilities.gather(2, found.unsqueeze(2)).squeeze(2)
     assert (chance > 0).all()
     best = sample_actions(probabilities, uniform)
@@ -161,7 +170,7 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
 
             return call
 
-    choosing = ActionKernel(env.lattice, lambda: state.positions)
+    choosing = ActionKernel(env.lattice, lambda: state)
     builder._operators = choosing._operators = Recorder()  # type: ignore[assignment]
     builder.actor(state)
     builder.critic_only(state, actions)

@@ -1,0 +1,143 @@
+"""Does a team learn among obstacles? `python -m benchmarks.learning.no_fly [--seeds 3,4,5]`.
+
+Trains the params file (default: params_fast.yaml) without obstacles, with three random ones in
+every mission and the channels that show them, and with the same that no channel shows. Validation
+missions have obstacles of their own; information gain and random flight fly the same ones. Every
+run is written as soon as it is done, and a run that the JSON already has is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.helpers import harness
+from benchmarks.helpers.command_line import (
+    Parser,
+    answer,
+    check_between,
+    parse_names,
+    parse_numbers,
+    read_options,
+    with_overrides,
+    with_steps,
+)
+from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, learn
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.evaluation.flight import validate
+from marl_framework.evaluation.statistics import seeds_interval
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners.registry import make_planner
+
+SUITE = "no_fly"
+PLANNERS = ("information_gain", "random")
+_OBSTACLES = "experiment.constraints.obstacles.number=3"
+VARIANTS: dict[str, list[str]] = {
+    "open": [],
+    "obstacles": [_OBSTACLES, "observation.no_fly=true", "observation.centred_no_fly=true"],
+    "obstacles_unseen": [_OBSTACLES],
+}
+
+
+def run(
+    config: Config, device: torch.device, variants: Sequence[str], seeds: Sequence[int], path: Path
+) -> dict[str, Any]:
+    """Make the runs that `path` does not have, writing it after each one.
+
+    Args:
+        config: what the variants change.
+        device: where everything lives.
+        variants: names in `VARIANTS`.
+        seeds: of `environment.seed`.
+        path: the JSON.
+
+    Returns:
+        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `ablation.learn`) and
+        `planners`, the validation entropy of each [bit].
+    """
+    settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
+    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
+    found["machine"] = harness.announce_machine(device)
+    for seed in seeds:
+        for variant in variants:
+            if any((one["variant"], one["seed"]) == (variant, seed) for one in found["runs"]):
+                continue
+            chosen = with_overrides(config, f"environment.seed={seed}", *VARIANTS[variant])
+            one = {
+                "variant": variant,
+                "seed": seed,
+                "rows": learn(chosen, device),
+                "planners": {name: planner_entropy(name, chosen, device) for name in PLANNERS},
+            }
+            found["runs"].append(one)
+            print(f"{variant}, seed {seed}: {entropy(one):.3f}", file=sys.stderr)
+            harness.write_json(path, SUITE, found)
+    return found
+
+
+def planner_entropy(name: str, config: Config, device: torch.device) -> float:
+    """Return the mean entropy that a planner leaves in the validation missions [bit]."""
+    env = MissionEnvironment(config, config.evaluation.missions, device, "validation")
+    return float(validate(env, make_planner(name, env))["roi_entropy"].mean())
+
+
+def entropy(one: Mapping[str, Any]) -> float:
+    """Return the last validation entropy of a run [bit]."""
+    return float(one["rows"][-1]["roi_entropy"])
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the last validation entropy of each variant as text, beside the planners'."""
+    lines = []
+    for variant in VARIANTS:
+        runs = [one for one in found["runs"] if one["variant"] == variant]
+        if runs:
+            planners = (f"{mean(one['planners'][name] for one in runs):.3f}" for name in PLANNERS)
+            lines.append(
+                (variant, str(len(runs)), _with_interval([entropy(one) for one in runs]), *planners)
+            )
+    steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
+    title = f"ROI entropy [bit] of greedy validation after {steps} training steps"
+    return harness.table_text(title, ("variant", "seeds", "learned [95 %]", *PLANNERS), lines)
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    ends = seeds_interval(values)
+    return f"{mean(values):.3f}" + ("" if ends is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser("learning.no_fly", "Train with and without obstacles.", "params_fast.yaml")
+    parser.add_argument("--variants", default=",".join(VARIANTS), metavar="NAME,…", help="(all)")
+    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    parser.add_argument(
+        "--steps", type=int, metavar="K", help="training steps (those of the params file)"
+    )
+    options = parser.parse_args(arguments)
+    return answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    variants = parse_names("--variants", options.variants, VARIANTS)
+    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    config, device, path = read_options(options, SUITE)
+    steps = config.learning.training_steps if options.steps is None else options.steps
+    check_between("--steps", steps, 1, MOST_STEPS)
+    if not config.evaluation.interval:
+        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    found = run(with_steps(config, steps), device, variants, seeds, path)
+    return f"{table(found)}\n{path}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

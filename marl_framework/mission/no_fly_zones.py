@@ -1,0 +1,296 @@
+"""No-fly zones on the host: polygons of a file, and the moves of the lattice that they close.
+
+A file is GeoJSON: a FeatureCollection of polygons in longitude and latitude (WGS 84), or in metres
+where it has `"coordinates": "metres"` beside its features. The properties `floor` and `height` of a
+feature [m] say from where up to where it is closed, from the ground up to the sky without them.
+Needs shapely, from the extra `geo`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.mission.lattice import Lattice, action_offsets
+from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
+from marl_framework.mission.terrains.mixture import Terrain
+
+_KEY = "experiment.constraints.no_fly_zones"
+_LONGEST_EDGE = 1e-3  # [degrees]; longer ones are no straight lines in metres
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Where nobody flies."""
+
+    shape: Any
+    """Polygon or MultiPolygon of shapely, in metres from the lower left corner of the map."""
+    floor: float
+    """Lowest closed altitude [m]."""
+    height: float
+    """Highest closed altitude [m], inf up to the sky."""
+
+
+class NoFlyZones:
+    """The zones of a map.
+
+    Args:
+        zones: of the file.
+        config: the missions.
+        follows_windows: missions fly windows of a larger map.
+    """
+
+    def __init__(self, zones: Sequence[Zone], config: Config, follows_windows: bool) -> None:
+        import shapely
+
+        self.zones = tuple(zones)
+        self.follows_windows = follows_windows
+        self._config = config
+        self._lattice = Lattice(config, "cpu")
+        self._shape = config.lattice_shape
+        self._spacing = config.experiment.constraints.spacing
+        self._altitudes = config.altitudes
+        self._steps = action_offsets(config.experiment.constraints.num_actions)
+        for zone in self.zones:
+            shapely.prepare(zone.shape)
+
+    def moves(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
+        """Return the lattice's moves that touch no zone, [X, Y, Z, A] bool on the CPU.
+
+        Args:
+            origin: lower left corner of the area on the map [m].
+
+        Raises:
+            ConfigError: a UAV cannot start.
+        """
+        moves = self._lattice.table() & ~self.closed(origin)
+        self._check_starts(moves, origin)
+        return moves
+
+    def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
+        missions, altitude = self._config.experiment.missions, self._altitudes[-1]
+        free = moves[:, :, -1].any(-1)
+        where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
+        if missions.start == "random":
+            if int(free.sum()) < missions.n_agents:
+                raise _error(
+                    f"it leaves {int(free.sum())} starts with a way out at {altitude:g} m{where} "
+                    f"for {missions.n_agents} UAVs; open more of the area, or lower "
+                    "experiment.missions.n_agents"
+                )
+            return
+        if missions.start == "published" and not free.all():
+            raise _error(
+                f"published starts may lie in a zone{where}; set experiment.missions.start to "
+                "random, which keeps out of zones"
+            )
+        starts = self._lattice.start_positions(torch.zeros(1, free.numel()))[0]
+        for n, (x, y, _) in enumerate(starts.tolist(), start=1):
+            if not free[x, y]:
+                raise _error(
+                    f"UAV {n} starts at {x * self._spacing:g}, {y * self._spacing:g} m{where}, in "
+                    "a zone or without a way out; set experiment.missions.start to random"
+                )
+
+    def closed(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
+        """Return the moves that touch a zone, [X, Y, Z, A] bool on the CPU.
+
+        A zone includes its border. Moves from and to closed positions are closed.
+
+        Args:
+            origin: lower left corner of the area on the map [m].
+        """
+        x, y = (
+            start + self._spacing * np.arange(number)
+            for start, number in zip(origin, self._shape, strict=False)
+        )
+        closed = np.zeros((*self._shape, len(self._steps)), dtype=bool)
+        for zone in self.zones:
+            left, bottom, right, top = zone.shape.bounds
+            near_x = (x >= left - self._spacing) & (x <= right + self._spacing)
+            near_y = (y >= bottom - self._spacing) & (y <= top + self._spacing)
+            near = np.ix_(near_x, near_y)
+            points = np.stack(np.meshgrid(x[near_x], y[near_y], indexing="ij"), axis=-1)
+            for z, a, touched in self._touched(zone, points):
+                closed[:, :, z, a][near] |= touched
+        return torch.from_numpy(closed)
+
+    def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:
+        """Return whether a straight flight touches a zone.
+
+        Args:
+            start: (x, y, altitude) in metres of the area.
+            end: the same.
+            origin: lower left corner of the area on the map [m].
+        """
+        for zone in self.zones:
+            part = _part_between(start[2], end[2] - start[2], zone.floor, zone.height)
+            if part is not None:
+                first, last = (start[:2] + share * (end[:2] - start[:2]) + origin for share in part)
+                if _touch(zone.shape, first, last):
+                    return True
+        return False
+
+    def _touched(self, zone: Zone, points: Array) -> Iterator[tuple[int, int, Array]]:
+        """Yield level, action, and which moves from points [P, Q, 2] touch a zone, [P, Q]."""
+        known: dict[tuple[float, ...], Array] = {}  # the same at most altitudes
+        for z, (a, (dx, dy, dz)) in product(range(self._shape[2]), enumerate(self._steps)):
+            part = _part_between(self._altitudes[z], dz * self._spacing, zone.floor, zone.height)
+            if part is None:
+                continue
+            key = (dx, dy, *part) if dx or dy else (0, 0)
+            if key not in known:
+                step = self._spacing * np.array((dx, dy))
+                known[key] = _touch(zone.shape, *(points + share * step for share in part))
+            yield z, a, known[key]
+
+
+def _part_between(
+    start: float, climb: float, floor: float, height: float
+) -> tuple[float, float] | None:
+    """Return the part of a move between two altitudes, as shares of it; None if there is none."""
+    if climb == 0:
+        return (0.0, 1.0) if floor <= start <= height else None
+    shares = sorted(((floor - start) / climb, (height - start) / climb))
+    first, last = max(shares[0], 0.0), min(shares[1], 1.0)
+    return (first, last) if first <= last else None
+
+
+def _touch(shape: Any, start: Array, end: Array) -> Array:
+    """Return which straight lines from `start` to `end`, [..., 2] each, touch a shape."""
+    import shapely
+
+    if np.array_equal(start, end):
+        return np.asarray(shapely.intersects_xy(shape, start[..., 0], start[..., 1]))
+    return np.asarray(shapely.intersects(shape, shapely.linestrings(np.stack((start, end), -2))))
+
+
+def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | None:
+    """Read the zones that a configuration names; None where it names none.
+
+    Raises:
+        ConfigError: the file is no file of zones, or nobody knows where its polygons lie.
+    """
+    name = config.experiment.constraints.no_fly_zones
+    if name is None:
+        return None
+    try:
+        import_module("shapely")
+    except ImportError as error:
+        raise _error("zones need shapely; pip install 'marl_framework[geo]'") from error
+    tree = _read(name)
+    place = None if tree.get("coordinates") == "metres" else _place(config, terrain, split, name)
+    zones = list(_zones(tree, name, place))
+    return NoFlyZones(zones, config, split == DEPLOYMENT and terrain.raster is not None)
+
+
+def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
+    """Return where the lower left corner of the map lies on Earth."""
+    origin, raster = config.deployment.origin, terrain.raster
+    if raster is not None and split != DEPLOYMENT:
+        raise _error(
+            f"{name} is in longitude and latitude, which only a deployment places on windows of a "
+            'raster; give polygons in metres of the area, with "coordinates": "metres"'
+        )
+    if raster is not None and raster.place is not None:
+        return raster.place
+    if origin is None:
+        raise _error(
+            f"{name} is in longitude and latitude, and nobody says where the area lies; set "
+            'deployment.origin, or give metres and "coordinates": "metres"'
+        )
+    require_rasterio(_KEY, f"{name} is in longitude and latitude")
+    return place_at(*origin)
+
+
+def _error(text: str) -> ConfigError:
+    return ConfigError(f"{_KEY}: {text}")
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    """Return the FeatureCollection of a file."""
+    path = Path(os.path.expanduser(name))
+    if not os.path.isfile(path):
+        raise _error(f"{name} does not exist or is no file")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _error(f"{name} cannot be read as GeoJSON: {' '.join(str(error).split())}") from error
+    features = tree.get("features") if isinstance(tree, dict) else None
+    if tree.get("type") != "FeatureCollection" if isinstance(tree, dict) else True:
+        raise _error(f"{name} is no GeoJSON FeatureCollection")
+    if not isinstance(features, list) or not features:
+        raise _error(f"{name} has no features")
+    if tree.get("coordinates", "metres") != "metres":
+        raise _error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
+    return dict(tree)
+
+
+def _zones(tree: Mapping[str, Any], name: str, place: Place | None) -> Iterator[Zone]:
+    for number, feature in enumerate(tree["features"], start=1):
+        try:
+            yield _zone(feature, place)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise _error(f"{name}, feature {number}: {text}") from error
+
+
+def _zone(feature: Any, place: Place | None) -> Zone:
+    """Return a feature as a zone in metres.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import shapely
+    from shapely.geometry import shape
+
+    geometry = feature.get("geometry") if isinstance(feature, dict) else None
+    if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
+        raise ValueError("its geometry must be a Polygon or a MultiPolygon")
+    try:
+        found = shapely.force_2d(shape(geometry))
+    except Exception as error:  # whatever shapely makes of lists of other things than points
+        raise ValueError("its coordinates must be rings of at least four points") from error
+    if found.is_empty or not found.is_valid:
+        raise ValueError(f"it is no valid polygon: {shapely.is_valid_reason(found)}")
+    properties = feature.get("properties") or {}
+    floor = _altitude(properties, "floor", 0.0)
+    height = _altitude(properties, "height", math.inf)
+    if not floor < height:
+        raise ValueError(f"its height {height:g} must lie above its floor {floor:g}")
+    return Zone(found if place is None else _in_metres(found, place), floor, height)
+
+
+def _altitude(properties: Mapping[str, Any], name: str, otherwise: float) -> float:
+    value = properties.get(name)
+    if value is None:
+        return otherwise
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"its {name} must be a number of metres, 0 or more")
+    return float(value)
+
+
+def _in_metres(found: Any, place: Place) -> Any:
+    import shapely
+
+    west, south, east, north = found.bounds
+    if west < -180 or east > 180 or south < -90 or north > 90:
+        raise ValueError("its coordinates must be longitude, latitude in degrees")
+    return shapely.transform(shapely.segmentize(found, _LONGEST_EDGE), place.metres)

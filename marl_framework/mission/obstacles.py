@@ -1,0 +1,115 @@
+"""Random boxes on the ground, drawn anew for every mission, and the moves that they close."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.seeding import DEPLOYMENT
+
+NUMBERS = 5
+"""Uniform draws behind a box."""
+
+
+class _Times(NamedTuple):
+    """When moves lie between two planes across an axis, as shares of the moves."""
+
+    enter: Tensor
+    leave: Tensor
+    """Before `enter` where they never do."""
+
+
+class Obstacles:
+    """Makes boxes of draws, and finds the moves that touch them.
+
+    Args:
+        config: `experiment.constraints.obstacles` says how many and how large.
+        lattice: of the missions.
+        split: a deployment has none: what is not there is no obstacle.
+    """
+
+    def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
+        settings, area = config.experiment.constraints.obstacles, config.environment
+        self.number = 0 if split == DEPLOYMENT else settings.number
+        self._side, self._height = settings.side, settings.height
+        self._area = (area.x_dim, area.y_dim)
+        self._spacing = lattice.spacing
+        device = lattice.offsets.device
+        self._steps = lattice.offsets.double() * lattice.spacing
+        x, y, _ = lattice.shape
+        self._places = [
+            torch.arange(x, dtype=torch.float64, device=device) * lattice.spacing,
+            torch.arange(y, dtype=torch.float64, device=device) * lattice.spacing,
+            torch.tensor(config.altitudes, dtype=torch.float64, device=device),
+        ]
+
+    def boxes(self, draws: Tensor, starts: Tensor) -> Tensor:
+        """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN where one is left out.
+
+        Their middles lie anywhere in the area. A box is left out where it is within `spacing` of a
+        start along both axes: no first move of that UAV leads farther, so all of them stay open.
+
+        Args:
+            draws: in [0, 1), [E, K, 5].
+            starts: lattice indices, [E, N, 3].
+        """
+        u = draws.double()
+        edges = []
+        for axis, length in enumerate(self._area):
+            half = _between(u[..., 2 + axis], *self._side) / 2
+            edges += [u[..., axis] * length - half, u[..., axis] * length + half]
+        found = torch.stack((*edges, _between(u[..., 4], *self._height)), dim=-1)
+        at = starts.double().unsqueeze(1) * self._spacing  # [E, 1, N, 3]
+        x0, x1, y0, y1, _ = found.unsqueeze(2).unbind(-1)
+        near_x = (x0 - self._spacing <= at[..., 0]) & (at[..., 0] <= x1 + self._spacing)
+        near_y = (y0 - self._spacing <= at[..., 1]) & (at[..., 1] <= y1 + self._spacing)
+        blocks = (near_x & near_y).any(-1)
+        return found.masked_fill(blocks.unsqueeze(-1), torch.nan)
+
+    def closed(self, boxes: Tensor) -> Tensor:
+        """Return the moves that touch a box, [E, X, Y, Z, A] bool.
+
+        By the slab method: a move touches a box where the times that it spends between the box's
+        planes across x, y and z have a moment in common. Intervals have one if any two of them do.
+        """
+        x, y, z = (len(places) for places in self._places)
+        shape = (len(boxes), x, y, z, len(self._steps))
+        closed = torch.zeros(shape, dtype=torch.bool, device=boxes.device)
+        for box in boxes.unbind(1):
+            x0, x1, y0, y1, height = box.unbind(-1)
+            along_x, along_y = self._times(0, x0, x1), self._times(1, y0, y1)
+            along_z = self._times(2, torch.zeros_like(height), height)
+            closed |= (
+                _meet(along_x, along_y).unsqueeze(3)
+                & _meet(along_x, along_z).unsqueeze(2)
+                & _meet(along_y, along_z).unsqueeze(1)
+            )
+        return closed
+
+    def _times(self, axis: int, low: Tensor, high: Tensor) -> _Times:
+        """Return when moves from each place of an axis lie between planes [E]: [E, P, A]."""
+        start = self._places[axis].unsqueeze(1)
+        step = self._steps[:, axis]
+        low, high = low.view(-1, 1, 1), high.view(-1, 1, 1)
+        rests = step == 0
+        divisor = torch.where(rests, 1.0, step)
+        first, second = (low - start) / divisor, (high - start) / divisor
+        inside = (low <= start) & (start <= high)
+        enter = torch.where(inside, 0.0, torch.inf), torch.minimum(first, second).clamp(min=0)
+        leave = torch.where(inside, 1.0, -torch.inf), torch.maximum(first, second).clamp(max=1)
+        return _Times(torch.where(rests, *enter), torch.where(rests, *leave))
+
+
+def _between(share: Tensor, least: float, largest: float) -> Tensor:
+    return least + share * (largest - least)
+
+
+def _meet(first: _Times, second: _Times) -> Tensor:
+    """Return where times [E, P, A] and [E, Q, A] of two axes meet, [E, P, Q, A]; never for NaN."""
+    enter = torch.maximum(first.enter.unsqueeze(2), second.enter.unsqueeze(1))
+    leave = torch.minimum(first.leave.unsqueeze(2), second.leave.unsqueeze(1))
+    return enter <= leave

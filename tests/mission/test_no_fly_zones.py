@@ -1,0 +1,180 @@
+"""Files of no-fly zones: where their polygons lie, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyproj
+import pytest
+import shapely
+import torch
+from shapely.ops import nearest_points
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.mission.environment import MissionEnvironment
+from tests.mission.zones import feature, write_zones, zone_config
+
+KEY = "experiment.constraints.no_fly_zones"
+ORIGIN = (48.1492, 11.5687)
+SQUARE = feature(shapely.box(8, 8, 17, 12))
+
+
+def environment(path: Path, **options: Any) -> MissionEnvironment:
+    return MissionEnvironment(zone_config(path, **options), 2, "cpu")
+
+
+def test_degrees_lie_where_pyproj_says(tmp_path: Path) -> None:
+    """Around the origin, in the transverse Mercator projection of any mapping software."""
+    near = pyproj.Proj(proj="tmerc", lat_0=ORIGIN[0], lon_0=ORIGIN[1], datum="WGS84")
+    metres = shapely.Polygon([(7, 8), (18, 9), (22, 20.4), (9, 14)])
+    ring = [near(x, y, inverse=True) for x, y in metres.exterior.coords]
+    path = write_zones(tmp_path / "z.json", feature(shapely.Polygon(ring)), metres=False)
+    env = environment(path, deployment={"origin": ORIGIN})
+    assert env.zones is not None
+    (zone,) = env.zones.zones
+    assert shapely.hausdorff_distance(zone.shape, metres) < 1e-3
+    plain = environment(write_zones(tmp_path / "m.json", feature(metres)))
+    assert plain.zones is not None
+    assert env.zones.closed().equal(plain.zones.closed())
+    assert 0 < env.zones.closed().double().mean() < 0.5
+
+
+def test_long_edges_follow_longitude_and_latitude(tmp_path: Path) -> None:
+    """A parallel 10 km long bends by two metres."""
+    near = pyproj.Proj(proj="tmerc", lat_0=ORIGIN[0], lon_0=ORIGIN[1], datum="WGS84")
+    edge = ORIGIN[0] + 1e-4
+    shape = shapely.box(ORIGIN[1] - 0.07, ORIGIN[0] - 0.01, ORIGIN[1] + 0.07, edge)
+    path = write_zones(tmp_path / "z.json", feature(shape), metres=False)
+    with pytest.raises(ConfigError, match="starts with a way out"):
+        environment(path, deployment={"origin": ORIGIN}, dims=(10.0, 10.0))
+    env = environment(path, deployment={"origin": ORIGIN}, dims=(30.0, 40.0))
+    assert env.zones is not None
+    boundary = nearest_points(
+        shapely.LineString([(0, 5), (0, 60)]), env.zones.zones[0].shape.boundary
+    )[1]
+    assert boundary.y == pytest.approx(near(ORIGIN[1], edge)[1], abs=0.01)
+
+
+def test_a_floor_and_a_height_are_read(tmp_path: Path) -> None:
+    features = [feature(shapely.box(0, 0, 4, 4), floor=2, height=7.5), SQUARE]
+    env = environment(write_zones(tmp_path / "z.json", *features))
+    assert env.zones is not None
+    assert [(zone.floor, zone.height) for zone in env.zones.zones] == [(2, 7.5), (0, np.inf)]
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda path: None, "does not exist or is no file"),
+    "text": (lambda path: path.write_text("{"), "cannot be read as GeoJSON"),
+    "list": (lambda path: path.write_text("[]"), "is no GeoJSON FeatureCollection"),
+    "single": (lambda path: path.write_text(json.dumps(SQUARE)), "no GeoJSON FeatureCollection"),
+    "empty": (lambda path: write_zones(path), "has no features"),
+    "unit": (
+        lambda path: path.write_text(
+            json.dumps({"type": "FeatureCollection", "coordinates": "feet", "features": [SQUARE]})
+        ),
+        '"coordinates" must be "metres"',
+    ),
+    "point": (
+        lambda path: write_zones(path, SQUARE, feature(shapely.Point(1, 2))),
+        "feature 2: its geometry must be a Polygon or a MultiPolygon",
+    ),
+    "null": (lambda path: write_zones(path, {"type": "Feature", "geometry": None}), "feature 1:"),
+    "number": (lambda path: write_zones(path, 7), "feature 1: its geometry"),  # type: ignore[arg-type]
+    "ring": (
+        lambda path: write_zones(
+            path, {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], "x"]]}}
+        ),
+        "rings of at least four points",
+    ),
+    "bow": (
+        lambda path: write_zones(path, feature(shapely.Polygon([(0, 0), (9, 9), (9, 0), (0, 9)]))),
+        "no valid polygon: Self-intersection",
+    ),
+    "height": (
+        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height="high")),
+        "its height must be a number of metres, 0 or more",
+    ),
+    "upside down": (
+        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), floor=9, height=4)),
+        "its height 4 must lie above its floor 9",
+    ),
+    "no place": (
+        lambda path: write_zones(path, SQUARE, metres=False),
+        "set deployment.origin, or give metres",
+    ),
+    "all starts": (
+        lambda path: write_zones(path, feature(shapely.box(-1, -1, 31, 31))),
+        "it leaves 0 starts with a way out at 15 m for 3 UAVs",
+    ),
+    "few starts": (
+        lambda path: write_zones(path, feature(shapely.box(-1, -1, 31, 29))),
+        "it leaves 7 starts with a way out at 15 m for 8 UAVs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "zones.json"
+    make, message = BAD[case]
+    make(path)
+    with pytest.raises(ConfigError) as caught:
+        environment(path, agents=8 if case == "few starts" else 3)
+    text = str(caught.value)
+    assert text.startswith(f"{KEY}: ")
+    assert message in text
+    assert text.isprintable()
+
+
+def test_degrees_beyond_the_globe_are_refused(tmp_path: Path) -> None:
+    path = write_zones(tmp_path / "z.json", feature(shapely.box(180, 0, 190, 5)), metres=False)
+    with pytest.raises(ConfigError, match="must be longitude, latitude in degrees"):
+        environment(path, deployment={"origin": ORIGIN})
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ("corners", "UAV 1 starts at 5, 5 m, in a zone or without a way out"),
+        ("published", "published starts may lie in a zone"),
+    ],
+)
+def test_a_start_in_a_zone_is_one_clear_line(start: str, message: str, tmp_path: Path) -> None:
+    path = write_zones(tmp_path / "z.json", feature(shapely.box(4, 4, 6, 6)))
+    with pytest.raises(ConfigError, match=message):
+        environment(path, missions={"start": start})
+    open_corners = write_zones(tmp_path / "z.json", SQUARE)
+    if start == "corners":
+        assert environment(open_corners, missions={"start": start}).zones is not None
+
+
+def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> None:
+    """A ring around (5, 5) that its own place is not part of."""
+    ring = shapely.box(1, 1, 9, 9).difference(shapely.box(4, 4, 6, 6))
+    path = write_zones(tmp_path / "z.json", feature(ring))
+    with pytest.raises(ConfigError, match="UAV 1 starts at 5, 5 m, in a zone or without a way out"):
+        environment(path, missions={"start": "corners"}, actions=4)
+    env = environment(path, actions=4, agents=8)
+    for _ in range(10):
+        positions = env.reset(env.draw_reset()).positions
+        assert not (positions[..., :2] == torch.tensor([1, 1])).all(-1).any()
+
+
+def test_metres_over_a_raster_are_those_of_the_area(tmp_path: Path) -> None:
+    np.save(tmp_path / "map.npy", np.random.default_rng(1).random((200, 90)).astype(np.float32))
+    raster = {"path": str(tmp_path / "map.npy"), "resolution": 1.0}
+    sensor = {
+        "pixel": {"number_x": 12, "number_y": 12},
+        "simulation": {"kinds": ("raster",), "raster": raster},
+    }
+    env = environment(write_zones(tmp_path / "z.json", SQUARE), sensor=sensor)
+    moves = env.reset(env.draw_reset()).moves
+    assert env.zones is not None
+    assert moves[0].equal(env.lattice.table() & ~env.zones.closed())
+    degrees = write_zones(tmp_path / "d.json", SQUARE, metres=False)
+    with pytest.raises(ConfigError, match="only a deployment places on windows of a raster"):
+        environment(degrees, sensor=sensor, deployment={"origin": ORIGIN})

@@ -1,0 +1,153 @@
+"""Trainings, wrappers, exports and own planners among zones and obstacles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shapely
+import torch
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.evaluation.comparison import prepare
+from marl_framework.evaluation.zone_outlines import zone_outlines
+from marl_framework.export import main as export
+from marl_framework.integrations.missions import Missions
+from marl_framework.main import main
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners.protocol import Decision
+from marl_framework.planners.registry import make_planner
+from tests.mission.zones import box_zones, feature, touches, write_zones, zone_config
+
+OBSTACLES = "experiment.constraints.obstacles"
+CROWDED = (f"{OBSTACLES}.number=4", "observation.no_fly=true", "observation.centred_no_fly=true")
+
+
+def train(folder: Path, name: str, *settings: str, options: tuple[str, ...] = ()) -> int:
+    keys = (f"logging.directory={folder / 'runs'}", *settings)
+    given = [word for key in keys for word in ("--set", key)]
+    fixed = ("--config", "params_test.yaml", "--device", "cpu", "--run-name", name)
+    return main([*fixed, *options, *given])
+
+
+def weights(folder: Path, name: str) -> str:
+    summary = json.loads((folder / "runs" / name / "summary.json").read_text())
+    found: str = summary["results"]["weights_sha256"]
+    return found
+
+
+def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
+    assert train(tmp_path, "whole", *CROWDED) == 0
+    assert train(tmp_path, "parts", *CROWDED, "learning.training_steps=2") == 0
+    more = ("--resume", "--allow-changed", "learning.training_steps")
+    assert train(tmp_path, "parts", *CROWDED, "learning.training_steps=4", options=more) == 0
+    assert weights(tmp_path, "parts") == weights(tmp_path, "whole")
+    other = (*CROWDED[1:], f"{OBSTACLES}.number=3")
+    assert train(tmp_path, "other", *other) == 0
+    assert weights(tmp_path, "other") != weights(tmp_path, "whole")
+
+
+def test_an_export_with_observations_refuses_zones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, "t", *CROWDED) == 0
+    capsys.readouterr()
+    out = tmp_path / "team.pt2"
+    team = ["--checkpoint", str(tmp_path / "runs" / "t"), "--format", "torch", "--out", str(out)]
+    assert export([*team, "--observations"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --observations: the file knows no zones")
+    assert error.count("\n") == 1
+    assert export([*team, "--observations", "--set", f"{OBSTACLES}.number=0"]) == 0
+    assert export(team) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        (f"{OBSTACLES}.number=17", f"{OBSTACLES}.number: must be "),
+        (f"{OBSTACLES}.side=[9, 4]", f"{OBSTACLES}: side [9, 4]: the least value comes first"),
+        (f"{OBSTACLES}.height=[-1, 4]", f"{OBSTACLES}.height"),
+        ("experiment.constraints.no_fly_zones=nowhere.json", "no_fly_zones: nowhere.json does not"),
+    ],
+)
+def test_bad_settings_are_one_line_and_leave_nothing(
+    setting: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, "t", setting) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_zones_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_zones(tmp_path / "z.json", feature(shapely.box(9, 9, 16, 16)))
+    monkeypatch.setitem(__import__("sys").modules, "shapely", None)
+    with pytest.raises(ConfigError, match=r"pip install 'marl_framework\[geo\]'"):
+        MissionEnvironment(zone_config(path), 1, "cpu")
+    MissionEnvironment(zone_config(None, 3), 1, "cpu")  # obstacles do not
+
+
+def test_wrappers_show_and_keep_the_masks() -> None:
+    missions = Missions(zone_config(None, 8, agents=4, budget=9), 6, seed=5)
+    missions.reset()
+    env, generator = missions.environment, torch.Generator().manual_seed(0)
+    closed = env.lattice.table() & ~missions.state.moves
+    assert closed.any()
+    for _ in range(env.episode_length):
+        masks, before = missions.masks(), missions.state.positions.clone()
+        assert masks.equal(env.lattice.allowed(before, missions.state.moves))
+        wanted = torch.rand(masks.shape, generator=generator).argmax(-1)  # allowed or not
+        flown = missions.settle(wanted)
+        assert masks.gather(2, flown.unsqueeze(2)).all()
+        missions.step(wanted)
+
+
+class IntoZones:
+    """Flies where the first zone's move leads, allowed or not."""
+
+    name = "into_zones"
+
+    def __init__(self, environment: MissionEnvironment) -> None:
+        self.lattice = environment.lattice
+
+    def act(self, state: Any, generator: torch.Generator) -> Decision:
+        masks = self.lattice.boundary_mask(state.positions)
+        closed = masks & ~self.lattice.allowed(state.positions, state.moves)
+        return Decision((masks.int() + closed.int()).argmax(-1), masks)
+
+
+def test_an_own_planner_may_not_enter_a_zone(tmp_path: Path) -> None:
+    path = write_zones(tmp_path / "z.json", feature(shapely.box(-1, 12, 31, 18)))
+    env = MissionEnvironment(zone_config(path), 4, "cpu")
+    planner = make_planner("tests.test_main_zones.IntoZones", env)
+    state = env.reset(env.draw_reset())
+    state.positions[:] = torch.tensor([1, 2, 1])  # beside it
+    with pytest.raises(ConfigError, match="enters a zone"):
+        planner.act(state, env.generator)
+
+
+def test_a_record_knows_where_its_zones_lie(tmp_path: Path) -> None:
+    ring = shapely.box(12, 12, 90, 26).difference(shapely.box(14, 14, 20, 20))
+    path = write_zones(tmp_path / "z.json", feature(ring, floor=6, height=12))
+    config = zone_config(path, 5, agents=2, budget=9)
+    flown = prepare(config, torch.device("cpu"), ["random", "coverage"], 3, 1).fly()
+    assert flown["random"].boxes is not None
+    assert flown["coverage"].boxes is not None
+    torch.testing.assert_close(flown["random"].boxes, flown["coverage"].boxes, equal_nan=True)
+    for record in flown.values():
+        for e in range(3):
+            zone, *boxes = zone_outlines(record, e)
+            assert (zone.floor, zone.height, zone.label) == (6, 12, "closed from 6 m to 12 m")
+            shape = shapely.Polygon(zone.rings[0], zone.rings[1:])
+            assert shape.equals(ring.intersection(shapely.box(0, 0, 30, 30)))  # within the area
+            drawn = box_zones(record.boxes[e])  # type: ignore[index]
+            assert [shapely.Polygon(box.rings[0]).area for box in boxes] == pytest.approx(
+                [box.area for box, _, _ in drawn]
+            )
+            for n in range(2):
+                path = record.path[e, :, n].double().numpy()
+                assert not touches(path, [(ring, 6.0, 12.0), *drawn])
