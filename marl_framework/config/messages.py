@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from marl_framework.config.model import Config
+from marl_framework.config.types import LIST, ONE
 
 _MOST_PROBLEMS = 8
 
@@ -114,6 +115,8 @@ def _place(location: tuple[int | str, ...]) -> tuple[str, str]:
     rest = list(location)
     while rest and (join(path, rest[0]) in SECTIONS or join(path, rest[0]) in KEYS):
         path = join(path, rest.pop(0))
+    if rest and rest[0] in (ONE, LIST):
+        rest.pop(0)
     if rest and (isinstance(rest[0], int) or path.endswith(".table")):
         return path, f"{path}[{rest[0]}]"
     return path, path

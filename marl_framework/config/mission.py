@@ -12,6 +12,7 @@ from marl_framework.config.types import (
     Angle,
     Count,
     DottedPath,
+    Drawn,
     Metres,
     Noise,
     Point,
@@ -135,8 +136,8 @@ class ConstraintsConfig(Section):
     """Lowest altitude [m]."""
     max_altitude: Metres = 15.0
     """Highest altitude [m], min_altitude plus a multiple of spacing."""
-    budget: Annotated[int, Field(ge=1, le=1000)] = 14
-    """A mission has budget + 1 moves."""
+    budget: Drawn[Annotated[int, Field(ge=1, le=1000)]] = 14
+    """A mission has budget + 1 moves; a list: each mission draws its budget from it."""
     num_actions: Literal[4, 6, 9, 27] = 6
     """Moves to choose from (see `mission.lattice.action_offsets`)."""
 
@@ -182,8 +183,8 @@ class MissionsConfig(Section):
 
     mission_mode: Literal["training", "deployment"] = "training"
     """deployment flies windows of a whole raster with a trained team or a planner."""
-    n_agents: Annotated[int, Field(ge=1, le=16)] = 4
-    """UAVs of a mission."""
+    n_agents: Drawn[Annotated[int, Field(ge=1, le=16)]] = 4
+    """UAVs of a mission; a list: each mission draws the size of its team from it."""
     start: Literal["random", "corners", "published"] = "random"
     """Where UAVs start, at the highest altitude: distinct random cells, corners, or as in the
     published code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""

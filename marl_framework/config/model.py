@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Self
 
 from pydantic import model_validator
@@ -31,7 +32,7 @@ from marl_framework.config.mission import (
     SensorConfig,
 )
 from marl_framework.config.parts import ALGORITHMS, KNOWN_TO
-from marl_framework.config.types import Section
+from marl_framework.config.types import Section, choices
 
 
 @dataclass(frozen=True)
@@ -124,20 +125,41 @@ class Config(Section):
         return pixel.number_x == pixel.number_y and all(x == y for x, y in pairs)
 
     @property
+    def team_sizes(self) -> tuple[int, ...]:
+        """What missions draw their number of UAVs from."""
+        return choices(self.experiment.missions.n_agents)
+
+    @property
+    def most_agents(self) -> int:
+        """UAVs of the largest team, N."""
+        return max(self.team_sizes)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """What missions draw their budget from."""
+        return choices(self.experiment.constraints.budget)
+
+    @property
     def episode_length(self) -> int:
-        """Moves of a mission, T = budget + 1."""
-        return self.experiment.constraints.budget + 1
+        """Moves of the longest mission, T = budget + 1."""
+        return max(self.budgets) + 1
+
+    @property
+    def has_inactive(self) -> bool:
+        """Whether some UAVs do not fly all the time: teams or budgets differ."""
+        return len(set(self.team_sizes)) > 1 or len(set(self.budgets)) > 1
 
     @property
     def rollouts_per_step(self) -> int:
         """Rounds of `num_envs` missions that fill the batches of a training step."""
         wanted = self.learning.batch_size * self.learning.batch_number
-        return -(-wanted // self._transitions_per_rollout)
+        return math.ceil(wanted / (self.environment.num_envs * self.transitions_per_mission))
 
     @property
     def transitions_per_step(self) -> int:
-        """Transitions of a training step, over all ranks."""
-        return self.rollouts_per_step * self._transitions_per_rollout
+        """Transitions of a training step, over all ranks; their mean where missions differ."""
+        missions = self.rollouts_per_step * self.environment.num_envs
+        return round(missions * self.transitions_per_mission)
 
     @property
     def transitions_per_batch(self) -> float:
@@ -156,9 +178,16 @@ class Config(Section):
         return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.learning.lr_scaling]
 
     @property
-    def _transitions_per_rollout(self) -> int:
-        missions = self.environment.num_envs * self.experiment.missions.n_agents
-        return missions * self.episode_length
+    def transitions_per_mission(self) -> Fraction:
+        """Moves of all UAVs of a mission; their mean where missions differ."""
+        sizes, budgets = self.team_sizes, self.budgets
+        return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
+
+    @property
+    def places_per_step(self) -> int:
+        """Transitions of a training step if all UAVs flew in all of the longest missions."""
+        missions = self.rollouts_per_step * self.environment.num_envs
+        return missions * self.most_agents * self.episode_length
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -202,9 +231,9 @@ def _check_lattice(config: Config) -> None:
             f"a map of {rows} x {cols} cells is too large; lower sensor.pixel.number_x and "
             f"number_y or environment.x_dim and y_dim"
         )
-    if config.experiment.missions.n_agents > x * y:
+    if config.most_agents > x * y:
         raise ValueError(
-            f"experiment.missions.n_agents {config.experiment.missions.n_agents} exceeds the "
+            f"experiment.missions.n_agents {config.most_agents} exceeds the "
             f"{x} x {y} = {x * y} start cells of the lattice"
         )
 

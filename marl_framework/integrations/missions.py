@@ -128,4 +128,7 @@ class Missions:
             allowed = mask.gather(1, wanted.unsqueeze(1)).squeeze(1)
             return torch.where(allowed, wanted, (mask * self._ids).argmax(-1))
 
-        return self.environment.lattice.choose_in_order(self.state.positions, choose)[0]
+        state = self.state
+        return self.environment.lattice.choose_in_order(
+            state.positions, choose, active=state.active
+        )[0]

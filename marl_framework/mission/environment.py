@@ -46,6 +46,10 @@ class ResetDraws:
     """[E] int64, index into the sampled communication ranges."""
     first: StepDraws
     """Noise and radio of the first reading."""
+    team: Tensor | None = None
+    """[E] int64, index into the team sizes; None where there is but one."""
+    budget: Tensor | None = None
+    """[E] int64, index into the budgets; None where there is but one."""
 
 
 class StepResult(NamedTuple):
@@ -81,8 +85,9 @@ class MissionEnvironment:
         rank: number of the process in a distributed run, each with its own seed.
 
     Attributes:
-        n_agents: number of UAVs N.
-        episode_length: moves of a mission.
+        n_agents: number of UAVs N of the largest team.
+        episode_length: moves of the longest mission.
+        has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
         lattice: positions and actions.
         camera: footprints and readings.
         terrain: ground truths.
@@ -101,8 +106,9 @@ class MissionEnvironment:
         self.config = config
         self.num_envs = num_envs
         self.device = torch.device(device)
-        self.n_agents = config.experiment.missions.n_agents
+        self.n_agents = config.most_agents
         self.episode_length = config.episode_length
+        self.has_inactive = config.has_inactive
         self.lattice = Lattice(config, device)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
@@ -119,6 +125,9 @@ class MissionEnvironment:
             dtype=torch.float32,
             device=device,
         )
+        self._team_sizes = torch.tensor(config.team_sizes, device=device)
+        self._budgets = torch.tensor(config.budgets, device=device)
+        self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, (x, y), device)
         if self.device.type != "meta":
             self.generator = torch.Generator(self.device)
@@ -154,10 +163,16 @@ class MissionEnvironment:
         return ResetDraws(
             terrain=self.terrain.draw(self.num_envs, self.generator),
             start=self._uniform(self.num_envs, x * y),
-            range_choice=torch.randint(
-                len(self._ranges), (self.num_envs,), generator=self.generator, device=self.device
-            ),
+            range_choice=self._choice(self._ranges),
             first=self.draw_step(),
+            team=self._choice(self._team_sizes) if len(self._team_sizes) > 1 else None,
+            budget=self._choice(self._budgets) if len(self._budgets) > 1 else None,
+        )
+
+    def _choice(self, values: Tensor) -> Tensor:
+        """Draw an index into values for each mission, [E] int64."""
+        return torch.randint(
+            len(values), (self.num_envs,), generator=self.generator, device=self.device
         )
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -181,9 +196,12 @@ class MissionEnvironment:
         """
         if state is None:
             state, mask = self._empty_state(), None
-        active = self._all if mask is None else mask
+        started = self._all if mask is None else mask
         truth = self.terrain.build(draws.terrain)
-        positions = self.lattice.start_positions(draws.start)
+        sizes = self._drawn(self._team_sizes, draws.team)
+        positions = self.lattice.start_positions(draws.start, sizes)
+        _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
+        _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
         _assign(state.communication_range, self._ranges[draws.range_choice], mask)
@@ -201,24 +219,39 @@ class MissionEnvironment:
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
         _assign(state.weighted_entropy, blank * self._cells, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
-        self._fusion.update(state, draws.first.sensor, active)
+        self._fusion.update(state, draws.first.sensor, started)
         return state
+
+    def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
+        """Return what each mission drew, [E]."""
+        return values.expand(self.num_envs) if choice is None else values[choice]
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
+        Where a mission is over already nothing changes, and its reward is 0.
+
         Args:
             state: the missions.
-            actions: [E, N] int64, allowed actions.
+            actions: [E, N] int64, allowed actions; those of UAVs that do not fly do not matter.
             draws: from `draw_step`.
         """
-        state.positions.copy_(self.lattice.move(state.positions, actions))
-        state.t.add_(1)
+        positions, flown = self.lattice.move(state.positions, actions), self._all
+        if self.has_inactive:
+            positions = positions.where(state.active.unsqueeze(-1), state.positions)
+            flown = state.active.any(1)
+        state.positions.copy_(positions)
+        state.t.add_(flown)
         state.heard.copy_(self.hear(state, draws.communication))
-        utility = self._fusion.update(state, draws.sensor, self._all)
-        terminated = state.t >= self.episode_length
+        utility = self._fusion.update(state, draws.sensor, flown)
+        reward = self._reward(state, actions, utility)
+        terminated = state.t > state.budget
+        if self.has_inactive:
+            reward = reward.where(flown, 0.0)
+            state.active.logical_and_(~terminated.unsqueeze(1))
+            terminated = ~state.active.any(1)
         return StepResult(
-            reward=self._reward(state, actions, utility),
+            reward=reward,
             absolute=utility.absolute,
             relative=utility.relative,
             terminated=terminated,
@@ -234,6 +267,7 @@ class MissionEnvironment:
             state.communication_range,
             uniform,
             self._uav.failure_rate,
+            state.active if self.has_inactive else None,
         )
 
     def fuse_heard(self, state: MissionState, active: Tensor | None = None) -> None:
@@ -285,10 +319,18 @@ class MissionEnvironment:
             pooled_uncertainty=zeros(n, x, y),
             pooled_global_uncertainty=zeros(x, y),
             weighted_entropy=zeros(dtype=torch.float64),
+            active=zeros(n, dtype=torch.bool).fill_(True),
+            budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
         )
 
 
-def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -> Tensor:
+def hear(
+    metres: Tensor,
+    ranges: Tensor,
+    uniform: Tensor,
+    failure_rate: float,
+    active: Tensor | None = None,
+) -> Tensor:
     """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
 
     Args:
@@ -296,12 +338,16 @@ def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -
         ranges: communication range [E] [m].
         uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
         failure_rate: a message is lost where its draw lies below this.
+        active: UAVs that fly, [E, N] bool; the others hear themselves alone. All without it.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
     reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
     near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
+    arrives = near & (uniform >= failure_rate)
+    if active is not None:
+        arrives = arrives & active.unsqueeze(1) & active.unsqueeze(2)
     itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
-    return (near & (uniform >= failure_rate)) | itself
+    return arrives | itself
 
 
 def _expand(mask: Tensor, like: Tensor) -> Tensor:

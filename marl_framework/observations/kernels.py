@@ -39,8 +39,10 @@ class TritonBuilder(ObservationBuilder):
             self._camera.box_table,
             *self._camera.cover_tables,
             self._camera.shift,
+            state.active,
+            state.budget,
             list(self._camera.shape),
-            self._budget,
+            self._has_inactive,
             " ".join(self.actor_channels),
         )
 
@@ -55,7 +57,9 @@ class TritonBuilder(ObservationBuilder):
             state.pooled_global,
             state.pooled_global_uncertainty,
             self._camera.box_table,
+            state.active,
             list(self._camera.shape),
+            self._has_inactive,
             self._lattice.num_actions,
             " ".join(own),
         )
@@ -66,15 +70,15 @@ class ActionKernel:
 
     Args:
         lattice: that they move on.
-        positions: returns where they are, [E, N, 3] lattice indices.
+        state: returns the missions as they stand.
     """
 
-    def __init__(self, lattice: Lattice, positions: Callable[[], Tensor]) -> None:
+    def __init__(self, lattice: Lattice, state: Callable[[], MissionState]) -> None:
         from marl_framework.mission.kernels import team_operators  # Triton takes a while to import
 
         self._operators = team_operators
         self._lattice = lattice
-        self._positions = positions
+        self._state = state
 
     def __call__(
         self,
@@ -86,11 +90,13 @@ class ActionKernel:
         probabilities: Tensor,
     ) -> None:
         """See `TeamTask.draw_actions`."""
+        state = self._state()
         self._operators.choose_actions(
             logits,
             uniform,
             epsilon,
-            self._positions(),
+            state.positions,
+            state.active,
             self._lattice.offsets,
             list(self._lattice.shape),
             actions,
@@ -105,7 +111,7 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
         return False
     from marl_framework.mission.kernels.team_operators import fits
 
-    return fits(config.lattice_shape, config.experiment.missions.n_agents)
+    return fits(config.lattice_shape, config.most_agents)
 
 
 def make_builder(environment: MissionEnvironment) -> ObservationBuilder:

@@ -42,7 +42,7 @@ class MissionTask:
         self._state: MissionState | None = None
         self.draw_actions = None
         if uses_kernels(environment.config, self.device):
-            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state.positions)
+            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state)
 
     @property
     def state(self) -> MissionState:
@@ -51,6 +51,11 @@ class MissionTask:
             self.reset()
             assert self._state is not None
         return self._state
+
+    @property
+    def active(self) -> Tensor | None:
+        """UAVs that fly now, [E, N] bool, a copy; None where all do all the time."""
+        return self.state.active.clone() if self.environment.has_inactive else None
 
     def reset(self) -> None:
         """Start E new missions, in the same buffers."""
@@ -62,7 +67,9 @@ class MissionTask:
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
-        return self.environment.lattice.choose_in_order(self.state.positions, choose)
+        return self.environment.lattice.choose_in_order(
+            self.state.positions, choose, active=self.state.active
+        )
 
     def critic_maps(self, actions: Tensor) -> Tensor:
         """Return what only the critic sees, [E, N, C_c - C_a, X, Y]."""
@@ -70,7 +77,10 @@ class MissionTask:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
+        flown = self.active
         result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
         at_level = self.state.positions[..., 2:] == self._levels
+        if flown is not None:
+            at_level = at_level & flown.unsqueeze(-1)
         metrics = torch.stack((result.absolute, result.relative), dim=1)
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)

@@ -103,7 +103,7 @@ class InformationGainPlanner:
             found.append(scores * mask)
             return action
 
-        actions, masks = self._lattice.choose_in_order(state.positions, choose)
+        actions, masks = self._lattice.choose_in_order(state.positions, choose, active=state.active)
         return actions, masks, torch.stack(found, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:

@@ -54,6 +54,8 @@ class _BuilderInput:
     pooled_beliefs: Tensor
     pooled_readings: Tensor
     pooled_uncertainty: Tensor
+    active: Tensor
+    budget: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -76,6 +78,7 @@ class PortableTeam(nn.Module):
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         self._builder = ObservationBuilder(config, self._lattice, self._camera)
+        self._budget = max(config.budgets)
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(
@@ -100,6 +103,8 @@ class PortableTeam(nn.Module):
             pooled_beliefs=area_pool(beliefs, *self._area),
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
+            active=torch.ones_like(positions[..., 0], dtype=torch.bool),
+            budget=torch.full_like(t, self._budget),
         )
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
@@ -124,7 +129,7 @@ def mission_facts(config: Config) -> dict[str, Any]:
     rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
     cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
     return {
-        "agents": config.experiment.missions.n_agents,
+        "agents": config.most_agents,
         "moves": config.episode_length,
         "lattice": list(lattice.shape),
         "spacing": lattice.spacing,

@@ -27,7 +27,9 @@ class RandomPlanner:
             # The argmax of independent uniform draws is uniform over the allowed actions.
             return draws.masked_fill(~mask, -1).argmax(-1)
 
-        return Decision(*self._lattice.choose_in_order(state.positions, choose))
+        return Decision(
+            *self._lattice.choose_in_order(state.positions, choose, active=state.active)
+        )
 
 
 def make(environment: MissionEnvironment) -> RandomPlanner:

@@ -126,5 +126,4 @@ def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str,
 
 
 def _transitions(trainer: Trained) -> int:
-    config = trainer.config
-    return trainer.episodes * config.experiment.missions.n_agents * config.episode_length
+    return round(trainer.episodes * trainer.config.transitions_per_mission)

@@ -65,27 +65,28 @@ def test_only_missions_at_their_start_are_planned(monkeypatch: pytest.MonkeyPatc
     env = MissionEnvironment(small_config(agents=2), 3, "cpu", "test")
     planner = CoveragePlanner(env.config, env.lattice)
     planned = []
-    plan = planner._new_plan
+    team = planner._teams[2]
+    plan = team._new_plan
 
-    def noted(positions: torch.Tensor, t: torch.Tensor) -> _Plan:
+    def noted(positions: torch.Tensor, moves: torch.Tensor) -> _Plan:
         planned.append(len(positions))
-        return plan(positions, t)
+        return plan(positions, moves)
 
-    monkeypatch.setattr(planner, "_new_plan", noted)
+    monkeypatch.setattr(team, "_new_plan", noted)
     state = env.reset(env.draw_reset())
     for move in range(4):
         if move == 3:  # one mission begins anew
             state = env.reset(env.draw_reset(), state, torch.tensor([False, True, False]))
-            before = {name: values.clone() for name, values in vars(planner._plan).items()}
+            before = {name: values.clone() for name, values in vars(team._plan).items()}
         actions, *_ = planner.act(state, env.generator)
         if move < 3:
             env.step(state, actions, env.draw_step())
     assert planned == [3, 1]
-    fresh = plan(state.positions, state.t)
-    assert torch.equal(planner._plan.piece[1], fresh.piece[1])
-    assert torch.equal(planner._plan.entry[1], fresh.entry[1])
-    assert torch.equal(planner._plan.piece[[0, 2]], before["piece"][[0, 2]])
-    assert (planner._plan.progress[1] <= 1).all()
+    fresh = plan(state.positions, state.budget + 1 - state.t)
+    assert torch.equal(team._plan.piece[1], fresh.piece[1])
+    assert torch.equal(team._plan.entry[1], fresh.entry[1])
+    assert torch.equal(team._plan.piece[[0, 2]], before["piece"][[0, 2]])
+    assert (team._plan.progress[1] <= 1).all()
 
 
 def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> list[list[int]]:

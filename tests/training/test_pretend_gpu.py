@@ -128,11 +128,11 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
         return builder.critic_only(state, actions)
 
     def choose_actions(
-        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, offsets: Tensor,
-        shape: list[int], *written: Tensor,
+        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, active: Tensor,
+        offsets: Tensor, shape: list[int], *written: Tensor,
     ) -> None:  # fmt: skip
         def choose_in_order(choose: Any) -> tuple[Tensor, Tensor]:
-            return env.lattice.choose_in_order(positions, choose)
+            return env.lattice.choose_in_order(positions, choose, active=active)
 
         task: Any = SimpleNamespace(choose_in_order=choose_in_order)
         _draw_one_by_one(task, logits, uniform, epsilon, *written)

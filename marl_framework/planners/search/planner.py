@@ -65,6 +65,7 @@ class SearchPlanner:
         self._model = model
         self._search = search
         self._chunk = max(1, _CHUNK // search.numbers)
+        self._has_inactive = view.has_inactive
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -79,13 +80,15 @@ class SearchPlanner:
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
         team = state.positions.shape[1]
         maps = list(self._model.left(state).unbind(1))
-        moves = self._view.moves - state.t
+        moves = state.budget + 1 - state.t
         # On a GPU the host would wait here for every move, so it searches on to the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
 
         def choose(i: int, mask: Tensor) -> Tensor:
             action, left = self._search.search(state.positions[:, i], mask, maps[i], moves, most)
             remaining = left / maps[i].clamp(min=1e-9)
+            if self._has_inactive:  # what does not fly removes nothing
+                remaining = remaining.where(state.active[:, i, None, None], 1.0)
             for j in range(i + 1, team):
                 shared = maps[j] * remaining
                 if not self._model.knows_all_plans:
@@ -93,7 +96,7 @@ class SearchPlanner:
                 maps[j] = shared
             return action
 
-        return self._view.lattice.choose_in_order(state.positions, choose)
+        return self._view.lattice.choose_in_order(state.positions, choose, active=state.active)
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:

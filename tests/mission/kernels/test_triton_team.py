@@ -48,7 +48,7 @@ def launches_of_a_step(params: str) -> list[Launch]:
     with recorded(*kernels) as found:
         builder.actor(state)
         builder.critic_only(state, actions)
-        choose = ActionKernel(env.lattice, lambda: state.positions)
+        choose = ActionKernel(env.lattice, lambda: state)
         choose(logits, uniform, floor, actions, masks, probabilities)
     assert [name for name, *_ in found] == [name for _, name in kernels]
     return found
