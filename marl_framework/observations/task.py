@@ -23,7 +23,7 @@ class MissionTask:
     Attributes:
         symmetries: that a training shows its transitions in; None where that is off.
         metric_names: meaning of the columns of the metrics that `step` returns.
-        draw_actions: see `TeamTask`.
+        draw_actions, has_inactive: see `TeamTask`.
     """
 
     def __init__(self, environment: MissionEnvironment) -> None:
@@ -33,6 +33,7 @@ class MissionTask:
         self.symmetries = make_symmetries(environment.config, environment.device)
         self.num_envs = environment.num_envs
         self.n_agents = environment.n_agents
+        self.has_inactive = environment.has_inactive
         self.episode_length = environment.episode_length
         self.device = environment.device
         self.generator = environment.generator
@@ -53,9 +54,9 @@ class MissionTask:
         return self._state
 
     @property
-    def active(self) -> Tensor | None:
-        """UAVs that fly now, [E, N] bool, a copy; None where all do all the time."""
-        return self.state.active.clone() if self.environment.has_inactive else None
+    def active(self) -> Tensor:
+        """UAVs that fly now, [E, N] bool."""
+        return self.state.active
 
     def reset(self) -> None:
         """Start E new missions, in the same buffers."""
@@ -77,7 +78,7 @@ class MissionTask:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
-        flown = self.active
+        flown = self.active.clone() if self.has_inactive else None
         result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
         at_level = self.state.positions[..., 2:] == self._levels
         if flown is not None:

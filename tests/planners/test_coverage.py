@@ -13,7 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
-from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan
+from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan, _Team
 from tests.small import small_config
 
 
@@ -89,7 +89,7 @@ def test_only_missions_at_their_start_are_planned(monkeypatch: pytest.MonkeyPatc
     assert (team._plan.progress[1] <= 1).all()
 
 
-def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> list[list[int]]:
+def order_flown(planner: _Team, piece: int, entry: int, way: int) -> list[list[int]]:
     """Targets of a UAV that begins at a point of a piece, until all points were reached."""
     length = int(planner._lanes.length[piece])
     of = [torch.full((1, 1), value) for value in (piece, entry, way)]
@@ -101,7 +101,7 @@ def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> l
 def test_what_lies_behind_the_entry_is_flown_last(way: int) -> None:
     config = small_config(agents=2)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    planner = CoveragePlanner(config, env.lattice)
+    planner = _Team(config, env.lattice, 2)
     for piece in range(2):
         length = int(planner._lanes.length[piece])
         points = planner._lanes.points[piece, :length].tolist()
@@ -117,7 +117,7 @@ def test_what_lies_behind_the_entry_is_flown_last(way: int) -> None:
 def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
     config = small_config(agents=2)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    planner = CoveragePlanner(config, env.lattice)
+    planner = _Team(config, env.lattice, 2)
     lanes = planner._lanes
     points = torch.cat((lanes.points, torch.zeros_like(lanes.points[..., :1])), dim=-1)
     promised = planner._cells_in_view(points, torch.full((1, 1, *points.shape[:2]), left), way)[

@@ -160,7 +160,7 @@ def train(config: Config, device: torch.device) -> tuple[Trainer, dict[str, Tens
     """Make a training step; return the trainer, and what was flown and learned by name."""
     trainer = Trainer(config, device)
     rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
-    found = dict(vars(rollout))
+    found = rollout.tensors()
     found["targets"] = trainer.algorithm.transitions(rollout).targets
     found |= trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
     found |= dict(trainer.task.state.tensors())
