@@ -129,6 +129,8 @@ def _problem(place: str, entries: Sequence[Mapping[str, Any]]) -> str:
         text = str(first["ctx"]["error"])
         return prefix + (text if place in SECTIONS else f"{text}, got {show(first['input'])}")
     wanted = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
+    if first["type"].endswith("_type") and ONE in first["loc"]:
+        wanted = f"{wanted} or a list of such"
     return f"{prefix}must be {wanted}, got {show(first['input'])}"
 
 

@@ -163,19 +163,11 @@ class ConstraintsConfig(Section):
 class UAVConfig(Section):
     """Radio of the UAVs."""
 
-    communication_range: Range = 25.0
-    """UAVs hear each other up to here [m], .inf = always."""
-    fix_range: bool = True
-    """False: each mission draws its range from sampled_ranges."""
-    sampled_ranges: Annotated[tuple[Range, ...], Field(min_length=1, max_length=1000)] = (
-        0.0,
-        15.0,
-        25.0,
-        100.0,
-    )
-    """Ranges to draw from [m]."""
-    failure_rate: Share = 0.0
-    """Share of messages that are lost."""
+    communication_range: Drawn[Range] = 25.0
+    """UAVs hear each other up to here [m], .inf = always; a list: each mission draws its range
+    from it."""
+    failure_rate: Drawn[Share] = 0.0
+    """Share of messages that are lost; a list: each mission draws its own from it."""
 
 
 class MissionsConfig(Section):

@@ -140,6 +140,26 @@ class Config(Section):
         return choices(self.experiment.constraints.budget)
 
     @property
+    def drawn_keys(self) -> tuple[str, ...]:
+        """Keys of which each mission draws its own value, where there is more than one."""
+        experiment = self.experiment
+        values = {
+            "experiment.missions.n_agents": experiment.missions.n_agents,
+            "experiment.constraints.budget": experiment.constraints.budget,
+            "experiment.uav.communication_range": experiment.uav.communication_range,
+            "experiment.uav.failure_rate": experiment.uav.failure_rate,
+        }
+        return tuple(key for key, value in values.items() if len(set(choices(value))) > 1)
+
+    def of_mission(self, n_agents: int, budget: int) -> Self:
+        """Return the same for missions of one team size and one budget."""
+        experiment = self.experiment
+        missions = experiment.missions.model_copy(update={"n_agents": n_agents})
+        constraints = experiment.constraints.model_copy(update={"budget": budget})
+        update = {"missions": missions, "constraints": constraints}
+        return self.model_copy(update={"experiment": experiment.model_copy(update=update)})
+
+    @property
     def episode_length(self) -> int:
         """Moves of the longest mission, T = budget + 1."""
         return max(self.budgets) + 1

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
@@ -43,13 +44,15 @@ class ResetDraws:
     start: Tensor
     """[E, X·Y] float32 in [0, 1): the N largest choose the start cells."""
     range_choice: Tensor
-    """[E] int64, index into the sampled communication ranges."""
+    """[E] int64, index into the communication ranges."""
     first: StepDraws
     """Noise and radio of the first reading."""
     team: Tensor | None = None
     """[E] int64, index into the team sizes; None where there is but one."""
     budget: Tensor | None = None
     """[E] int64, index into the budgets; None where there is but one."""
+    failure_rate: Tensor | None = None
+    """[E] int64, index into the failure rates; None where there is but one."""
 
 
 class StepResult(NamedTuple):
@@ -121,9 +124,10 @@ class MissionEnvironment:
         self._reward = make_reward(config.experiment.reward)
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._ranges = torch.tensor(
-            (self._uav.communication_range,) if self._uav.fix_range else self._uav.sampled_ranges,
-            dtype=torch.float32,
-            device=device,
+            choices(self._uav.communication_range), dtype=torch.float32, device=device
+        )
+        self._failure_rates = torch.tensor(
+            choices(self._uav.failure_rate), dtype=torch.float32, device=device
         )
         self._team_sizes = torch.tensor(config.team_sizes, device=device)
         self._budgets = torch.tensor(config.budgets, device=device)
@@ -165,9 +169,14 @@ class MissionEnvironment:
             start=self._uniform(self.num_envs, x * y),
             range_choice=self._choice(self._ranges),
             first=self.draw_step(),
-            team=self._choice(self._team_sizes) if len(self._team_sizes) > 1 else None,
-            budget=self._choice(self._budgets) if len(self._budgets) > 1 else None,
+            team=self._choice_if_any(self._team_sizes),
+            budget=self._choice_if_any(self._budgets),
+            failure_rate=self._choice_if_any(self._failure_rates),
         )
+
+    def _choice_if_any(self, values: Tensor) -> Tensor | None:
+        """Return what `_choice` does; None, and nothing drawn, where there is one value."""
+        return self._choice(values) if len(values) > 1 else None
 
     def _choice(self, values: Tensor) -> Tensor:
         """Draw an index into values for each mission, [E] int64."""
@@ -202,6 +211,8 @@ class MissionEnvironment:
         positions = self.lattice.start_positions(draws.start, sizes)
         _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
+        failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
+        _assign(state.failure_rate, failure_rate, mask)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
         _assign(state.communication_range, self._ranges[draws.range_choice], mask)
@@ -266,7 +277,7 @@ class MissionEnvironment:
             self.lattice.metres(state.positions),
             state.communication_range,
             uniform,
-            self._uav.failure_rate,
+            state.failure_rate,
             state.active if self.has_inactive else None,
         )
 
@@ -321,6 +332,7 @@ class MissionEnvironment:
             weighted_entropy=zeros(dtype=torch.float64),
             active=zeros(n, dtype=torch.bool).fill_(True),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
+            failure_rate=zeros(),
         )
 
 
@@ -328,7 +340,7 @@ def hear(
     metres: Tensor,
     ranges: Tensor,
     uniform: Tensor,
-    failure_rate: float,
+    failure_rate: float | Tensor,
     active: Tensor | None = None,
 ) -> Tensor:
     """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
@@ -337,12 +349,14 @@ def hear(
         metres: positions [E, N, 3] [m].
         ranges: communication range [E] [m].
         uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
-        failure_rate: a message is lost where its draw lies below this.
+        failure_rate: a message is lost where its draw lies below this, for all missions or [E].
         active: UAVs that fly, [E, N] bool; the others hear themselves alone. All without it.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
     reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
     near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
+    if isinstance(failure_rate, Tensor):
+        failure_rate = failure_rate.view(-1, 1, 1)
     arrives = near & (uniform >= failure_rate)
     if active is not None:
         arrives = arrives & active.unsqueeze(1) & active.unsqueeze(2)

@@ -54,6 +54,8 @@ class MissionState:
     `Config.has_inactive` is False."""
     budget: Tensor
     """Moves of each mission before its last one, [E] int64."""
+    failure_rate: Tensor
+    """Share of messages that are lost in each mission, [E] float32."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) pairs."""

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
@@ -121,8 +123,16 @@ def mission_facts(config: Config) -> dict[str, Any]:
 
     `rows[x][z]` and `cols[y][z]` hold, for a lattice index and an altitude index, the footprint's
     first cell, one past its last cell, and the first cell of its window along each axis.
+
+    Raises:
+        ConfigError: missions differ in team, budget or radio.
     """
-    lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
+    if config.drawn_keys:
+        raise ConfigError(
+            f"{' and '.join(config.drawn_keys)}: an exported team flies one kind of mission; "
+            "choose one value, such as --set experiment.missions.n_agents=4"
+        )
+    lattice, camera, uav = Lattice(config, "cpu"), Camera(config, "cpu"), config.experiment.uav
     x, y, z = lattice.shape
     grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
     seen = camera.footprint(grid.view(x, y, z, 3))
@@ -143,6 +153,6 @@ def mission_facts(config: Config) -> dict[str, Any]:
         "miss": camera.error_rates[:, 0].tolist(),
         "false_alarm": camera.error_rates[:, 1].tolist(),
         "prior": config.mapping.prior,
-        "communication_range": min(config.experiment.uav.communication_range, _UNLIMITED_RANGE),
+        "communication_range": min(*choices(uav.communication_range), _UNLIMITED_RANGE),
         "channels": list(config.observation.actor_channels),
     }

@@ -48,14 +48,7 @@ def mixed_environment(num_envs: int, prepare: Prepare, **world: Any) -> MissionE
 
 def alone(env: MissionEnvironment, agents: int, budget: int, prepare: Prepare) -> Any:
     """Return the environment of one mission of a size, and what draws its observations."""
-    experiment = env.config.experiment
-    sized = experiment.model_copy(
-        update={
-            "missions": experiment.missions.model_copy(update={"n_agents": agents}),
-            "constraints": experiment.constraints.model_copy(update={"budget": budget}),
-        }
-    )
-    single = MissionEnvironment(env.config.model_copy(update={"experiment": sized}), 1, "cpu")
+    single = MissionEnvironment(env.config.of_mission(agents, budget), 1, "cpu")
     builder = prepare(single)
     assert not single.has_inactive
     return single, builder

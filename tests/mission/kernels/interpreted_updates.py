@@ -169,10 +169,11 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
             batch.actions,
             batch.targets,
             batch.old_probabilities,
+            batch.targets,
             0.1,
             0.2,
         ),
-        "critic_gradient": (values, batch.actions, batch.targets),
+        "critic_gradient": (values, batch.actions, batch.targets, None),
         "decide_descent": (one, one, None, 10.0),
         "take_turned": (index, index, *tables, *batch.tensors().values(), 0),
     }
