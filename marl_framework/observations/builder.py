@@ -176,7 +176,7 @@ class ObservationBuilder:
     def _agent_ids(self, state: Seen) -> Tensor:
         if self._has_inactive:
             return channels.active_agent_id_map(state.active, self.shape)
-        return self._agent_id.expand(len(state.positions), -1, -1, -1)
+        return self._agent_id.expand(state.positions.shape[0], -1, -1, -1)
 
     def _strips(self, state: Seen) -> channels.FootprintStrips:
         if self._has_inactive:
