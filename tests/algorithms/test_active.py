@@ -11,6 +11,7 @@ import torch
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import td_lambda_returns
+from marl_framework.algorithms.ppo import PPO
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.parts import ALGORITHMS
 from marl_framework.mission.environment import MissionEnvironment
@@ -118,3 +119,26 @@ def test_rollouts_say_who_flew() -> None:
     assert rollout.rewards[~missions].eq(0).all()
     assert rollout.metrics[~missions].eq(0).all()
     assert rollout.metrics[..., 2:].sum(-1).equal(flew.sum(2).float())  # one altitude each
+
+
+def test_values_are_normalised_by_the_targets_of_active_agents() -> None:
+    team, rollout = make("mappo"), partly_flown()
+    assert isinstance(team, PPO)
+    assert rollout.active is not None
+    found = team.transitions(rollout)
+    counted = found.targets[rollout.active.flatten()].double()
+    weight = team._normalizer.weight
+    torch.testing.assert_close(team._normalizer.mean / weight, counted.mean())
+    torch.testing.assert_close(team._normalizer.square / weight, counted.square().mean())
+
+
+def test_the_policies_distance_is_that_of_active_agents() -> None:
+    team = make("coma", kl_limit=0.05)
+    batch = team.transitions(partly_flown()).balanced()
+    assert batch.shares is not None
+    far = torch.tensor([0.9, 0.1]).expand_as(batch.old_probabilities)
+    gone = (batch.shares == 0).unsqueeze(1)
+    team._watch_kl([batch], [batch.old_probabilities.where(~gone, far)])
+    assert team._halted == 0
+    team._watch_kl([batch], [batch.old_probabilities.where(gone, far)])
+    assert team._halted == 1
