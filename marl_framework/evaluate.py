@@ -323,7 +323,6 @@ def _configurations(
                 f"range_{metres:g}",
                 [
                     f"experiment.uav.communication_range={_yaml_number(metres)}",
-                    "experiment.uav.fix_range=true",
                 ],
             )
             for metres in _list(

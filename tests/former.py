@@ -36,6 +36,8 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
         del tree["experiment"]["constraints"][name]
     for name in (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs"):
         assert tree["observation"].pop(name) is False
+    uav = tree["experiment"]["uav"]
+    uav |= {"fix_range": True, "sampled_ranges": [0.0, 15.0, 25.0, 100.0]}
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree
 

@@ -135,6 +135,23 @@ def test_stops_and_crashes_change_nothing(house: House, whole: Path, capsys) -> 
     assert [entry["training_step"] for entry in noted["resumed"]] == [4, 4]
 
 
+DIFFERENT = (
+    "experiment.missions.n_agents=[2, 4]",
+    "experiment.constraints.budget=[3, 5]",
+    "environment.num_envs=6",
+    "evaluation.missions=6",
+)
+
+
+@pytest.mark.parametrize("algorithm", ["coma", "mappo"])
+def test_missions_that_differ_go_on_too(house: House, algorithm: str) -> None:
+    sets = (*DIFFERENT, f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
+    assert house.train("whole", sets=sets) == 0
+    house.crash("t", 6, sets=sets)
+    assert house.train("t", "--resume", sets=sets) == 0
+    assert house.results("t") == house.results("whole")
+
+
 def test_a_finished_run_is_left_as_it_is(house: House, whole: Path, capsys) -> None:
     beside(house, whole)
     before = {p: p.read_bytes() for p in house.runs.rglob("*") if p.is_file()}

@@ -80,7 +80,7 @@ def check(config: Config, device: torch.device) -> tuple[bool, str]:
     worst = max(found, key=lambda name: found[name])
     well = found[worst] <= CLOSE
     return well, (
-        f"{MISSIONS} missions of {config.experiment.constraints.budget} rounds: {worst} differs by "
+        f"{MISSIONS} missions of {max(config.budgets)} rounds: {worst} differs by "
         f"{found[worst]:.1e}, nothing by more"
     )
 

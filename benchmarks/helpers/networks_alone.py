@@ -38,7 +38,7 @@ class NetworkCalls:
     def of(cls, config: Config, device: torch.device) -> NetworkCalls:
         """Return what a configuration asks for on a device."""
         learning = config.learning
-        team = config.environment.num_envs * config.experiment.missions.n_agents
+        team = config.environment.num_envs * config.most_agents
         rollouts, transitions = config.rollouts_per_step, config.transitions_per_step
         places = torch.arange(transitions)
         batches = places.tensor_split(min(learning.batch_number, transitions))

@@ -90,7 +90,7 @@ class Geometry:
             ),
             noise=tuple(_noise(config, h) for h in config.altitudes),
             offsets=OFFSETS[constraints.num_actions],
-            budget=constraints.budget,
+            budget=max(config.budgets),
             prior=config.mapping.prior,
         )
 

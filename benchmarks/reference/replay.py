@@ -118,7 +118,7 @@ def _config(path: Path, case: Case) -> Config:
 
 def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array that a case must hold."""
-    n, cells, lattice = config.experiment.missions.n_agents, config.map_shape, config.lattice_shape
+    n, cells, lattice = config.most_agents, config.map_shape, config.lattice_shape
     actions = config.experiment.constraints.num_actions
     return {
         "communication_range": (),

@@ -273,7 +273,7 @@ def refuse_too_many(config: Config, num_envs: int, device: torch.device) -> None
     """
     rows, cols = config.map_shape
     # Own beliefs and the global one in float32, one byte of truth.
-    a_mission = rows * cols * (4 * config.experiment.missions.n_agents + 5)
+    a_mission = rows * cols * (4 * config.most_agents + 5)
     most = harness.free_memory(device) // a_mission
     if num_envs > most:
         raise ConfigError(

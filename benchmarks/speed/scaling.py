@@ -84,7 +84,7 @@ AXES = (
     Axis(
         "uavs", "UAVs of a mission", (1, 2, 4, 8, 12, 16), (1, 2, 4), 2.0,
         lambda _, number: [f"experiment.missions.n_agents={number}"],
-        lambda config: config.experiment.missions.n_agents,
+        lambda config: config.most_agents,
     ),
     Axis("cells", "cells of the map", (12, 24, 40, 57, 80), (12, 24), 1.0, _pixels, _cells),
     Axis("positions", "lattice positions", (6, 11, 16, 21), (6, 11), None, _lattice, _positions),

@@ -69,7 +69,7 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
 
     Fewer UAVs than a mission has are one mission with a smaller team.
     """
-    team = config.experiment.missions.n_agents
+    team = config.most_agents
     missions = max(1, min(DISTINCT, max(agents)) // team)
     small = {n: Recorded.of(with_team(config, n), 1) for n in agents if n < team}
     return {**small, team: Recorded.of(config, missions)}
@@ -93,7 +93,7 @@ def run(
     kept = keep_freed_memory()
     machine = harness.announce_machine(device)
     recorded = record(config, agents)
-    team, processes = config.experiment.missions.n_agents, harness.usable_cores()
+    team, processes = config.most_agents, harness.usable_cores()
     rows: list[Row] = []
     with (
         torch.no_grad(),
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    agents = parse_agents(options.agents, config.experiment.missions.n_agents)
+    agents = parse_agents(options.agents, config.most_agents)
     return run(config, device, agents, options.seconds_per_row)
 
 

@@ -206,7 +206,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each wrapper and number of missions."""
     generator = torch.Generator(device).manual_seed(1)
-    n, a = config.experiment.missions.n_agents, config.experiment.constraints.num_actions
+    n, a = config.most_agents, config.experiment.constraints.num_actions
     for e in num_envs:
         draws = torch.rand(config.episode_length, e, n, a, generator=generator, device=device)
         fastest = None

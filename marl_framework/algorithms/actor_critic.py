@@ -17,6 +17,7 @@ from marl_framework.algorithms.batch import (
 )
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.losses import mean_of
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
@@ -226,16 +227,17 @@ class ActorCritic(ABC):
                 else:
                     which = self._symmetries.draw(len(index), generator)
                     batch = self._symmetries.take(flat, index, which)
-                record = self._learn(batch, epsilon, describe=number == passes - 1)
+                record = self._learn(batch.balanced(), epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
         sums = records.pop(POWER_SUMS, None)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
-        stats["td_target"] = flat.targets.mean()
+        stats["td_target"] = mean_of(flat.targets, flat.balanced().shares)
         if sums is not None:
             stats[POWER_SUMS] = torch.stack(sums)
-        stats = means_over_ranks(stats, {"td_target_std": flat.targets})
+        counted = None if flat.shares is None else flat.shares > 0
+        stats = means_over_ranks(stats, {"td_target_std": flat.targets}, counted)
         if sums is not None:
             stats |= spreads_over_ranks(stats.pop(POWER_SUMS))
         return stats
@@ -310,7 +312,10 @@ class ActorCritic(ABC):
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
                 advantages = torch.cat([self._judge(p, v, epsilon)[2] for p, v in pairs])
-            weights = self._losses.normalized(advantages).split([len(part) for part in parts])
+            shares = None
+            if parts[0].shares is not None:
+                shares = torch.cat([part.shares for part in parts if part.shares is not None])
+            weights = self._losses.normalized(advantages, shares).split([len(p) for p in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
@@ -318,7 +323,9 @@ class ActorCritic(ABC):
                 weight = advantage
                 if learning.normalize_advantages:
                     weight = (
-                        self._losses.normalized(advantage) if weights is None else weights[index]
+                        self._losses.normalized(advantage, part.shares)
+                        if weights is None
+                        else weights[index]
                     )
                 loss = self._losses.actor(
                     policy,
@@ -345,10 +352,10 @@ class ActorCritic(ABC):
 
     def _watch_kl(self, parts: list[Transitions], probabilities: list[Tensor]) -> None:
         """Halt the actor until the next training step if its policy is too far from the old one."""
-        sums = [
-            kl_divergence(part.old_probabilities, now).sum()
-            for part, now in zip(parts, probabilities, strict=True)
-        ]
+        sums = []
+        for part, now in zip(parts, probabilities, strict=True):
+            divergence = kl_divergence(part.old_probabilities, now)
+            sums.append((divergence if part.shares is None else divergence * part.shares).sum())
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
         self._halted.logical_or_(mean > self.learning.kl_limit)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.losses import taken
+from marl_framework.algorithms.losses import mean_of, taken
 from marl_framework.algorithms.policy import kl_divergence, policy_entropy
-from marl_framework.algorithms.ranks import number_of_ranks, power_sums, variance_over_ranks
+from marl_framework.algorithms.ranks import (
+    mean_over_ranks,
+    number_of_ranks,
+    power_sums,
+    variance_over_ranks,
+)
 from marl_framework.algorithms.rollout import Rollout
 
 POWER_SUMS = "power_sums"
@@ -38,6 +43,8 @@ class Transitions:
     """Of the actions taken, [B]; of algorithms that judge them once, before any update."""
     old_values: Tensor | None = None
     """The critic's outputs then, [B]."""
+    shares: Tensor | None = None
+    """How much each counts in means, [B]: 0 for agents that did not act; None = all the same."""
     maps: Tensor | None = None
     """Observations and critic maps in one tensor, where they are views of one."""
 
@@ -50,6 +57,8 @@ class Transitions:
             targets: [T, E, N].
             others: optional fields by name, [T, E, N].
         """
+        if rollout.active is not None:
+            others["shares"] = rollout.active.float()
         return cls(
             observations=rollout.observations.flatten(0, 2),
             critic_maps=rollout.critic_maps.flatten(0, 2),
@@ -72,6 +81,13 @@ class Transitions:
 
     def __getitem__(self, index: Tensor) -> Transitions:
         return Transitions(**{name: field[index] for name, field in self.tensors().items()})
+
+    def balanced(self) -> Transitions:
+        """Return the batch with shares whose mean over the batches of all ranks is 1."""
+        if self.shares is None:
+            return self
+        mean = mean_over_ranks(self.shares.mean())
+        return replace(self, shares=self.shares / mean.clamp(min=1e-9))
 
     def split(self, size: int) -> list[Transitions]:
         """Return parts of at most `size` transitions as views; the whole for 0."""
@@ -100,20 +116,33 @@ def diagnostics(
     """
     q = taken(values, batch.actions)
     residuals = batch.targets - q
+    counted = None if batch.shares is None else batch.shares > 0
     found = {
-        "q_taken": q.mean(),
-        "td_error": residuals.abs().mean(),
-        "explained_variance": _explained(residuals.var(), batch.targets.var()),
-        "advantage": advantages.mean(),
-        "advantage_std": advantages.std(),
-        "policy_entropy": policy_entropy(probabilities).mean(),
-        "largest_probability": probabilities.max(-1).values.mean(),
-        "kl": kl_divergence(batch.old_probabilities, probabilities).mean(),
+        "q_taken": mean_of(q, batch.shares),
+        "td_error": mean_of(residuals.abs(), batch.shares),
+        "explained_variance": _explained(
+            _variance(residuals, counted), _variance(batch.targets, counted)
+        ),
+        "advantage": mean_of(advantages, batch.shares),
+        "advantage_std": advantages.std()
+        if counted is None
+        else _variance(advantages, counted).sqrt(),
+        "policy_entropy": mean_of(policy_entropy(probabilities), batch.shares),
+        "largest_probability": mean_of(probabilities.max(-1).values, batch.shares),
+        "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.shares),
     }
     if number_of_ranks() > 1:
         numbers = (batch.targets, residuals, advantages)
-        found[POWER_SUMS] = torch.stack([power_sums(value) for value in numbers])
+        found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])
     return found
+
+
+def _variance(numbers: Tensor, counted: Tensor | None) -> Tensor:
+    """Return the variance of those numbers that count, on this rank."""
+    if counted is None:
+        return numbers.var()
+    count, total, squares = power_sums(numbers, counted).unbind()
+    return ((squares - total.square() / count) / (count - 1)).to(numbers.dtype)
 
 
 def spreads_over_ranks(sums: Tensor) -> dict[str, Tensor]:

@@ -29,7 +29,9 @@ class COMAWrapper(ActorCritic):
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
         actions, learning = rollout.actions, self.learning
         values = taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
-        return td_lambda_returns(rollout.rewards, values, learning.gamma, learning.lambda_)
+        return td_lambda_returns(
+            rollout.rewards, values, learning.gamma, learning.lambda_, rollout.active
+        )
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return the TD(λ) returns, or None for the critic's Q(s, a)."""

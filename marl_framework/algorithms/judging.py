@@ -62,9 +62,15 @@ class Losses:
     ) -> Tensor:
         """Return `losses.actor_loss` of transitions with a policy from `judge`."""
         return actor_loss(
-            policy, part.actions, weights, entropy_coefficient, part.old_probabilities, clip_ratio
+            policy,
+            part.actions,
+            weights,
+            entropy_coefficient,
+            part.old_probabilities,
+            clip_ratio,
+            part.shares,
         )
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `losses.critic_loss` of transitions with values [B, A]."""
-        return critic_loss(values, part.actions, part.targets)
+        return critic_loss(values, part.actions, part.targets, part.shares)

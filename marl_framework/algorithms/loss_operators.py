@@ -56,6 +56,7 @@ def actor_gradient(
     actions: Tensor,
     weights: Tensor,
     old: Tensor,
+    shares: Tensor | None,
     entropy_coefficient: float,
     clip_ratio: float,
 ) -> tuple[Tensor, Tensor]:
@@ -69,8 +70,10 @@ def actor_gradient(
         actions,
         weights,
         old,
+        weights if shares is None else shares,
         gradient,
         parts,
+        SHARES=shares is not None,
         ENTROPY=entropy_coefficient,
         CLIP=clip_ratio,
     )
@@ -78,10 +81,21 @@ def actor_gradient(
 
 
 @torch.library.custom_op("marl_framework::critic_gradient", mutates_args=())
-def critic_gradient(values: Tensor, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def critic_gradient(
+    values: Tensor, actions: Tensor, targets: Tensor, shares: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return the gradient of the critic's loss by the values [B, A], and parts of the loss."""
     gradient, parts = torch.empty_like(values), _parts(values)
-    _launch(triton_losses.lose_critic, values, actions, targets, gradient, parts)
+    _launch(
+        triton_losses.lose_critic,
+        values,
+        actions,
+        targets,
+        targets if shares is None else shares,
+        gradient,
+        parts,
+        SHARES=shares is not None,
+    )
     return gradient, parts
 
 
@@ -122,10 +136,10 @@ def _(loss: Tensor, norm: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tens
     return torch.empty_like(norm), torch.empty_like(norm), torch.empty_like(norm)
 
 
-def _normalized(advantages: Tensor) -> Tensor:
+def _normalized(advantages: Tensor, shares: Tensor | None = None) -> Tensor:
     """See `losses.normalized`."""
-    if number_of_ranks() > 1:
-        return normalized(advantages)
+    if number_of_ranks() > 1 or shares is not None:
+        return normalized(advantages, shares)
     deviation, mean = torch.std_mean(advantages, correction=0)
     return (advantages - mean) / (deviation + 1e-8)
 
@@ -177,6 +191,7 @@ class TritonLosses(Losses):
             part.actions,
             weights,
             part.old_probabilities,
+            part.shares,
             entropy_coefficient,
             clip_ratio,
         )
@@ -185,7 +200,7 @@ class TritonLosses(Losses):
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """See `Losses.critic`."""
         values = values.contiguous()
-        gradient, parts = critic_gradient(values.detach(), part.actions, part.targets)
+        gradient, parts = critic_gradient(values.detach(), part.actions, part.targets, part.shares)
         return _WithGradient.apply(values, parts.sum(), gradient)
 
 

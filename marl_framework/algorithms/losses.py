@@ -15,7 +15,18 @@ def taken(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def td_lambda_returns(rewards: Tensor, values: Tensor, gamma: float, lambda_: float) -> Tensor:
+def mean_of(numbers: Tensor, shares: Tensor | None) -> Tensor:
+    """Return the mean of numbers [B], each times its share [B] where there are some."""
+    return numbers.mean() if shares is None else (numbers * shares).mean()
+
+
+def td_lambda_returns(
+    rewards: Tensor,
+    values: Tensor,
+    gamma: float,
+    lambda_: float,
+    active: Tensor | None = None,
+) -> Tensor:
     """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] for whole episodes, one reverse scan.
 
     The episode ends with the last step, so G there is its reward. λ = 0 gives TD(0) targets,
@@ -26,6 +37,8 @@ def td_lambda_returns(rewards: Tensor, values: Tensor, gamma: float, lambda_: fl
         values: Q̄(s_t, a_t) of the action taken, or V(s_t) of a critic of states, [T, E, N].
         gamma: discount.
         lambda_: trace decay.
+        active: agents that act, [T, E, N] bool; nothing comes after the last step at which one
+            does. Without it all act to the end.
 
     Returns:
         Targets [T, E, N].
@@ -35,6 +48,8 @@ def td_lambda_returns(rewards: Tensor, values: Tensor, gamma: float, lambda_: fl
     returns[-1] = rewards[-1]
     for t in range(len(values) - 2, -1, -1):
         bootstrap = (1 - lambda_) * values[t + 1] + lambda_ * returns[t + 1]
+        if active is not None:
+            bootstrap = bootstrap.where(active[t + 1], 0.0)
         returns[t] = rewards[t] + gamma * bootstrap
     return returns
 
@@ -61,13 +76,23 @@ def counterfactual_advantage(
     return gained - (probabilities * values).sum(-1)
 
 
-def critic_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B]."""
-    return (taken(values, actions) - targets).square().mean()
+def critic_loss(
+    values: Tensor, actions: Tensor, targets: Tensor, shares: Tensor | None = None
+) -> Tensor:
+    """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B].
+
+    For `shares` see `mean_of`.
+    """
+    return mean_of((taken(values, actions) - targets).square(), shares)
 
 
 def value_loss(
-    values: Tensor, targets: Tensor, old_values: Tensor, clip: float, huber_delta: float
+    values: Tensor,
+    targets: Tensor,
+    old_values: Tensor,
+    clip: float,
+    huber_delta: float,
+    shares: Tensor | None = None,
 ) -> Tensor:
     """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
 
@@ -80,6 +105,7 @@ def value_loss(
         old_values: V before the training step, [B].
         clip: c, 0 = l(V - G) alone.
         huber_delta: δ, 0 = the squared error e².
+        shares: see `mean_of`, [B].
     """
 
     def distance(value: Tensor) -> Tensor:
@@ -91,7 +117,7 @@ def value_loss(
     if clip > 0:
         clipped = old_values + (values - old_values).clamp(-clip, clip)
         loss = torch.maximum(loss, distance(clipped))
-    return loss.mean()
+    return mean_of(loss, shares)
 
 
 def actor_loss(
@@ -101,6 +127,7 @@ def actor_loss(
     entropy_coefficient: float,
     old_probabilities: Tensor | None = None,
     clip_ratio: float = 0.0,
+    shares: Tensor | None = None,
 ) -> Tensor:
     """Return -mean(A·log π(a)) - entropy_coefficient·mean(entropy of π).
 
@@ -115,21 +142,25 @@ def actor_loss(
         entropy_coefficient: weight of the entropy bonus.
         old_probabilities: π when the actions were taken, [B, A]; needed for clipping.
         clip_ratio: c, 0 = no clipping.
+        shares: see `mean_of`, [B].
     """
     advantages = advantages.detach()
     chosen = taken(probabilities, actions)
     if clip_ratio > 0 and old_probabilities is not None:
         ratio = chosen / taken(old_probabilities, actions)
         clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-        loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+        loss = -mean_of(torch.minimum(ratio * advantages, clipped * advantages), shares)
     else:
-        loss = -(advantages * log_probabilities(chosen)).mean()
+        loss = -mean_of(advantages * log_probabilities(chosen), shares)
     if entropy_coefficient > 0:
-        loss = loss - entropy_coefficient * policy_entropy(probabilities).mean()
+        loss = loss - entropy_coefficient * mean_of(policy_entropy(probabilities), shares)
     return loss
 
 
-def normalized(advantages: Tensor) -> Tensor:
-    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks."""
-    centred = advantages - mean_over_ranks(advantages.mean())
-    return centred / (mean_over_ranks(centred.square().mean()).sqrt() + 1e-8)
+def normalized(advantages: Tensor, shares: Tensor | None = None) -> Tensor:
+    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks.
+
+    For `shares` see `mean_of`; they have the mean 1 over the batches of all ranks.
+    """
+    centred = advantages - mean_over_ranks(mean_of(advantages, shares))
+    return centred / (mean_over_ranks(mean_of(centred.square(), shares)).sqrt() + 1e-8)

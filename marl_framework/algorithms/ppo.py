@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.losses import td_lambda_returns, value_loss
+from marl_framework.algorithms.losses import mean_of, td_lambda_returns, value_loss
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
@@ -40,10 +40,14 @@ class ValueNormalizer(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, targets: Tensor) -> None:
-        """Take in the targets of a training step, of all ranks, unless one is not finite."""
+    def update(self, targets: Tensor, shares: Tensor | None = None) -> None:
+        """Take in the targets of a training step, of all ranks, unless one is not finite.
+
+        For `shares` see `losses.mean_of`.
+        """
         exact = targets.double()
-        new = mean_over_ranks(torch.stack((exact.mean(), exact.square().mean())))
+        moments = (mean_of(exact, shares), mean_of(exact.square(), shares))
+        new = mean_over_ranks(torch.stack(moments))
         share = _FORGETS * new.sum().isfinite().double()
         mean, square = new.nan_to_num(0.0, 0.0, 0.0).unbind()
         self.mean.lerp_(mean, share)
@@ -100,10 +104,13 @@ class PPO(StateValues):
         learning = self.learning
         outputs = self.evaluate(rollout).view(rollout.actions.shape)
         values = self._normalizer.restore(outputs)
-        targets = td_lambda_returns(rollout.rewards, values, learning.gamma, learning.lambda_)
+        targets = td_lambda_returns(
+            rollout.rewards, values, learning.gamma, learning.lambda_, rollout.active
+        )
+        found = Transitions.of(rollout, targets, advantages=targets - values, old_values=outputs)
         if learning.value_normalization:
-            self._normalizer.update(targets)
-        return Transitions.of(rollout, targets, advantages=targets - values, old_values=outputs)
+            self._normalizer.update(targets.flatten(), found.balanced().shares)
+        return found
 
     def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
@@ -122,7 +129,12 @@ class PPO(StateValues):
         assert part.old_values is not None
         learning, targets = self.learning, self._normalizer.normalize(part.targets)
         return value_loss(
-            outputs.squeeze(1), targets, part.old_values, learning.value_clip, learning.huber_delta
+            outputs.squeeze(1),
+            targets,
+            part.old_values,
+            learning.value_clip,
+            learning.huber_delta,
+            part.shares,
         )
 
     def state_dict(self) -> dict[str, Any]:

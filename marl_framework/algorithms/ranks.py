@@ -31,22 +31,25 @@ def mean_over_ranks(value: Tensor) -> Tensor:
 
 
 def means_over_ranks(
-    values: dict[str, Tensor], spreads: dict[str, Tensor] | None = None
+    values: dict[str, Tensor],
+    spreads: dict[str, Tensor] | None = None,
+    counted: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return means and standard deviations over all ranks, by one exchange.
 
     Args:
         values: tensors to average, by name.
         spreads: numbers of this rank, by the name of their standard deviation.
+        counted: which of these numbers count, bool; all without it.
 
     Returns:
         The mean of each value over the ranks; the standard deviation of the numbers of all ranks
         together. In float64 on several ranks.
     """
     spreads = spreads or {}
-    if number_of_ranks() == 1:
+    if number_of_ranks() == 1 and counted is None:
         return values | {name: numbers.std() for name, numbers in spreads.items()}
-    sums = {name: power_sums(numbers) for name, numbers in spreads.items()}
+    sums = {name: power_sums(numbers, counted) for name, numbers in spreads.items()}
     wanted = values | sums
     flat = mean_over_ranks(torch.cat([value.double().flatten() for value in wanted.values()]))
     parts = flat.split([value.numel() for value in wanted.values()])
@@ -56,10 +59,19 @@ def means_over_ranks(
     return found | {name: variance_over_ranks(found[name]).sqrt() for name in spreads}
 
 
-def power_sums(numbers: Tensor) -> Tensor:
-    """Return how many numbers there are, their sum and the sum of their squares, [3] float64."""
+def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Return how many numbers there are, their sum and the sum of their squares, [3] float64.
+
+    Args:
+        numbers: any shape.
+        counted: which of them count, bool; all without it.
+    """
     numbers = numbers.detach().double()
-    count = torch.full_like(numbers.sum(), numbers.numel())
+    if counted is not None:
+        numbers = numbers.where(counted, 0.0)
+        count = counted.sum().double()
+    else:
+        count = torch.full_like(numbers.sum(), numbers.numel())
     return torch.stack((count, numbers.sum(), numbers.square().sum()))
 
 

@@ -21,6 +21,9 @@ class TeamTask(Protocol):
     A task may have a `draw_actions`, which does at once what rollouts else do with
     `choose_in_order`. Called with logits [E, N, A], uniform draws [E, N, A] and the policy's floor
     [] float64, it writes actions [E, N], masks and probabilities [E, N, A], its other arguments.
+
+    A task whose `has_inactive` is True has an `active`, [E, N] bool: the agents that act now. What
+    the others are said to do is not learned from; an agent's episode is over where it acts no more.
     """
 
     num_envs: int
@@ -64,14 +67,20 @@ class Rollout:
     """Shared reward, [T, E]."""
     metrics: Tensor
     """What the task reports of each step, [T, E, M]."""
+    active: Tensor | None = None
+    """Agents that act, [T, E, N] bool; None where all do all the time."""
 
     def missions(self, first: int, end: int) -> Rollout:
         """Return the missions `first` up to `end` as views."""
-        return Rollout(**{name: field[:, first:end] for name, field in vars(self).items()})
+        return Rollout(**{name: field[:, first:end] for name, field in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: field for name, field in vars(self).items() if field is not None}
 
     @property
     def transitions(self) -> int:
-        """Number of agent steps T·E·N."""
+        """Number of agent steps T·E·N, those of agents that do not act included."""
         return self.actions.numel()
 
 
@@ -144,6 +153,8 @@ class RolloutCollector:
             actions, masks = rollout.actions[t], rollout.masks[t]
             draw(logits, uniform, epsilon, actions, masks, rollout.probabilities[t])
             rollout.observations[t] = observation
+            if rollout.active is not None:
+                rollout.active[t] = task.active  # type: ignore[attr-defined]
             rollout.critic_maps[t] = task.critic_maps(actions)
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
@@ -152,6 +163,7 @@ class RolloutCollector:
         lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)
         device, own = task.device, sizes.critic_channels - sizes.actor_channels
+        masked = getattr(task, "has_inactive", False)
         return Rollout(
             observations=torch.empty(*team, sizes.actor_channels, *sizes.shape, device=device),
             critic_maps=torch.empty(*team, own, *sizes.shape, device=device),
@@ -160,6 +172,7 @@ class RolloutCollector:
             probabilities=torch.empty(*team, sizes.num_actions, device=device),
             rewards=torch.empty(lead, device=device),
             metrics=torch.empty(*lead, self._num_metrics, device=device),
+            active=torch.empty(team, dtype=torch.bool, device=device) if masked else None,
         )
 
 

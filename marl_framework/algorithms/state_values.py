@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import td_lambda_returns
+from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.networks.registry import make_critic
@@ -73,9 +73,10 @@ class StateValues(ActorCritic):
         """Return all transitions of a rollout with TD(λ) and one-step targets."""
         values = self.evaluate(rollout).view(rollout.actions.shape)
         rewards, gamma = rollout.rewards, self.learning.gamma
-        targets = td_lambda_returns(rewards, values, gamma, self.learning.lambda_)
+        active = rollout.active
+        targets = td_lambda_returns(rewards, values, gamma, self.learning.lambda_, active)
         return Transitions.of(
-            rollout, targets, one_step=td_lambda_returns(rewards, values, gamma, 0.0)
+            rollout, targets, one_step=td_lambda_returns(rewards, values, gamma, 0.0, active)
         )
 
     def credited(self, part: Transitions) -> Tensor | None:
@@ -88,4 +89,4 @@ class StateValues(ActorCritic):
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the mean squared error of V(s) [B, 1] against the targets."""
-        return (outputs.squeeze(1) - part.targets).square().mean()
+        return mean_of((outputs.squeeze(1) - part.targets).square(), part.shares)

@@ -85,10 +85,12 @@ def lose_actor(
     actions,
     weights,
     old,
+    shares,
     gradient,
     parts,
     B,
     A: tl.constexpr,
+    SHARES: tl.constexpr,
     ENTROPY: tl.constexpr,
     CLIP: tl.constexpr,
     BLOCK_B: tl.constexpr,
@@ -103,6 +105,7 @@ def lose_actor(
         actions: taken, [B] int64.
         weights: advantages, [B].
         old: policy when the actions were taken, [B, A]; read where CLIP > 0.
+        shares: how much each counts, [B]; read where SHARES.
         gradient: [B, A], written.
         parts: one for each program, written.
     """
@@ -128,6 +131,10 @@ def lose_actor(
     if ENTROPY > 0:
         loss += ENTROPY * tl.sum(p * _log(p), 1)
         slopes += ENTROPY * _log(p)  # up to a constant, which the softmax takes out
+    if SHARES:
+        counts = tl.load(shares + rows, mask=known, other=0.0)
+        loss *= counts
+        slopes *= counts[:, None]
     mean = tl.sum(slopes * softmax, 1)[:, None]
     tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
     tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
@@ -138,10 +145,12 @@ def lose_critic(
     values,
     actions,
     targets,
+    shares,
     gradient,
     parts,
     B,
     A: tl.constexpr,
+    SHARES: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_A: tl.constexpr,
 ):
@@ -151,6 +160,7 @@ def lose_critic(
         values: [B, A].
         actions: taken, [B] int64.
         targets: [B].
+        shares: how much each counts, [B]; read where SHARES.
         gradient: [B, A], written.
         parts: one for each program, written.
     """
@@ -159,10 +169,16 @@ def lose_critic(
     action = tl.load(actions + rows, mask=known, other=0)
     value = tl.load(values + rows * A + action, mask=known, other=0.0)
     error = value - tl.load(targets + rows, mask=known, other=0.0)
-    slopes = tl.where(a[None, :] == action[:, None], (2 * error / B)[:, None], 0.0)
+    slope = 2 * error / B
+    loss = error * error
+    if SHARES:
+        counts = tl.load(shares + rows, mask=known, other=0.0)
+        slope *= counts
+        loss *= counts
+    slopes = tl.where(a[None, :] == action[:, None], slope[:, None], 0.0)
     at = rows[:, None] * A + a[None, :]
     tl.store(gradient + at, slopes, mask=known[:, None] & (a < A)[None, :])
-    tl.store(parts + tl.program_id(0), tl.sum(error * error, 0) / B)
+    tl.store(parts + tl.program_id(0), tl.sum(loss, 0) / B)
 
 
 @triton.jit

@@ -86,11 +86,48 @@ RENAMED = {
 }
 """Former name to present name."""
 
+FORMER_RANGES = {
+    "experiment.uav.fix_range": "experiment.uav.communication_range",
+    "experiment.uav.sampled_ranges": "experiment.uav.communication_range",
+}
+"""Former keys, by which missions drew their range, to the present one."""
+
 _FORMER_SECTIONS = ("distributed", "experiment.baselines.lawnmower")
 _POLICY = "experiment.missions.type"
 _POLICIES = {"COMA": "learned", "lawnmower": "coverage"}
 _PUBLISHED_SENSOR = "altitude_dependent"
 _PUBLISHED_TERRAIN = "random_field"
+
+
+class Ranges:
+    """Turns the keys of `FORMER_RANGES` into the present one, layer after layer.
+
+    Before, missions drew their range from `sampled_ranges` where `fix_range` was false, and else
+    had `communication_range`.
+    """
+
+    def __init__(self) -> None:
+        self._fixed: Any = None  # last range that was no list
+        self._former: dict[str, Any] = {"fix_range": True, "sampled_ranges": (0, 15, 25, 100)}
+
+    def translate(self, tree: dict[Any, Any], problems: list[str]) -> list[str]:
+        """Turn the former keys of a layer into the present one, in place; see `translate`."""
+        uav, present = _section(tree, "experiment", "uav"), "communication_range"
+        given = {key: uav.pop(key) for key in self._former if key in uav}
+        drew = self._former["fix_range"] is False
+        self._former |= given
+        fixed = self._former["fix_range"]
+        if not isinstance(fixed, bool):
+            problems.append(f"experiment.uav.fix_range: must be true or false, got {show(fixed)}")
+        if given and fixed is False:
+            self._fixed = uav.get(present, self._fixed)
+            uav[present] = self._former["sampled_ranges"]
+        elif given and drew and self._fixed is not None:
+            uav.setdefault(present, self._fixed)
+        else:
+            self._fixed = uav.get(present, self._fixed)
+        names = " and ".join(f"experiment.uav.{key}" for key in given)
+        return [f"{names}: experiment.uav.{present} takes a list to draw from"] if given else []
 
 
 def translate(tree: dict[Any, Any], problems: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.former import OBSOLETE, RENAMED, translate
+from marl_framework.config.former import FORMER_RANGES, OBSOLETE, RENAMED, Ranges, translate
 from marl_framework.config.messages import (
     KEYS,
     SECTIONS,
@@ -161,9 +161,10 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
     notes: list[str] = []
     problems: list[str] = []
     merged: dict[str, Any] = {}
+    ranges = Ranges()
     origins: list[tuple[str, dict[str, Any]]] = []
     for name, layer in layers:
-        tree, found = _clean(layer, name, notes)
+        tree, found = _clean(layer, name, notes, ranges)
         problems += [text if name == source else f"{text} (from {name})" for text in found]
         origins.append((name, tree))
         _merge(merged, tree)
@@ -171,8 +172,8 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
     for text in overrides:
         said = f"override {text if len(text) <= 100 else text[:97] + '...'}"
         path, tree = _override(text, said)
-        texts.append((RENAMED.get(path, path), text))
-        tree, found = _clean(tree, said, notes)
+        texts.append(((RENAMED | FORMER_RANGES).get(path, path), text))
+        tree, found = _clean(tree, said, notes, ranges)
         problems += [f"{text} ({said})" for text in found]
         _merge(merged, tree)
 
@@ -194,7 +195,9 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
     return config
 
 
-def _clean(layer: Any, source: str, notes: list[str]) -> tuple[dict[str, Any], list[str]]:
+def _clean(
+    layer: Any, source: str, notes: list[str], ranges: Ranges
+) -> tuple[dict[str, Any], list[str]]:
     """Return a layer of present keys alone, and its problems; what was translated is noted.
 
     Raises:
@@ -204,7 +207,7 @@ def _clean(layer: Any, source: str, notes: list[str]) -> tuple[dict[str, Any], l
         raise ConfigError(f"{source}: must hold sections such as networks:, got {show(layer)}")
     tree = _copy(layer, "")
     problems: list[str] = []
-    found = translate(tree, problems)
+    found = ranges.translate(tree, problems) + translate(tree, problems)
     known: dict[str, Any] = _known_part(tree, "", problems)
     if found:
         notes.append(f"{source}: {'; '.join(found)}")
@@ -262,7 +265,7 @@ def _refuse_unknown(path: str, source: str) -> None:
             raise ConfigError(
                 f"{source}: {parent} is a value, not a section; write {parent}=... instead"
             )
-    if path not in KEYS and path not in OBSOLETE and path not in RENAMED:
+    if path not in (*KEYS, *OBSOLETE, *RENAMED, *FORMER_RANGES):
         raise ConfigError(f"{source}: {unknown_key(path)}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from marl_framework.config.model import Config
+from marl_framework.config.types import LIST, ONE
 
 _MOST_PROBLEMS = 8
 
@@ -114,6 +115,8 @@ def _place(location: tuple[int | str, ...]) -> tuple[str, str]:
     rest = list(location)
     while rest and (join(path, rest[0]) in SECTIONS or join(path, rest[0]) in KEYS):
         path = join(path, rest.pop(0))
+    if rest and rest[0] in (ONE, LIST):
+        rest.pop(0)
     if rest and (isinstance(rest[0], int) or path.endswith(".table")):
         return path, f"{path}[{rest[0]}]"
     return path, path
@@ -126,6 +129,8 @@ def _problem(place: str, entries: Sequence[Mapping[str, Any]]) -> str:
         text = str(first["ctx"]["error"])
         return prefix + (text if place in SECTIONS else f"{text}, got {show(first['input'])}")
     wanted = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
+    if first["type"].endswith("_type") and ONE in first["loc"]:
+        wanted = f"{wanted} or a list of such"
     return f"{prefix}must be {wanted}, got {show(first['input'])}"
 
 

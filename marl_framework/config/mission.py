@@ -12,6 +12,7 @@ from marl_framework.config.types import (
     Angle,
     Count,
     DottedPath,
+    Drawn,
     Metres,
     Noise,
     Point,
@@ -154,8 +155,8 @@ class ConstraintsConfig(Section):
     """Lowest altitude [m]."""
     max_altitude: Metres = 15.0
     """Highest altitude [m], min_altitude plus a multiple of spacing."""
-    budget: Annotated[int, Field(ge=1, le=1000)] = 14
-    """A mission has budget + 1 moves."""
+    budget: Drawn[Annotated[int, Field(ge=1, le=1000)]] = 14
+    """A mission has budget + 1 moves; a list: each mission draws its budget from it."""
     num_actions: Literal[4, 6, 9, 27] = 6
     """Moves to choose from (see `mission.lattice.action_offsets`)."""
     no_fly_zones: Text | None = None
@@ -184,19 +185,11 @@ class ConstraintsConfig(Section):
 class UAVConfig(Section):
     """Radio of the UAVs."""
 
-    communication_range: Range = 25.0
-    """UAVs hear each other up to here [m], .inf = always."""
-    fix_range: bool = True
-    """False: each mission draws its range from sampled_ranges."""
-    sampled_ranges: Annotated[tuple[Range, ...], Field(min_length=1, max_length=1000)] = (
-        0.0,
-        15.0,
-        25.0,
-        100.0,
-    )
-    """Ranges to draw from [m]."""
-    failure_rate: Share = 0.0
-    """Share of messages that are lost."""
+    communication_range: Drawn[Range] = 25.0
+    """UAVs hear each other up to here [m], .inf = always; a list: each mission draws its range
+    from it."""
+    failure_rate: Drawn[Share] = 0.0
+    """Share of messages that are lost; a list: each mission draws its own from it."""
 
 
 class MissionsConfig(Section):
@@ -204,8 +197,8 @@ class MissionsConfig(Section):
 
     mission_mode: Literal["training", "deployment"] = "training"
     """deployment flies windows of a whole raster with a trained team or a planner."""
-    n_agents: Annotated[int, Field(ge=1, le=16)] = 4
-    """UAVs of a mission."""
+    n_agents: Drawn[Annotated[int, Field(ge=1, le=16)]] = 4
+    """UAVs of a mission; a list: each mission draws the size of its team from it."""
     start: Literal["random", "corners", "published"] = "random"
     """Where UAVs start, at the highest altitude: distinct random cells, corners, or as in the
     published code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""

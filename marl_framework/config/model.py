@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Self
 
 from pydantic import model_validator
@@ -31,7 +32,7 @@ from marl_framework.config.mission import (
     SensorConfig,
 )
 from marl_framework.config.parts import ALGORITHMS, KNOWN_TO
-from marl_framework.config.types import Section
+from marl_framework.config.types import Section, choices
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Config(Section):
     def network_sizes(self) -> NetworkSizes:
         """What the mission asks of the networks."""
         seen = self.observation.critic_channels
-        heard = self.experiment.missions.n_agents if self.observation.heard_uavs else 0
+        heard = self.most_agents if self.observation.heard_uavs else 0
         return NetworkSizes(
             actor_channels=heard + len(self.observation.actor_channels),
             critic_channels=heard + len(seen),
@@ -136,20 +137,61 @@ class Config(Section):
         return limits.no_fly_zones is not None or limits.obstacles.number > 0
 
     @property
+    def team_sizes(self) -> tuple[int, ...]:
+        """What missions draw their number of UAVs from."""
+        return choices(self.experiment.missions.n_agents)
+
+    @property
+    def most_agents(self) -> int:
+        """UAVs of the largest team, N."""
+        return max(self.team_sizes)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """What missions draw their budget from."""
+        return choices(self.experiment.constraints.budget)
+
+    @property
+    def drawn_keys(self) -> tuple[str, ...]:
+        """Keys of which each mission draws its own value, where there is more than one."""
+        experiment = self.experiment
+        values = {
+            "experiment.missions.n_agents": experiment.missions.n_agents,
+            "experiment.constraints.budget": experiment.constraints.budget,
+            "experiment.uav.communication_range": experiment.uav.communication_range,
+            "experiment.uav.failure_rate": experiment.uav.failure_rate,
+        }
+        return tuple(key for key, value in values.items() if len(set(choices(value))) > 1)
+
+    def of_mission(self, n_agents: int, budget: int) -> Self:
+        """Return the same for missions of one team size and one budget."""
+        experiment = self.experiment
+        missions = experiment.missions.model_copy(update={"n_agents": n_agents})
+        constraints = experiment.constraints.model_copy(update={"budget": budget})
+        update = {"missions": missions, "constraints": constraints}
+        return self.model_copy(update={"experiment": experiment.model_copy(update=update)})
+
+    @property
     def episode_length(self) -> int:
-        """Moves of a mission, T = budget + 1."""
-        return self.experiment.constraints.budget + 1
+        """Moves of the longest mission, T = budget + 1."""
+        return max(self.budgets) + 1
+
+    @property
+    def has_inactive(self) -> bool:
+        """Whether some UAVs do not fly all the time: teams or budgets differ."""
+        return len(set(self.team_sizes)) > 1 or len(set(self.budgets)) > 1
 
     @property
     def rollouts_per_step(self) -> int:
         """Rounds of `num_envs` missions that fill the batches of a training step."""
         wanted = self.learning.batch_size * self.learning.batch_number
-        return -(-wanted // self._transitions_per_rollout)
+        return math.ceil(wanted / (self.environment.num_envs * self.transitions_per_mission))
 
     @property
     def transitions_per_step(self) -> int:
-        """Transitions of a training step, over all ranks."""
-        return self.rollouts_per_step * self._transitions_per_rollout
+        """Transitions of a training step, over all ranks; their mean where missions differ."""
+        missions = self.rollouts_per_step * self.environment.num_envs
+        return round(missions * self.transitions_per_mission)
 
     @property
     def transitions_per_batch(self) -> float:
@@ -168,9 +210,16 @@ class Config(Section):
         return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.learning.lr_scaling]
 
     @property
-    def _transitions_per_rollout(self) -> int:
-        missions = self.environment.num_envs * self.experiment.missions.n_agents
-        return missions * self.episode_length
+    def transitions_per_mission(self) -> Fraction:
+        """Moves of all UAVs of a mission; their mean where missions differ."""
+        sizes, budgets = self.team_sizes, self.budgets
+        return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
+
+    @property
+    def places_per_step(self) -> int:
+        """Transitions of a training step if all UAVs flew in all of the longest missions."""
+        missions = self.rollouts_per_step * self.environment.num_envs
+        return missions * self.most_agents * self.episode_length
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -231,9 +280,9 @@ def _check_lattice(config: Config) -> None:
             f"a map of {rows} x {cols} cells is too large; lower sensor.pixel.number_x and "
             f"number_y or environment.x_dim and y_dim"
         )
-    if config.experiment.missions.n_agents > x * y:
+    if config.most_agents > x * y:
         raise ValueError(
-            f"experiment.missions.n_agents {config.experiment.missions.n_agents} exceeds the "
+            f"experiment.missions.n_agents {config.most_agents} exceeds the "
             f"{x} x {y} = {x * y} start cells of the lattice"
         )
 

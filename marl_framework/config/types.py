@@ -9,9 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+)
 
 from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
 
@@ -69,6 +77,28 @@ def _radio_range(metres: float) -> float:
     if math.isnan(metres) or (metres > 1e6 and not math.isinf(metres)):
         raise ValueError("must be at most 1000000 metres, or .inf")
     return metres
+
+
+T = TypeVar("T")
+ONE, LIST = "one value", "list of values"
+"""How errors name the two forms of a `Drawn` key."""
+
+
+def _form(value: Any) -> str:
+    return LIST if isinstance(value, list | tuple) else ONE
+
+
+Drawn = Annotated[
+    Annotated[T, Tag(ONE)]
+    | Annotated[tuple[T, ...], Field(min_length=1, max_length=1000), Tag(LIST)],
+    Discriminator(_form),
+]
+"""One value for all missions, or a list that each mission draws from."""
+
+
+def choices(value: T | tuple[T, ...]) -> tuple[T, ...]:
+    """Return what missions draw a `Drawn` value from: one value stands for itself."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

@@ -139,6 +139,6 @@ def batch_size(config: Config, missions: int) -> int:
     It depends on the configuration only, so that results are the same on any machine.
     """
     rows, cols = config.map_shape
-    maps = config.experiment.missions.n_agents + 10  # per mission: beliefs and work arrays, float32
+    maps = config.most_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
     return -(-missions // -(-missions // largest))

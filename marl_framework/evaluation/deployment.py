@@ -86,7 +86,8 @@ class Deployment:
         for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
-            nearest = self._write_data(record.belief[index], record.path[index], origin, target)
+            path = record.alone(index).path[0]
+            nearest = self._write_data(record.belief[index], path, origin, target)
             mission_figure(record, index, target / "mission.png")
             film_strip(record, index, target / "film.png")
             mission_gif(record, index, target / "mission.gif")

@@ -69,6 +69,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
         raise IndexError(
             f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
         )
+    record, number, index = record.alone(index), index, 0
     figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
     terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
@@ -78,7 +79,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     _draw_3d(space, record, index)
     entropy, f1 = (record.metrics[name][index, -1].item() for name in ("roi_entropy", "f1"))
     figure.suptitle(
-        f"{record.planner}: mission {index}, after {record.config.episode_length} moves – "
+        f"{record.planner}: mission {number}, after {record.config.episode_length} moves – "
         f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
     )
     handles: list[Artist] = [

@@ -35,6 +35,7 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
         index: number of the mission in the record.
         path: PNG file to write.
     """
+    record, mission, index = record.alone(index), index, 0
     rounds = record.film.shape[1] - 1
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
     figure = Figure(figsize=(13.5, 6.2), layout="constrained")
@@ -53,7 +54,7 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
             ax.plot(flown[:, 0], flown[:, 1], color=colour, linewidth=1.2)
             ax.plot(flown[-1:, 0], flown[-1:, 1], "o", color=colour, markeredgecolor="w")
     figure.colorbar(image, ax=list(axes), label="P(region of interest)", shrink=0.7)
-    figure.suptitle(f"{record.planner}: belief of mission {index}")
+    figure.suptitle(f"{record.planner}: belief of mission {mission}")
     figure.supxlabel("x [m]")
     figure.supylabel("y [m]")
     figure.savefig(path, dpi=110)
@@ -67,6 +68,7 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
         index: number of the mission in the record.
         path: GIF file to write.
     """
+    record, index = record.alone(index), 0
     figure = Figure(figsize=(9.2, 4.9))
     FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.06, right=0.98, bottom=0.1, top=0.87, wspace=0.12)

@@ -50,6 +50,8 @@ class FlightRecord:
     footprints: Tensor
     """Cells in view at each reading, half-open (row0, row1, col0, col1), [E, T + 1, N, 4]
     int64."""
+    active: Tensor
+    """UAVs that took each reading, [E, T + 1, N] bool; the others stay where they are."""
     truth: Tensor
     """Ground truth of the first M ≤ E missions, [M, R, C] bool."""
     belief: Tensor
@@ -67,6 +69,27 @@ class FlightRecord:
     """Obstacles of each mission as (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where one
     is left out."""
     zones: NoFlyZones | None = None
+
+    def alone(self, index: int) -> FlightRecord:
+        """Return one mission by itself: its own UAVs and its own readings; E is 1.
+
+        The tensors are views. There are no maps where the record has not kept those of the mission.
+        """
+        at, team = slice(index, index + 1), self.active[index, 0]
+        readings = int(self.active[index].any(1).sum())
+        cut: dict[str, Any] = {
+            f.name: getattr(self, f.name)[at]
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), Tensor)
+        }
+        for name in ("positions", "path", "footprints", "active"):
+            cut[name] = cut[name][:, :readings, team]
+        cut["film"] = cut["film"][:, : readings + 1]
+        metrics = {name: values[at, : readings + 1] for name, values in self.metrics.items()}
+        config = self.config
+        if config.has_inactive:
+            config = config.of_mission(int(team.sum()), budget=readings - 2)
+        return replace(self, config=config, metrics=metrics, **cut)
 
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
@@ -91,13 +114,15 @@ class _Log:
     metrics: dict[str, list[Tensor]] = field(default_factory=dict)
     positions: list[Tensor] = field(default_factory=list)
     footprints: list[Tensor] = field(default_factory=list)
+    active: list[Tensor] = field(default_factory=list)
     film: list[Tensor] = field(default_factory=list)
 
-    def add_reading(self, state: MissionState) -> None:
-        """Record the positions and the footprints of the UAVs."""
-        fp = self.env.camera.footprint(state.positions)
+    def add_reading(self, state: MissionState, active: Tensor) -> None:
+        """Record the positions and the footprints of the UAVs, of which those `active` read."""
+        boxes = self.env.camera.team_boxes(state.positions, active)
         self.positions.append(state.positions.clone())
-        self.footprints.append(torch.stack((fp.row0, fp.row1, fp.col0, fp.col1), dim=-1))
+        self.footprints.append(boxes[..., :4])
+        self.active.append(active)
         _mark_seen(self.seen, self.footprints[-1])
 
     def add_round(self, belief: Tensor, truth: Tensor) -> None:
@@ -171,19 +196,20 @@ def fly(
     log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     watch = _Stopwatch(env.device)
     log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
-    log.add_reading(state)
+    log.add_reading(state, state.active.clone())
     log.add_round(state.global_belief, state.truth)
     rewards, absolutes = [], []
     for _ in range(env.episode_length):
         with watch.running():
             actions, *_ = planner.act(state, generator)
+        active = state.active.clone()
         result = env.step(state, actions, draws.draw_step())
         rewards.append(result.reward)
-        absolutes.append(_absolute_reward(env.config, result.absolute))
-        log.add_reading(state)
+        absolutes.append(_absolute_reward(env.config, result.absolute, active))
+        log.add_reading(state, active)
         log.add_round(state.global_belief, state.truth)
     positions = torch.stack(log.positions, dim=1)
-    path = env.lattice.metres(positions)
+    path, flown = env.lattice.metres(positions), torch.stack(log.active, dim=1)
     return FlightRecord(
         planner=planner.name,
         config=env.config,
@@ -191,10 +217,11 @@ def fly(
         reward_sum=torch.stack(rewards).sum(0),
         absolute_return=torch.stack(absolutes).sum(0),
         path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
-        altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2]),
+        altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2], flown),
         positions=positions,
         path=path,
         footprints=torch.stack(log.footprints, dim=1),
+        active=flown,
         truth=state.truth[:keep_maps].clone(),
         belief=state.global_belief[:keep_maps].clone(),
         film=torch.stack(log.film, dim=1),
@@ -269,9 +296,10 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     absolute = torch.zeros_like(total)
     for _ in range(env.episode_length):
         actions, *_ = planner.act(state, generator)
+        active = state.active.clone()
         result = env.step(state, actions, draws.draw_step())
         total += result.reward
-        absolute += _absolute_reward(env.config, result.absolute)
+        absolute += _absolute_reward(env.config, result.absolute, active)
     return {
         "roi_entropy": roi_entropy(state.global_belief, state.truth),
         "f1": f1(state.global_belief, state.truth),
@@ -280,9 +308,10 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     }
 
 
-def _absolute_reward(config: Config, absolute: Tensor) -> Tensor:
+def _absolute_reward(config: Config, absolute: Tensor, active: Tensor) -> Tensor:
+    """Return the scaled absolute gains [E] of a move that UAVs [E, N] flew, 0 where none did."""
     reward = config.experiment.reward
-    return reward.absolute_scale * absolute + reward.absolute_offset
+    return (reward.absolute_scale * absolute + reward.absolute_offset) * active.any(1)
 
 
 def _mark_seen(seen: Tensor, footprints: Tensor) -> None:
@@ -296,10 +325,11 @@ def _mark_seen(seen: Tensor, footprints: Tensor) -> None:
         seen |= in_rows[:, n].unsqueeze(-1) & in_cols[:, n].unsqueeze(-2)
 
 
-def _altitude_shares(levels: Tensor, num_levels: int) -> Tensor:
-    """Return the share of each altitude index, [E, Z], in `levels` [E, T + 1, N]."""
-    one_hot = levels.flatten(1).unsqueeze(-1) == torch.arange(num_levels, device=levels.device)
-    return one_hot.to(torch.float32).mean(dim=1)
+def _altitude_shares(levels: Tensor, num_levels: int, active: Tensor) -> Tensor:
+    """Return the share of each altitude index, [E, Z], in `levels` [E, T + 1, N] of active UAVs."""
+    one_hot = levels.unsqueeze(-1) == torch.arange(num_levels, device=levels.device)
+    counts = (one_hot & active.unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
+    return counts / active.sum(dim=(1, 2)).unsqueeze(1)
 
 
 def _concatenate(records: Sequence[FlightRecord], missions: int) -> FlightRecord:

@@ -52,6 +52,7 @@ def write_page(
             fewer cells.
         refresh: seconds after which a browser loads the page again; None for never.
     """
+    records = {name: record.alone(index) for name, record in records.items()}
     shrink, cells = 1, max(next(iter(records.values())).config.map_shape)
     while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST and shrink < cells:
         shrink *= 2
@@ -60,11 +61,11 @@ def write_page(
 
 
 def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None) -> str:
-    """Return the page with maps of 1 / shrink of the largest resolution."""
+    """Return the page of mission `index`, alone in each record, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
-    area, team = config.environment, config.experiment.missions.n_agents
+    area, team = config.environment, config.most_agents
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
-    data = json.dumps(strict(_data(records, index, shrink)), separators=(",", ":"))
+    data = json.dumps(strict(_data(records, shrink)), separators=(",", ":"))
     return Template(parts["page.html"]).substitute(
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
@@ -79,7 +80,7 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
     )
 
 
-def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[str, Any]:
+def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
     first = next(iter(records.values()))
     config = first.config
     rows, cols = config.map_shape
@@ -87,7 +88,7 @@ def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[
     shape = (math.ceil(rows / factor), math.ceil(cols / factor))
     covered = (rows * config.cell_size[0], cols * config.cell_size[1])
     scale = matplotlib.colormaps[BELIEF_COLOURS]
-    truth = _averaged(first.truth[index].float(), shape) > 0.5
+    truth = _averaged(first.truth[0].float(), shape) > 0.5
     return {
         "size": [config.environment.x_dim, config.environment.y_dim],
         "shape": shape,
@@ -95,26 +96,24 @@ def _data(records: Mapping[str, FlightRecord], index: int, shrink: int) -> dict[
         "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
-        "zones": [
-            {"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first, index)
-        ],
+        "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first, 0)],
         "truth": _packed(truth.numpy().astype(np.uint8)),
-        "policies": [_policy(name, record, index, shape) for name, record in records.items()],
+        "policies": [_policy(name, record, shape) for name, record in records.items()],
     }
 
 
-def _policy(name: str, record: FlightRecord, index: int, shape: tuple[int, int]) -> dict[str, Any]:
-    levels = (_averaged(record.film[index].float(), shape) * _LEVELS).round().byte().numpy()
+def _policy(name: str, record: FlightRecord, shape: tuple[int, int]) -> dict[str, Any]:
+    levels = (_averaged(record.film[0].float(), shape) * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
     res_x, res_y = record.config.cell_size
     size = torch.tensor([res_x, res_x, res_y, res_y])
     return {
         "name": name,
         "belief": _packed(changes),
-        "path": record.path[index].transpose(0, 1).tolist(),
-        "footprints": _rounded(record.footprints[index].transpose(0, 1) * size),
-        "entropy": _rounded(record.metrics["roi_entropy"][index]),
-        "f1": _rounded(record.metrics["f1"][index]),
+        "path": record.path[0].transpose(0, 1).tolist(),
+        "footprints": _rounded(record.footprints[0].transpose(0, 1) * size),
+        "entropy": _rounded(record.metrics["roi_entropy"][0]),
+        "f1": _rounded(record.metrics["f1"][0]),
     }
 
 

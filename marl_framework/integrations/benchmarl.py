@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import GROUP
@@ -51,9 +52,14 @@ class MissionClass(TaskClass):
         """Return a function that creates the environment.
 
         Raises:
-            ConfigError: the params file or an override is invalid.
+            ConfigError: the params file or an override is invalid, or teams or budgets differ.
         """
         config = load_config(self.config["params"], self.config["overrides"])
+        if config.has_inactive:
+            raise ConfigError(
+                "experiment.missions.n_agents and experiment.constraints.budget: BenchMARL learns "
+                "from all UAVs, flying or not; choose one value of each"
+            )
         split = self.config["split"]
 
         return lambda: MissionEnv(config, num_envs, device, split, seed, with_state=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
@@ -48,7 +49,9 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     choose the same (x, y), the later one flies another action (see
     :class:`~marl_framework.integrations.missions.Missions`).
 
-    All missions have the same length and end together. `autoreset_mode` decides what follows:
+    Where missions differ in team or budget, `info["active"]`, [E, N] int8, says which UAVs fly; the
+    actions of the others do not matter. All missions have the same length and end together, but
+    with a list of budgets, which needs the mode `DISABLED`. `autoreset_mode` decides what follows:
     `NEXT_STEP`: the next `step` ignores its actions, starts new missions and returns reward 0;
     `SAME_STEP`: new missions start at once, and `info["final_obs"]` holds the last observations;
     `DISABLED`: `reset` starts new missions, or with `options={"reset_mask": [E] bool}` some of
@@ -84,6 +87,12 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
         self.missions = Missions(config, num_envs, device, split, seed)
+        budgets = set(self.missions.environment.config.budgets)
+        if len(budgets) > 1 and self.autoreset_mode != AutoresetMode.DISABLED:
+            raise ConfigError(
+                "experiment.constraints.budget: missions that start anew by themselves must end "
+                "together; choose one budget, or autoreset_mode=AutoresetMode.DISABLED"
+            )
         self.single_observation_space, self.single_action_space = _spaces(self.missions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -170,7 +179,11 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     def _observe(self) -> tuple[Array, Info]:
         masks = _numpy(self.missions.masks().to(torch.int8))
         every = np.ones(self.num_envs, np.bool_)
-        return _numpy(self.missions.observe()), {"action_mask": masks, "_action_mask": every}
+        info: Info = {"action_mask": masks, "_action_mask": every}
+        if self.missions.environment.has_inactive:
+            active = _numpy(self.missions.state.active.to(torch.int8))
+            info |= {"active": active, "_active": every}
+        return _numpy(self.missions.observe()), info
 
     def _show(self) -> None:
         if self.render_mode == "human":
@@ -211,13 +224,12 @@ class MissionEnv(gymnasium.Env[Array, Array]):
         """Start the next mission, or the first one of `seed`."""
         super().reset(seed=seed)
         observations, info = self._vector.reset(seed=seed)
-        return observations[0], {"action_mask": info["action_mask"][0]}
+        return observations[0], _of_one(info)
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         """Fly one step of all UAVs with actions [N]."""
         observations, rewards, terminated, _, info = self._vector.step(np.asarray(action)[None])
-        mask = {"action_mask": info["action_mask"][0]}
-        return observations[0], float(rewards[0]), bool(terminated[0]), False, mask
+        return observations[0], float(rewards[0]), bool(terminated[0]), False, _of_one(info)
 
     def render(self) -> Any:
         """Return an image in mode "rgb_array"; show it in mode "human"."""
@@ -227,6 +239,11 @@ class MissionEnv(gymnasium.Env[Array, Array]):
     def close(self) -> None:
         """Close the window of mode "human"."""
         self._vector.close()
+
+
+def _of_one(info: Info) -> Info:
+    """Return the information on the only mission."""
+    return {name: values[0] for name, values in info.items() if not name.startswith("_")}
 
 
 def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:

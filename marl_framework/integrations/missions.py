@@ -128,5 +128,5 @@ class Missions:
             allowed = mask.gather(1, wanted.unsqueeze(1)).squeeze(1)
             return torch.where(allowed, wanted, (mask * self._ids).argmax(-1))
 
-        lattice = self.environment.lattice
-        return lattice.choose_in_order(self.state.positions, choose, self.masks())[0]
+        lattice, state = self.environment.lattice, self.state
+        return lattice.choose_in_order(state.positions, choose, self.masks(), state.active)[0]

@@ -43,7 +43,8 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     flies another action (see :class:`~marl_framework.integrations.missions.Missions`). All agents
     receive the team's reward.
 
-    All agents terminate with the last move; `agents` is then empty until `reset`. Without a seed,
+    All agents terminate with the last move; `agents` is then empty until `reset`. Where missions
+    draw their number of UAVs, `agents` holds the first ones of `possible_agents`. Without a seed,
     `reset` starts the next mission of the sequence.
 
     Args:
@@ -103,9 +104,10 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if seed is not None:
             self.missions.seed(seed)
         self.missions.reset()
-        self.agents = list(self.possible_agents)
+        flies = self.missions.state.active[0].tolist()
+        self.agents = [name for name, one in zip(self.possible_agents, flies, strict=True) if one]
         self._show()
-        return self._observations(), {name: {} for name in self.agents}
+        return self._observations(self.agents), {name: {} for name in self.agents}
 
     def step(
         self, actions: dict[str, int]
@@ -129,9 +131,11 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
             last = self.missions.num_actions - 1
             raise ValueError(f"actions {chosen} of {', '.join(names)}: each must be 0 to {last}")
         device = self.missions.environment.device
-        result = self.missions.step(torch.tensor([chosen], device=device))
+        moves = dict(zip(names, chosen, strict=True))
+        team = [[moves.get(name, 0) for name in self.possible_agents]]
+        result = self.missions.step(torch.tensor(team, device=device))
         over = bool(result.terminated[0])
-        observations, reward = self._observations(), float(result.reward[0])
+        observations, reward = self._observations(names), float(result.reward[0])
         if over:
             self.agents = []
         self._show()
@@ -165,12 +169,13 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if self.render_mode == "human":
             self.render()
 
-    def _observations(self) -> dict[str, AgentObservation]:
+    def _observations(self, names: list[str]) -> dict[str, AgentObservation]:
         maps = _numpy(self.missions.observe()[0])
         masks = _numpy(self.missions.masks()[0].to(torch.int8))
         return {
             name: {"observation": maps[i], "action_mask": masks[i]}
             for i, name in enumerate(self.possible_agents)
+            if name in names
         }
 
 

@@ -35,6 +35,8 @@ class MissionEnv(EnvBase):
     - `("uavs", "action_mask")` [E, N, A] bool allows the moves that stay on the lattice. If two
       UAVs choose the same (x, y), the later one flies another action (see
       :class:`~marl_framework.integrations.missions.Missions`);
+    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget;
+      the others' rewards are 0, and their actions do not matter;
     - `("uavs", "action")` [E, N] int64;
     - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
     - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;
@@ -83,10 +85,13 @@ class MissionEnv(EnvBase):
         def flag(*shape: int) -> Categorical:
             return Categorical(2, shape=shape, dtype=torch.bool, device=device)
 
-        self.observation_spec = group(
-            observation=Unbounded((*team, *missions.observation_shape), device=device),
-            action_mask=flag(*team, missions.num_actions),
-        )
+        seen = {
+            "observation": Unbounded((*team, *missions.observation_shape), device=device),
+            "action_mask": flag(*team, missions.num_actions),
+        }
+        if missions.environment.has_inactive:
+            seen["mask"] = flag(*team)
+        self.observation_spec = group(**seen)
         if self._with_state:
             state = Unbounded((*lead, *missions.team_shape), device=device)
             self.observation_spec["state"] = state
@@ -103,8 +108,9 @@ class MissionEnv(EnvBase):
         return self._observe()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        flown = self.missions.state.active.clone()
         result = self.missions.step(tensordict.get((GROUP, "action")))
-        reward = result.reward.view(-1, 1, 1).expand(-1, len(self.agent_names), 1).clone()
+        reward = (result.reward.unsqueeze(1) * flown).unsqueeze(-1)
         terminated = result.terminated.unsqueeze(-1)
         out = self._observe()
         out.set((GROUP, "reward"), reward)
@@ -116,6 +122,8 @@ class MissionEnv(EnvBase):
     def _observe(self) -> TensorDict:
         missions, lead = self.missions, self.batch_size
         team = {"observation": missions.observe(), "action_mask": missions.masks()}
+        if missions.environment.has_inactive:
+            team["mask"] = missions.state.active.clone()
         entries: dict[str, Any] = {
             GROUP: TensorDict(team, batch_size=(*lead, len(self.agent_names)), device=self.device)
         }

@@ -23,8 +23,8 @@ def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
     """Return the shares [..., outputs] of equal parts of an axis that [low, high) [...] covers."""
     width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
     start = torch.arange(outputs, device=low.device) * width
-    ends = (bound.unsqueeze(-1).to(width.dtype) for bound in (low, high))
-    return interval_overlap(*ends, start, width)
+    first, last = (bound.unsqueeze(-1).to(width.dtype) for bound in (low, high))
+    return interval_overlap(first, last, start, width)
 
 
 def area_weights(cells: int, outputs: int) -> Tensor:

@@ -137,6 +137,22 @@ class Camera:
         x, y, z = positions.unbind(-1)
         return self.box_table[x, y, z]
 
+    def team_boxes(self, positions: Tensor, active: Tensor) -> Tensor:
+        """Return `boxes` in which UAVs that do not fly see nothing.
+
+        Their footprints have no rows and otherwise the edges of the first UAV that flies, so that
+        they neither cut nor bound anything that the others' do not.
+
+        Args:
+            positions: [E, N, 3].
+            active: [E, N] bool.
+        """
+        boxes = self.boxes(positions)
+        first = active.int().argmax(1).view(-1, 1, 1).expand(-1, 1, boxes.shape[-1])
+        blind = boxes.gather(1, first)
+        blind = torch.cat((blind[..., :1], blind[..., :1], blind[..., 2:]), dim=-1)
+        return torch.where(active.unsqueeze(-1), boxes, blind)
+
     def spans(self, axis: int) -> tuple[Tensor, Tensor]:
         """Return what footprints cover along x (axis 0) or y (axis 1), clipped to the map.
 

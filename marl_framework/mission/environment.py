@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
@@ -45,7 +46,7 @@ class ResetDraws:
     start: Tensor
     """[E, X·Y] float32 in [0, 1): the N largest choose the start cells."""
     range_choice: Tensor
-    """[E] int64, index into the sampled communication ranges."""
+    """[E] int64, index into the communication ranges."""
     first: StepDraws
     """Noise and radio of the first reading."""
     boxes: Tensor
@@ -53,6 +54,12 @@ class ResetDraws:
     moves: Tensor | None = None
     """Moves that no-fly zones leave open, [E, X, Y, Z, A] bool, where they differ between missions:
     over windows of a map. None: those of the whole area."""
+    team: Tensor | None = None
+    """[E] int64, index into the team sizes; None where there is but one."""
+    budget: Tensor | None = None
+    """[E] int64, index into the budgets; None where there is but one."""
+    failure_rate: Tensor | None = None
+    """[E] int64, index into the failure rates; None where there is but one."""
 
 
 class StepResult(NamedTuple):
@@ -88,8 +95,9 @@ class MissionEnvironment:
         rank: number of the process in a distributed run, each with its own seed.
 
     Attributes:
-        n_agents: number of UAVs N.
-        episode_length: moves of a mission.
+        n_agents: number of UAVs N of the largest team.
+        episode_length: moves of the longest mission.
+        has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
         lattice: positions and actions.
         camera: footprints and readings.
         terrain: ground truths.
@@ -110,8 +118,9 @@ class MissionEnvironment:
         self.config = config
         self.num_envs = num_envs
         self.device = torch.device(device)
-        self.n_agents = config.experiment.missions.n_agents
+        self.n_agents = config.most_agents
         self.episode_length = config.episode_length
+        self.has_inactive = config.has_inactive
         self.lattice = Lattice(config, device)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
@@ -127,10 +136,14 @@ class MissionEnvironment:
         self._reward = make_reward(config.experiment.reward)
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._ranges = torch.tensor(
-            (self._uav.communication_range,) if self._uav.fix_range else self._uav.sampled_ranges,
-            dtype=torch.float32,
-            device=device,
+            choices(self._uav.communication_range), dtype=torch.float32, device=device
         )
+        self._failure_rates = torch.tensor(
+            choices(self._uav.failure_rate), dtype=torch.float32, device=device
+        )
+        self._team_sizes = torch.tensor(config.team_sizes, device=device)
+        self._budgets = torch.tensor(config.budgets, device=device)
+        self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, (x, y), device)
         if self.device.type != "meta":
             self.generator = torch.Generator(self.device)
@@ -166,11 +179,22 @@ class MissionEnvironment:
         return ResetDraws(
             terrain=self.terrain.draw(self.num_envs, self.generator),
             start=self._uniform(self.num_envs, x * y),
-            range_choice=torch.randint(
-                len(self._ranges), (self.num_envs,), generator=self.generator, device=self.device
-            ),
+            range_choice=self._choice(self._ranges),
             first=self.draw_step(),
+            team=self._choice_if_any(self._team_sizes),
+            budget=self._choice_if_any(self._budgets),
+            failure_rate=self._choice_if_any(self._failure_rates),
             boxes=self._uniform(self.num_envs, self.obstacles.number, NUMBERS),  # seeds: last
+        )
+
+    def _choice_if_any(self, values: Tensor) -> Tensor | None:
+        """Return what `_choice` does; None, and nothing drawn, where there is one value."""
+        return self._choice(values) if len(values) > 1 else None
+
+    def _choice(self, values: Tensor) -> Tensor:
+        """Draw an index into values for each mission, [E] int64."""
+        return torch.randint(
+            len(values), (self.num_envs,), generator=self.generator, device=self.device
         )
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -194,12 +218,17 @@ class MissionEnvironment:
         """
         if state is None:
             state, mask = self._empty_state(), None
-        active = self._all if mask is None else mask
+        started = self._all if mask is None else mask
         truth = self.terrain.build(draws.terrain)
+        sizes = self._drawn(self._team_sizes, draws.team)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
         if draws.moves is None and self.zones is not None and self.zones.follows_windows:
             raise ValueError("draws.moves: zones over windows of a map need it")
-        positions = self.lattice.start_positions(draws.start, fixed)
+        positions = self.lattice.start_positions(draws.start, sizes, fixed)
+        _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
+        _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
+        failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
+        _assign(state.failure_rate, failure_rate, mask)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
         if self._moves_differ:
@@ -222,24 +251,39 @@ class MissionEnvironment:
         blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
         _assign(state.weighted_entropy, blank * self._cells, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
-        self._fusion.update(state, draws.first.sensor, active)
+        self._fusion.update(state, draws.first.sensor, started)
         return state
+
+    def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
+        """Return what each mission drew, [E]."""
+        return values.expand(self.num_envs) if choice is None else values[choice]
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
+        Where a mission is over already nothing changes, and its reward is 0.
+
         Args:
             state: the missions.
-            actions: [E, N] int64, allowed actions.
+            actions: [E, N] int64, allowed actions; those of UAVs that do not fly do not matter.
             draws: from `draw_step`.
         """
-        state.positions.copy_(self.lattice.move(state.positions, actions))
-        state.t.add_(1)
+        positions, flown = self.lattice.move(state.positions, actions), self._all
+        if self.has_inactive:
+            positions = positions.where(state.active.unsqueeze(-1), state.positions)
+            flown = state.active.any(1)
+        state.positions.copy_(positions)
+        state.t.add_(flown)
         state.heard.copy_(self.hear(state, draws.communication))
-        utility = self._fusion.update(state, draws.sensor, self._all)
-        terminated = state.t >= self.episode_length
+        utility = self._fusion.update(state, draws.sensor, flown)
+        reward = self._reward(state, actions, utility)
+        terminated = state.t > state.budget
+        if self.has_inactive:
+            reward = reward.where(flown, 0.0)
+            state.active.logical_and_(~terminated.unsqueeze(1))
+            terminated = ~state.active.any(1)
         return StepResult(
-            reward=self._reward(state, actions, utility),
+            reward=reward,
             absolute=utility.absolute,
             relative=utility.relative,
             terminated=terminated,
@@ -254,7 +298,8 @@ class MissionEnvironment:
             self.lattice.metres(state.positions),
             state.communication_range,
             uniform,
-            self._uav.failure_rate,
+            state.failure_rate,
+            state.active if self.has_inactive else None,
         )
 
     def fuse_heard(self, state: MissionState, active: Tensor | None = None) -> None:
@@ -320,6 +365,9 @@ class MissionEnvironment:
             moves=self._of_all(self._moves),
             open_share=self._of_all(self.lattice.open_share(self._moves)),
             weighted_entropy=zeros(dtype=torch.float64),
+            active=zeros(n, dtype=torch.bool).fill_(True),
+            budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
+            failure_rate=zeros(),
         )
 
     def _of_all(self, table: Tensor) -> Tensor:
@@ -328,20 +376,32 @@ class MissionEnvironment:
         return tables.clone() if self._moves_differ else tables
 
 
-def hear(metres: Tensor, ranges: Tensor, uniform: Tensor, failure_rate: float) -> Tensor:
+def hear(
+    metres: Tensor,
+    ranges: Tensor,
+    uniform: Tensor,
+    failure_rate: float | Tensor,
+    active: Tensor | None = None,
+) -> Tensor:
     """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
 
     Args:
         metres: positions [E, N, 3] [m].
         ranges: communication range [E] [m].
         uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
-        failure_rate: a message is lost where its draw lies below this.
+        failure_rate: a message is lost where its draw lies below this, for all missions or [E].
+        active: UAVs that fly, [E, N] bool; the others hear themselves alone. All without it.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
     reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
     near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
+    if isinstance(failure_rate, Tensor):
+        failure_rate = failure_rate.view(-1, 1, 1)
+    arrives = near & (uniform >= failure_rate)
+    if active is not None:
+        arrives = arrives & active.unsqueeze(1) & active.unsqueeze(2)
     itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
-    return (near & (uniform >= failure_rate)) | itself
+    return arrives | itself
 
 
 def _expand(mask: Tensor, like: Tensor) -> Tensor:

@@ -38,6 +38,17 @@ class WindowFusion:
         self._camera = camera
         self._prior = config.mapping.prior
         self._cells = camera.shape[0] * camera.shape[1]
+        self._has_inactive = config.has_inactive
+
+    def _boxes(self, state: MissionState) -> Tensor:
+        """Return the footprints, see `Camera.boxes`; UAVs that do not fly see nothing."""
+        if not self._has_inactive:
+            return self._camera.boxes(state.positions)
+        return self._camera.team_boxes(state.positions, state.active)
+
+    def _footprint(self, state: MissionState) -> Footprint:
+        """Return the same as a Footprint."""
+        return Footprint(*self._boxes(state).unbind(-1))
 
     def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
         """Take a reading at each UAV and put it into all beliefs that learn of it.
@@ -67,10 +78,12 @@ class WindowFusion:
             active: [E] bool.
         """
         readings = self._camera.measure(state.truth, state.positions, bits)
+        if self._has_inactive:
+            readings = readings * state.active.unsqueeze(-1).unsqueeze(-1)
         chosen = torch.where(active.view(-1, 1, 1, 1), readings, state.readings)
         state.readings.copy_(chosen)
         self.pool_readings(state)
-        footprint = self._camera.footprint(state.positions)
+        footprint = self._footprint(state)
         odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
@@ -93,7 +106,7 @@ class WindowFusion:
         senders matters: they come one by one, for all missions and receivers at once.
         """
         n = state.heard.shape[1]
-        index = self._camera.window_index(self._camera.footprint(state.positions))
+        index = self._camera.window_index(self._footprint(state))
         rows, cols = self._camera.map_weights(state.positions)
         odds = self._camera.odds[state.positions[..., 2]]
         beliefs = state.beliefs.flatten(2)
@@ -123,7 +136,7 @@ class WindowFusion:
         Returns:
             The information these readings gained.
         """
-        footprint = self._camera.footprint(state.positions)
+        footprint = self._footprint(state)
         index = self._camera.window_index(footprint)
         signs = state.readings.flatten(2) * active.view(-1, 1, 1)
         odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
@@ -172,7 +185,7 @@ class CompiledFusion(WindowFusion):
             state.truth,
             bits,
             self._camera.flip_below[levels],
-            self._camera.boxes(state.positions),
+            self._boxes(state),
             active,
             self._odds[levels],
             levels,
@@ -193,7 +206,7 @@ class CompiledFusion(WindowFusion):
         self._loops.fuse_heard(
             state.readings,
             _listens(state, active),
-            self._camera.boxes(state.positions),
+            self._boxes(state),
             self._odds[state.positions[..., 2]],
             state.beliefs,
             state.pooled_beliefs,
@@ -207,7 +220,7 @@ class CompiledFusion(WindowFusion):
             return super().fuse_global(state, active)
         gain, reweighted = self._loops.fuse_global(
             state.readings,
-            self._camera.boxes(state.positions),
+            self._boxes(state),
             active,
             self._odds[state.positions[..., 2]],
             state.global_belief,
@@ -262,7 +275,7 @@ class TritonFusion(WindowFusion):
 
     def _look_up(self, state: MissionState) -> tuple[Tensor, Tensor]:
         """Return footprints [E, N, 8] and what readings multiply odds with, [E, N, 2]."""
-        return self._camera.boxes(state.positions), self._odds[state.positions[..., 2]]
+        return self._boxes(state), self._odds[state.positions[..., 2]]
 
     def _read(self, state: MissionState, bits: Tensor, active: Tensor, boxes: Tensor) -> None:
         """Take a reading at each UAV."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +24,17 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
         return [(0, 0, 1), *_PLANAR, (0, 0, -1)]
     levels = (0,) if num_actions == 9 else (1, 0, -1)
     return [(dx, dy, dz) for dz, dx, dy in product(levels, (-1, 0, 1), (-1, 0, 1))]
+
+
+class Missions(Protocol):
+    """What `Lattice.choose_in_missions` asks of missions; a MissionState is one."""
+
+    positions: Tensor
+    """Lattice indices (x, y, z), [E, N, 3] int64."""
+    moves: Tensor
+    """Actions allowed at each position, [E, X, Y, Z, A] bool."""
+    active: Tensor
+    """UAVs that fly, [E, N] bool."""
 
 
 class Lattice:
@@ -45,9 +57,13 @@ class Lattice:
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
         self._starts = config.experiment.missions.start
-        self._n_agents = config.experiment.missions.n_agents
+        self._n_agents = config.most_agents
+        self._has_inactive = config.has_inactive
         if self._starts == "corners":
-            self._corners = torch.tensor(self._corner_cells(), device=device)
+            self._corners = torch.zeros(self._n_agents + 1, self._n_agents, 2, dtype=torch.int64)
+            for size in config.team_sizes:
+                self._corners[size, :size] = torch.tensor(self._corner_cells(size))
+            self._corners = self._corners.to(device)
 
     def metres(self, positions: Tensor) -> Tensor:
         """Convert lattice indices [..., 3] to metres, float32."""
@@ -108,6 +124,7 @@ class Lattice:
         positions: Tensor,
         choose: Callable[[int, Tensor], Tensor],
         allowed: Tensor | None = None,
+        active: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
 
@@ -117,6 +134,7 @@ class Lattice:
                 actions [E].
             allowed: actions, [E, N, A] bool, as `allowed` returns them; those that stay on the
                 lattice without it.
+            active: UAVs that fly, [E, N] bool; the others take no cell. All without it.
 
         Returns:
             Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action
@@ -135,21 +153,36 @@ class Lattice:
             action = choose(i, mask)
             actions.append(action)
             masks.append(mask)
-            taken.append(goal.gather(1, action.unsqueeze(1)))
+            cell = goal.gather(1, action.unsqueeze(1))
+            if active is not None and self._has_inactive:
+                cell = cell.where(active[:, i : i + 1], -1)
+            taken.append(cell)
         return torch.stack(actions, 1), torch.stack(masks, 1)
 
-    def start_positions(self, keys: Tensor, moves: Tensor | None = None) -> Tensor:
+    def choose_in_missions(
+        self, state: Missions, choose: Callable[[int, Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Let the UAVs of missions choose in order, among the actions that their missions allow."""
+        allowed = self.allowed(state.positions, state.moves)
+        return self.choose_in_order(state.positions, choose, allowed, state.active)
+
+    def start_positions(
+        self, keys: Tensor, sizes: Tensor | None = None, moves: Tensor | None = None
+    ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
         Args:
             keys: [E, X·Y] uniform draws in [0, 1). The N largest choose the distinct cells of
                 random starts; those of published starts may be shared.
+            sizes: UAVs of each mission, [E] int64, which corners depend on; N without it.
             moves: that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
         """
         if moves is not None:
             keys = keys.masked_fill(~moves[:, :, :, -1].any(-1).flatten(1), -1.0)
         if self._starts == "corners":
-            planar = self._corners.expand(keys.shape[0], -1, -1)
+            if sizes is None:
+                sizes = torch.full_like(keys[:, 0], self._n_agents, dtype=torch.int64)
+            planar = self._corners[sizes]
         else:
             if self._starts == "published":
                 cells = (keys[:, : self._n_agents].double() * keys.shape[1]).long()
@@ -160,12 +193,12 @@ class Lattice:
         top = torch.full_like(planar[..., :1], self.shape[2] - 1)
         return torch.cat((planar, top), dim=-1)
 
-    def _corner_cells(self) -> list[tuple[int, int]]:
+    def _corner_cells(self, n_agents: int) -> list[tuple[int, int]]:
         """Spread the UAVs over a square grid from 20 % to 80 % of the area, corners first.
 
         Four UAVs start where the paper's do: 10 m and 40 m of 50 m.
         """
-        side = max(2, math.isqrt(self._n_agents - 1) + 1)
+        side = max(2, math.isqrt(n_agents - 1) + 1)
         steps = [0.2 + 0.6 * k / (side - 1) for k in range(side)]
         grid = [
             (round(u * (self.shape[0] - 1)), round(v * (self.shape[1] - 1)))
@@ -174,10 +207,10 @@ class Lattice:
         last = side - 1
         first = [0, side * side - 1, last, side * last]
         order = first + [k for k in range(side * side) if k not in first]
-        cells = [grid[k] for k in order[: self._n_agents]]
+        cells = [grid[k] for k in order[:n_agents]]
         if len(set(cells)) < len(cells):
             raise ConfigError(
-                f"experiment.missions.start: corners has no {self._n_agents} distinct cells on a "
+                f"experiment.missions.start: corners has no {n_agents} distinct cells on a "
                 f"lattice of {self.shape[0]} x {self.shape[1]}; use start: random or fewer n_agents"
             )
         return cells

@@ -86,13 +86,14 @@ class NoFlyZones:
 
     def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
         missions, altitude = self._config.experiment.missions, self._altitudes[-1]
+        uavs = self._config.most_agents
         free = moves[:, :, -1].any(-1)
         where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
         if missions.start == "random":
-            if int(free.sum()) < missions.n_agents:
+            if int(free.sum()) < uavs:
                 raise _error(
                     f"it leaves {int(free.sum())} starts with a way out at {altitude:g} m{where} "
-                    f"for {missions.n_agents} UAVs; open more of the area, or lower "
+                    f"for {uavs} UAVs; open more of the area, or lower "
                     "experiment.missions.n_agents"
                 )
             return

@@ -53,6 +53,14 @@ class MissionState:
     [E, X, Y] float32."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+    active: Tensor
+    """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
+    read nothing, neither hear nor are heard, and are on no map. All True where
+    `Config.has_inactive` is False."""
+    budget: Tensor
+    """Moves of each mission before its last one, [E] int64."""
+    failure_rate: Tensor
+    """Share of messages that are lost in each mission, [E] float32."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) pairs."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from marl_framework.config.learning import CENTRED
 from marl_framework.config.model import Config
 from marl_framework.mission.area import covered
-from marl_framework.mission.camera import Camera
+from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
@@ -40,6 +40,10 @@ class Seen(Protocol):
     """Area means of the own beliefs' p·H(p), [E, N, X, Y] float32."""
     open_share: Tensor
     """Share of the moves at each (x, y) that zones leave, [E, X, Y] float32."""
+    active: Tensor
+    """UAVs that fly, [E, N] bool."""
+    budget: Tensor
+    """Moves before the last one, [E] int64."""
 
 
 class ObservationBuilder:
@@ -68,8 +72,9 @@ class ObservationBuilder:
         self._no_fly = [k for k, name in enumerate(names) if name.endswith("no_fly")]
         self._lattice = lattice
         self._camera = camera
-        self._budget = config.experiment.constraints.budget
-        self._n_agents = config.experiment.missions.n_agents
+        self._has_inactive = config.has_inactive
+        self._most_moves = max(config.budgets)
+        self._n_agents = config.most_agents
         self._prediction = _prediction(config, lattice)
         self._heard = config.observation.heard_uavs
         ids = torch.arange(self._n_agents, device=lattice.offsets.device)
@@ -83,10 +88,10 @@ class ObservationBuilder:
 
         With `observation.heard_uavs` there are N planes more, the first ones.
         """
-        e, n = state.positions.shape[:2]
+        n = state.positions.shape[1]
         parts: dict[str, Callable[[], Tensor]] = {
-            "budget": lambda: channels.budget_map(state.t, self._budget, self.shape, n),
-            "agent_id": lambda: self._agent_id.expand(e, -1, -1, -1),
+            "budget": lambda: channels.budget_map(state.t, self._budget(state), self.shape, n),
+            "agent_id": lambda: self._agent_ids(state),
             "position": lambda: channels.position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2] + 1),
@@ -108,8 +113,6 @@ class ObservationBuilder:
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []
-        if self._heard:
-            stacks.append(self.heard_uavs(state))
         if self._absolute:
             stacks.append(torch.stack([drawn[name] for name in self._absolute], dim=2))
         if self._centred:
@@ -118,7 +121,7 @@ class ObservationBuilder:
         maps = torch.cat(stacks, dim=2)
         for place in self._no_fly:  # turned over last: nothing is open beyond the lattice
             maps[:, :, place] = channels.no_fly_map(maps[:, :, place])
-        return maps
+        return torch.cat((self.heard_uavs(state), maps), dim=2) if self._heard else maps
 
     def heard_uavs(self, state: Seen) -> Tensor:
         """Return what each UAV that a UAV hears sees now, itself first: [E, N, N, X, Y].
@@ -128,12 +131,14 @@ class ObservationBuilder:
         """
         footprint = self._camera.footprint(state.positions)
         spans = (footprint.row0, footprint.row1), (footprint.col0, footprint.col1)
-        shares = [
-            covered(*span, cells, outputs)
-            for span, cells, outputs in zip(spans, self._camera.shape, self.shape, strict=True)
-        ]
+        rows, cols = (
+            covered(low, high, cells, outputs)
+            for (low, high), cells, outputs in zip(
+                spans, self._camera.shape, self.shape, strict=True
+            )
+        )
         level = self._level(state, self._lattice.shape[2])
-        return channels.heard_planes(*shares, level, state.heard, self._order)
+        return channels.heard_planes(rows, cols, level, state.heard, self._order)
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.
@@ -149,7 +154,11 @@ class ObservationBuilder:
         """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`."""
         parts = self._team_parts(state)
         parts["other_actions"] = lambda: channels.other_actions_map(
-            self._lattice.cells(state.positions), actions, self._lattice.num_actions, self.shape
+            self._lattice.cells(state.positions),
+            actions,
+            self._lattice.num_actions,
+            self.shape,
+            self._active(state),
         )
         own = self.critic_channels[len(self.actor_channels) :]
         if not own:
@@ -159,7 +168,7 @@ class ObservationBuilder:
 
     def team(self, state: MissionState) -> Tensor:
         """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""
-        budget = channels.budget_map(state.t, self._budget, self.shape, 1)
+        budget = channels.budget_map(state.t, self._budget(state), self.shape, 1)
         parts = self._team_parts(state)
         return torch.cat([budget, *(parts[name]() for name in self.team_channels[1:])], dim=1)
 
@@ -170,6 +179,7 @@ class ObservationBuilder:
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2]),
                 self.shape,
+                self._active(state),
             ).unsqueeze(1),
             "global_entropy": lambda: channels.entropy_map(state.pooled_global).unsqueeze(1),
             "global_probability": lambda: channels.probability_map(state.pooled_global).unsqueeze(
@@ -189,8 +199,24 @@ class ObservationBuilder:
     def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels
 
+    def _active(self, state: Seen) -> Tensor | None:
+        """Return the UAVs that fly, [E, N] bool; None where all do."""
+        return state.active if self._has_inactive else None
+
+    def _budget(self, state: Seen) -> int | Tensor:
+        return state.budget if self._has_inactive else self._most_moves
+
+    def _agent_ids(self, state: Seen) -> Tensor:
+        if self._has_inactive:
+            return channels.active_agent_id_map(state.active, self.shape)
+        return self._agent_id.expand(state.positions.shape[0], -1, -1, -1)
+
     def _strips(self, state: Seen) -> channels.FootprintStrips:
-        footprint = self._camera.footprint(state.positions)
+        if self._has_inactive:
+            boxes = self._camera.team_boxes(state.positions, state.active)
+        else:
+            boxes = self._camera.boxes(state.positions)
+        footprint = Footprint(*boxes.unbind(-1))
         return channels.FootprintStrips(footprint, self._camera.shape, self.shape)
 
 

@@ -18,12 +18,12 @@ UNSEEN = 0.5
 """Value of footprint maps where nobody looks."""
 
 
-def budget_map(t: Tensor, budget: int, shape: tuple[int, int], n_agents: int) -> Tensor:
+def budget_map(t: Tensor, budget: int | Tensor, shape: tuple[int, int], n_agents: int) -> Tensor:
     """Return the share of the budget that is left, constant over each map: [E, N, X, Y].
 
     Args:
         t: moves made so far, [E].
-        budget: moves before the last one.
+        budget: moves before the last one, of all missions or [E].
         shape: (X, Y).
         n_agents: N.
     """
@@ -35,6 +35,17 @@ def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) ->
     """Return (i + 1)/N for UAV i, constant over each map: [N, X, Y]."""
     ids = torch.arange(1, n_agents + 1, device=device, dtype=torch.float32) / n_agents
     return ids.view(-1, 1, 1).expand(-1, *shape).contiguous()
+
+
+def active_agent_id_map(active: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return i/k for the i-th of the k UAVs that fly, constant over each map: [E, N, X, Y].
+
+    Args:
+        active: [E, N] bool.
+        shape: (X, Y).
+    """
+    ids = active.cumsum(1) / active.sum(1, keepdim=True).clamp(min=1)
+    return ids.view(*active.shape, 1, 1).expand(-1, -1, *shape)
 
 
 def paint(
@@ -236,20 +247,29 @@ def heard_planes(
     return seen[:, order] * known[..., None, None]
 
 
-def global_position_map(cells: Tensor, levels: Tensor, shape: tuple[int, int]) -> Tensor:
+def global_position_map(
+    cells: Tensor, levels: Tensor, shape: tuple[int, int], active: Tensor | None = None
+) -> Tensor:
     """Return (z + 1)/Z at each UAV's cell, else 0: [E, X, Y].
 
     Args:
         cells: flat lattice cells [E, N].
         levels: altitude levels (z + 1)/Z [E, N].
         shape: (X, Y).
+        active: UAVs to show, [E, N] bool; all without it.
     """
     order = torch.arange(cells.shape[1], device=cells.device).view(1, 1, -1)
+    if active is not None:
+        order = order.where(active.unsqueeze(1), -1)
     return paint(cells, levels, order, 0.0, shape).squeeze(1)
 
 
 def other_actions_map(
-    cells: Tensor, actions: Tensor, num_actions: int, shape: tuple[int, int]
+    cells: Tensor,
+    actions: Tensor,
+    num_actions: int,
+    shape: tuple[int, int],
+    active: Tensor | None = None,
 ) -> Tensor:
     """Return (a_j + 1)/A at the cell of every other UAV j, else 0: [E, N, X, Y].
 
@@ -258,7 +278,10 @@ def other_actions_map(
         actions: chosen actions [E, N].
         num_actions: A.
         shape: (X, Y).
+        active: UAVs to show, [E, N] bool; all without it.
     """
     ids = torch.arange(cells.shape[1], device=cells.device)
     order = torch.where(ids.unsqueeze(1) == ids, -1, ids).unsqueeze(0)
+    if active is not None:
+        order = order.where(active.unsqueeze(1), -1)
     return paint(cells, (actions + 1).to(torch.float32) / num_actions, order, 0.0, shape)

@@ -40,8 +40,10 @@ class TritonBuilder(ObservationBuilder):
             self._camera.box_table,
             *self._camera.cover_tables,
             self._camera.shift,
+            state.active,
+            state.budget,
             list(self._camera.shape),
-            self._budget,
+            self._has_inactive,
             " ".join(self.actor_channels),
         )
 
@@ -56,7 +58,9 @@ class TritonBuilder(ObservationBuilder):
             state.pooled_global,
             state.pooled_global_uncertainty,
             self._camera.box_table,
+            state.active,
             list(self._camera.shape),
+            self._has_inactive,
             self._lattice.num_actions,
             " ".join(own),
         )
@@ -67,7 +71,7 @@ class ActionKernel:
 
     Args:
         lattice: that they move on.
-        state: returns their missions.
+        state: returns the missions as they stand.
     """
 
     def __init__(self, lattice: Lattice, state: Callable[[], MissionState]) -> None:
@@ -94,6 +98,7 @@ class ActionKernel:
             epsilon,
             state.positions,
             state.moves,
+            state.active,
             self._lattice.offsets,
             actions,
             masks,
@@ -107,7 +112,7 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
         return False
     from marl_framework.mission.kernels.team_operators import fits
 
-    return fits(config.lattice_shape, config.experiment.missions.n_agents)
+    return fits(config.lattice_shape, config.most_agents)
 
 
 def make_builder(environment: MissionEnvironment) -> ObservationBuilder:

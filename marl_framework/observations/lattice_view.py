@@ -29,12 +29,14 @@ class LatticeView:
 
     Attributes:
         lattice: as given.
-        moves: of a mission.
+        moves: of the longest mission.
+        has_inactive: whether some UAVs do not fly all the time.
     """
 
     def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
         self.lattice = lattice
         self.moves = config.episode_length
+        self.has_inactive = config.has_inactive
         device = lattice.offsets.device
         camera = Camera(config, "cpu")
         spacing = config.experiment.constraints.spacing

@@ -23,7 +23,7 @@ class MissionTask:
     Attributes:
         symmetries: that a training shows its transitions in; None where that is off.
         metric_names: meaning of the columns of the metrics that `step` returns.
-        draw_actions: see `TeamTask`.
+        draw_actions, has_inactive: see `TeamTask`.
     """
 
     def __init__(self, environment: MissionEnvironment) -> None:
@@ -33,6 +33,7 @@ class MissionTask:
         self.symmetries = make_symmetries(environment.config, environment.device)
         self.num_envs = environment.num_envs
         self.n_agents = environment.n_agents
+        self.has_inactive = environment.has_inactive
         self.episode_length = environment.episode_length
         self.device = environment.device
         self.generator = environment.generator
@@ -52,6 +53,11 @@ class MissionTask:
             assert self._state is not None
         return self._state
 
+    @property
+    def active(self) -> Tensor:
+        """UAVs that fly now, [E, N] bool."""
+        return self.state.active
+
     def reset(self) -> None:
         """Start E new missions, in the same buffers."""
         self._state = self.environment.reset(self.environment.draw_reset(), self._state)
@@ -62,9 +68,7 @@ class MissionTask:
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
-        lattice, state = self.environment.lattice, self.state
-        allowed = lattice.allowed(state.positions, state.moves)
-        return lattice.choose_in_order(state.positions, choose, allowed)
+        return self.environment.lattice.choose_in_missions(self.state, choose)
 
     def critic_maps(self, actions: Tensor) -> Tensor:
         """Return what only the critic sees, [E, N, C_c - C_a, X, Y]."""
@@ -72,7 +76,10 @@ class MissionTask:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
+        flown = self.active.clone() if self.has_inactive else None
         result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
         at_level = self.state.positions[..., 2:] == self._levels
+        if flown is not None:
+            at_level = at_level & flown.unsqueeze(-1)
         metrics = torch.stack((result.absolute, result.relative), dim=1)
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)

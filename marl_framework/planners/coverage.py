@@ -46,103 +46,72 @@ class _Plan:
     """Number of points reached; after the last point the UAV repeats the piece."""
 
 
-class CoveragePlanner:
-    """Flies a boustrophedon path over the lattice at `experiment.baselines.coverage.altitude`.
-
-    The lanes are as far apart, and as far from the border, as the footprint allows without gaps.
-    The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
-    UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
-    moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
-    stay at the starting altitude. Where there are zones, the UAVs fly the shortest ways around
-    them, and skip points that they cannot reach in the moves left.
-
-    The planner stores the plans of one batch of missions, which it must fly from the start.
+class _Team:
+    """Plans the flights of teams of one size; `CoveragePlanner` says how.
 
     Args:
         config: configuration of the missions.
         lattice: determines the allowed actions and their destinations.
+        size: UAVs of a team.
 
     Raises:
         ConfigError: the lattice does not have the altitude.
     """
 
-    name = "coverage"
-
-    def __init__(self, config: Config, lattice: Lattice) -> None:
-        self._lattice = lattice
-        self._moves = config.episode_length
-        self._n_agents = config.experiment.missions.n_agents
+    def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
         actions = config.experiment.constraints.num_actions
-        self._climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
-        self._level = _level(config) if self._climbs else lattice.shape[2] - 1
+        self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
+        self._level = _level(config) if self.climbs else lattice.shape[2] - 1
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _boustrophedon(*(_lanes(*span) for span in spans))
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
-        self._lanes = _cut(path, widths, self._n_agents, lattice.offsets.device)
-        self._has_zones = config.has_zones
+        self._lanes = _cut(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
 
-    @torch.no_grad()
-    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
-        """Choose an action for each UAV; see `Planner`."""
-        plan = self._current_plan(state)
-        target = self._target(plan)
-        reached = self._steps(state.positions, target) == 0
-        plan.progress += reached
-        lengths = None
-        if self._has_zones:
-            self._skip_unreachable(plan, state)
-            lengths = self._lengths_to(self._target(plan), state)
-        target = self._target(plan)
-        goals = self._lattice.destinations(state.positions)
-        actions = torch.arange(self._lattice.num_actions, device=goals.device)
+    def targets(
+        self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Return the lattice positions that the UAVs fly to, [E, size, 3].
 
-        def choose(i: int, mask: Tensor) -> Tensor:
-            offset = (goals[:, i] - target[:, i].unsqueeze(1)).abs()
-            # Minimise the remaining moves, then the altitude error, then the planar distance.
-            ahead = self._length(offset) if lengths is None else lengths[:, i]
-            cost = ahead * 1000 + offset[..., 2] * self._climbs
-            cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
-            cost = cost + _tie_breaker(state.t, i, actions)
-            return cost.masked_fill(~mask, _MASKED_COST).argmin(-1)
+        Args:
+            positions: of the UAVs, [E, size, 3].
+            t: moves made, [E].
+            left: moves left, [E].
+            lengths: of the ways from the UAVs to everywhere, [E, size, X, Y, Z]; None where no
+                zone is in the way.
+        """
+        plan = self._current_plan(positions, t, left)
+        plan.progress += self._steps(positions, self._target(plan)) == 0
+        if lengths is not None:
+            self._skip_unreachable(plan, lengths, left)
+        return self._target(plan)
 
-        allowed = self._lattice.allowed(state.positions, state.moves)
-        return Decision(*self._lattice.choose_in_order(state.positions, choose, allowed))
-
-    def _skip_unreachable(self, plan: _Plan, state: MissionState) -> None:
+    def _skip_unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> None:
         """Let each plan go on to its next point that the UAV reaches in time, if there is one."""
-        lengths = path_lengths(self._lattice, state.moves, state.positions, self._moves)
-        left = (self._moves - state.t).view(-1, 1)
         skips = torch.zeros_like(plan.progress)
         found = torch.zeros_like(skips, dtype=torch.bool)
         for skip in range(self._lanes.points.shape[1]):
             ahead = _Plan(plan.piece, plan.entry, plan.direction, plan.progress + skip)
-            near = _at(lengths, self._target(ahead).unsqueeze(2)).squeeze(2) <= left
+            way = _at(lengths, self._target(ahead).unsqueeze(2)).squeeze(2)
+            near = way <= left.unsqueeze(1)
             skips = torch.where(near & ~found, skip, skips)
             found |= near
         plan.progress += skips
 
-    def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
-        """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
-        lengths = path_lengths(self._lattice, state.moves, target, self._moves)
-        last = torch.tensor(self._lattice.shape, device=target.device) - 1
-        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(last)
-        return _at(lengths, goals)
-
-    def _current_plan(self, state: MissionState) -> _Plan:
+    def _current_plan(self, positions: Tensor, t: Tensor, left: Tensor) -> _Plan:
         """Return the plans, with new ones for missions at their start."""
-        plan, start = self._plan, state.t == 0
-        if plan is None or plan.piece.shape != state.positions.shape[:2]:
-            plan = self._new_plan(state.positions, state.t)
+        plan, start = self._plan, t == 0
+        if plan is None or plan.piece.shape != positions.shape[:2]:
+            plan = self._new_plan(positions, left)
         elif start.device.type == "cpu":
             rows = start.nonzero().squeeze(1)
             if len(rows):
-                new = self._new_plan(state.positions[rows], state.t[rows])
+                new = self._new_plan(positions[rows], left[rows])
                 for name, values in vars(new).items():
                     getattr(plan, name)[rows] = values
         else:  # elsewhere all plan anew at every move: to know which start would be a read-back
-            new = self._new_plan(state.positions, state.t)
+            new = self._new_plan(positions, left)
             fields = zip(vars(new).items(), vars(plan).values(), strict=True)
             plan = _Plan(**{name: torch.where(start.unsqueeze(1), a, b) for (name, a), b in fields})
         self._plan = plan
@@ -160,24 +129,25 @@ class CoveragePlanner:
 
     def _steps(self, start: Tensor, goal: Tensor) -> Tensor:
         """Return the number of moves between lattice positions [..., 3]."""
-        return self._length((goal - start).abs())
+        return self.length((goal - start).abs())
 
-    def _length(self, offset: Tensor) -> Tensor:
-        offset = offset if self._climbs else offset[..., :2]
+    def length(self, offset: Tensor) -> Tensor:
+        """Return the number of moves over distances [..., 3] of lattice positions."""
+        offset = offset if self.climbs else offset[..., :2]
         return offset.amax(-1) if self._diagonal else offset.sum(-1)
 
-    def _new_plan(self, positions: Tensor, t: Tensor) -> _Plan:
+    def _new_plan(self, positions: Tensor, moves: Tensor) -> _Plan:
         """Assign pieces, entries and directions by the cells that each UAV can observe.
 
         Args:
             positions: of the UAVs, [E, N, 3].
-            t: moves made, [E].
+            moves: left, [E].
         """
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
         travel = self._steps(positions[:, :, None, None], points)  # [E, N, G, L]
-        left = (self._moves - t).view(-1, 1, 1, 1) - travel
+        left = moves.view(-1, 1, 1, 1) - travel
         cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
         piece = _assign(best.values)
@@ -210,6 +180,79 @@ class CoveragePlanner:
         bounds = [b.clamp(0, points.shape[1]) for b in (low, high)]
         total = lanes.area[rows, bounds[1]] - lanes.area[rows, bounds[0]]
         return total.masked_fill(k > last, -1)
+
+
+class CoveragePlanner:
+    """Flies a boustrophedon path over the lattice at `experiment.baselines.coverage.altitude`.
+
+    The lanes are as far apart, and as far from the border, as the footprint allows without gaps.
+    The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
+    UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
+    moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
+    stay at the starting altitude. Where there are zones, the UAVs fly the shortest ways around
+    them, and skip points that they cannot reach in the moves left.
+
+    The planner stores the plans of one batch of missions, which it must fly from the start.
+
+    Args:
+        config: configuration of the missions.
+        lattice: determines the allowed actions and their destinations.
+
+    Raises:
+        ConfigError: the lattice does not have the altitude.
+    """
+
+    name = "coverage"
+
+    def __init__(self, config: Config, lattice: Lattice) -> None:
+        self._lattice = lattice
+        self._has_zones, self._longest = config.has_zones, config.episode_length
+        self._teams = {size: _Team(config, lattice, size) for size in set(config.team_sizes)}
+        self._sizes: Tensor | None = None
+
+    @torch.no_grad()
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+        """Choose an action for each UAV; see `Planner`."""
+        target = self._targets(state)
+        lengths = self._lengths_to(target, state) if self._has_zones else None
+        team = next(iter(self._teams.values()))
+        goals = self._lattice.destinations(state.positions)
+        actions = torch.arange(self._lattice.num_actions, device=goals.device)
+
+        def choose(i: int, mask: Tensor) -> Tensor:
+            offset = (goals[:, i] - target[:, i].unsqueeze(1)).abs()
+            # Minimise the remaining moves, then the altitude error, then the planar distance.
+            ahead = team.length(offset) if lengths is None else lengths[:, i]
+            cost = ahead * 1000 + offset[..., 2] * team.climbs
+            cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
+            cost = cost + _tie_breaker(state.t, i, actions)
+            return cost.masked_fill(~mask, _MASKED_COST).argmin(-1)
+
+        return Decision(*self._lattice.choose_in_missions(state, choose))
+
+    def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
+        """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
+        lengths = path_lengths(self._lattice, state.moves, target, self._longest)
+        last = torch.tensor(self._lattice.shape, device=target.device) - 1
+        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(last)
+        return _at(lengths, goals)
+
+    def _targets(self, state: MissionState) -> Tensor:
+        """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
+        sizes = state.active.sum(1)
+        if self._sizes is not None and self._sizes.shape == sizes.shape:
+            sizes = sizes.where(state.t == 0, self._sizes)
+        self._sizes = sizes
+        targets = state.positions
+        for size, team in self._teams.items():
+            positions, left = state.positions[:, :size], state.budget + 1 - state.t
+            lengths = None
+            if self._has_zones:
+                lengths = path_lengths(self._lattice, state.moves, positions, self._longest)
+            found = team.targets(positions, state.t, left, lengths)
+            found = torch.cat((found, state.positions[:, size:]), dim=1)
+            targets = found.where((sizes == size).view(-1, 1, 1), targets)
+        return targets
 
 
 def make(environment: MissionEnvironment) -> CoveragePlanner:

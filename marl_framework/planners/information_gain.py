@@ -103,8 +103,7 @@ class InformationGainPlanner:
             found.append(scores * mask)
             return action
 
-        allowed = self._lattice.allowed(state.positions, state.moves)
-        actions, masks = self._lattice.choose_in_order(state.positions, choose, allowed)
+        actions, masks = self._lattice.choose_in_missions(state, choose)
         return actions, masks, torch.stack(found, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:

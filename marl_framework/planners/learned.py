@@ -59,6 +59,5 @@ class LearnedPlanner:
                 return sample_actions(policy_probabilities(scores, mask, 0.0), uniform)
             return scores.masked_fill(~mask, -torch.inf).argmax(-1)
 
-        allowed = self._lattice.allowed(state.positions, state.moves)
-        actions, masks = self._lattice.choose_in_order(state.positions, choose, allowed)
+        actions, masks = self._lattice.choose_in_missions(state, choose)
         return Decision(actions, masks, policy_probabilities(logits, masks, 0.0))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
@@ -56,6 +57,8 @@ class _BuilderInput:
     pooled_readings: Tensor
     pooled_uncertainty: Tensor
     open_share: Tensor
+    active: Tensor
+    budget: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -87,6 +90,7 @@ class PortableTeam(nn.Module):
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         self._builder = ObservationBuilder(config, self._lattice, self._camera)
+        self._budget = max(config.budgets)
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(
@@ -113,6 +117,8 @@ class PortableTeam(nn.Module):
             pooled_readings=area_pool(readings.to(beliefs.dtype), *tiles),
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
             open_share=torch.ones_like(pooled[:, 0]),
+            active=torch.ones_like(positions[..., 0], dtype=torch.bool),
+            budget=torch.full_like(t, self._budget),
         )
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
@@ -129,15 +135,23 @@ def mission_facts(config: Config) -> dict[str, Any]:
 
     `rows[x][z]` and `cols[y][z]` hold, for a lattice index and an altitude index, the footprint's
     first cell, one past its last cell, and the first cell of its window along each axis.
+
+    Raises:
+        ConfigError: missions differ in team, budget or radio.
     """
-    lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
+    if config.drawn_keys:
+        raise ConfigError(
+            f"{' and '.join(config.drawn_keys)}: an exported team flies one kind of mission; "
+            "choose one value, such as --set experiment.missions.n_agents=4"
+        )
+    lattice, camera, uav = Lattice(config, "cpu"), Camera(config, "cpu"), config.experiment.uav
     x, y, z = lattice.shape
     grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
     seen = camera.footprint(grid.view(x, y, z, 3))
     rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
     cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
     return {
-        "agents": config.experiment.missions.n_agents,
+        "agents": config.most_agents,
         "moves": config.episode_length,
         "lattice": list(lattice.shape),
         "spacing": lattice.spacing,
@@ -151,7 +165,7 @@ def mission_facts(config: Config) -> dict[str, Any]:
         "miss": camera.error_rates[:, 0].tolist(),
         "false_alarm": camera.error_rates[:, 1].tolist(),
         "prior": config.mapping.prior,
-        "communication_range": min(config.experiment.uav.communication_range, _UNLIMITED_RANGE),
+        "communication_range": min(*choices(uav.communication_range), _UNLIMITED_RANGE),
         "channels": [
             *(f"heard_uav_{k}" for k in range(config.network_sizes.heard)),
             *config.observation.actor_channels,

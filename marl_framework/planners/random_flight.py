@@ -27,8 +27,7 @@ class RandomPlanner:
             # The argmax of independent uniform draws is uniform over the allowed actions.
             return draws.masked_fill(~mask, -1).argmax(-1)
 
-        allowed = self._lattice.allowed(state.positions, state.moves)
-        return Decision(*self._lattice.choose_in_order(state.positions, choose, allowed))
+        return Decision(*self._lattice.choose_in_missions(state, choose))
 
 
 def make(environment: MissionEnvironment) -> RandomPlanner:

@@ -144,11 +144,12 @@ class PredictorTrainer:
         return examine(self._environments("validation"), self._view, self._model, self._planners[0])
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
-        """Return the missions of each world."""
+        """Return the missions of each world: the largest team in the longest missions."""
         settings = self._settings
+        config = self.config.of_mission(self.config.most_agents, max(self.config.budgets))
         return [
             MissionEnvironment(
-                _in_world(self.config, number), settings.missions, self.device, split, rank=number
+                _in_world(config, number), settings.missions, self.device, split, rank=number
             )
             for number in range(len(settings.worlds))
         ]

@@ -55,12 +55,12 @@ def memory_estimate(
     hidden, widest = max(map(sum, layers)), 2 * max(map(max, layers))  # before and after a ReLU
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
     interval = min(learning.update_interval, config.learning.training_steps)
-    collected = config.transitions_per_step // ranks
+    collected = config.places_per_step // ranks
     batch = -(-collected // learning.batch_number)
     part = min(learning.micro_batch or batch, batch)
     learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
     mission, flown = _mission(config), config.environment.num_envs // ranks
-    acting = flown * config.experiment.missions.n_agents
+    acting = flown * config.most_agents
     at_once = max(acting, min(target_chunk(device), collected * interval))
     rows, cols = config.map_shape
     plain = device is None or fusion_type(config, device) is WindowFusion
@@ -176,7 +176,7 @@ def memory_advice(
         del parts["activations"]
     share = min(_SHARE * free / peak(parts), 0.5)
     parts["missions"] += parts.pop("windows")
-    collected, learning = config.transitions_per_step // ranks, config.learning
+    collected, learning = config.places_per_step // ranks, config.learning
     batch = min(learning.micro_batch or collected, -(-collected // learning.batch_number))
     interval = min(learning.update_interval, config.learning.training_steps)
     by_rollout = config.rollouts_per_step == 1
@@ -227,11 +227,11 @@ def _camera_tables(config: Config) -> int:
 def _mission(config: Config) -> int:
     """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
     rows, cols = config.map_shape
-    n = config.experiment.missions.n_agents
+    n = config.most_agents
     x, y, _ = config.lattice_shape
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
-    maps += n * (24 + n) + 20  # positions, who hears whom, time, range, entropy
+    maps += n * (25 + n) + 28  # positions, who flies, who hears whom, time, range, entropy, budget
     if config.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * _IN_VIEW
@@ -248,7 +248,7 @@ def _cells_in_view(config: Config) -> int:
     high = config.altitudes[-1] / config.altitudes[0]
     pixel = config.sensor.pixel
     seen = min(round(pixel.number_x * high), rows) * min(round(pixel.number_y * high), cols)
-    return config.experiment.missions.n_agents * seen
+    return config.most_agents * seen
 
 
 def _power_of_two(value: float) -> int:

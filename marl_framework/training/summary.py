@@ -47,18 +47,25 @@ def flown_metrics(
         num_actions: A.
     """
     absolute, relative = rollout.metrics[..., 0], rollout.metrics[..., 1]
+    scaled = reward.absolute_scale * absolute + reward.absolute_offset
+    mean_reward = rollout.rewards.mean()
+    actions = torch.arange(num_actions, device=rollout.actions.device)
+    chosen = rollout.actions.unsqueeze(-1) == actions
+    flown = None
+    if rollout.active is not None:
+        flown = rollout.active.any(-1)
+        scaled = scaled * flown
+        mean_reward = rollout.rewards.sum() / flown.sum()  # 0 where a mission is over
+        chosen = chosen & rollout.active.unsqueeze(-1)
     means = {
         "return": rollout.rewards.sum(0).mean(),
-        "absolute_return": (reward.absolute_scale * absolute + reward.absolute_offset)
-        .sum(0)
-        .mean(),
+        "absolute_return": scaled.sum(0).mean(),
         "relative_return": relative.sum(0).mean(),
-        "reward": rollout.rewards.mean(),
+        "reward": mean_reward,
     }
-    metrics = means_over_ranks(means, {"reward_std": rollout.rewards})
-    actions = torch.arange(num_actions, device=rollout.actions.device)
+    metrics = means_over_ranks(means, {"reward_std": rollout.rewards}, flown)
     counts = {
-        "actions": (rollout.actions.unsqueeze(-1) == actions).sum((0, 1, 2)),
+        "actions": chosen.sum((0, 1, 2)),
         "altitudes": rollout.metrics[..., 2:].sum((0, 1)),
     }
     return metrics, counts
@@ -126,5 +133,4 @@ def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str,
 
 
 def _transitions(trainer: Trained) -> int:
-    config = trainer.config
-    return trainer.episodes * config.experiment.missions.n_agents * config.episode_length
+    return round(trainer.episodes * trainer.config.transitions_per_mission)

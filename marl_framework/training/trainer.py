@@ -206,7 +206,8 @@ class Trainer:
         self._skipped += learned["skipped_updates"]
         ranks = self.ranks.count
         self.episodes += rollout.rewards.shape[1] * ranks
-        timer.count("transitions", rollout.transitions * ranks)
+        missions = rollout.rewards.shape[1] * ranks
+        timer.count("transitions", round(missions * self.config.transitions_per_mission))
         flown, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
         )

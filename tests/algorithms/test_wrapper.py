@@ -67,13 +67,16 @@ def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
         rewards=torch.randn(*lead[:2], generator=generator),
         metrics=torch.zeros(*lead[:2], 0),
     )
-    return Rollout(**{name: field.to(device) for name, field in vars(rollout).items()})
+    return Rollout(**{name: field.to(device) for name, field in rollout.tensors().items()})
 
 
 def concatenate(rollouts: list[Rollout]) -> Rollout:
     """Join rollouts along the environment axis."""
     return Rollout(
-        **{name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in vars(rollouts[0])}
+        **{
+            name: torch.cat([vars(r)[name] for r in rollouts], dim=1)
+            for name in rollouts[0].tensors()
+        }
     )
 
 

@@ -286,3 +286,48 @@ def test_a_file_mends_what_is_wrong_in_its_base_and_is_blamed_for_its_own(tmp_pa
     with pytest.raises(ConfigError) as error:
         load_config(file)
     assert str(error.value) == f"{file}: learning.tau: must be at most 1, got 3"
+
+
+UAV = "experiment.uav."
+SOME, ALL = [1.0, 5.0], [0, 15, 25, 100]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["fix_range=true"], 25.0),
+        (["fix_range=false"], ALL),
+        (["sampled_ranges=[1.0, 5.0]"], 25.0),
+        (["sampled_ranges=[1.0, 5.0]", "fix_range=false"], SOME),
+        (["fix_range=false", "sampled_ranges=[1.0, 5.0]"], SOME),
+        (["fix_range=false", "communication_range=7", "fix_range=true"], 7.0),
+        (["communication_range=7", "fix_range=false", "fix_range=true"], 7.0),
+        (["fix_range=false", "communication_range=7"], 7.0),
+    ],
+)
+def test_former_ranges_are_lists(texts: list[str], expected: Any) -> None:
+    with pytest.warns(ConfigWarning, match="communication_range takes a list to draw from"):
+        config = load_config("params.yaml", [UAV + text for text in texts])
+    assert value_of(config, UAV + "communication_range") == expected
+
+
+def test_former_ranges_of_a_file_and_its_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("experiment: {uav: {sampled_ranges: [1.0, 5.0]}}")
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: base.yaml\nexperiment: {uav: {fix_range: false}}")
+    with pytest.warns(ConfigWarning):
+        assert value_of(load_config(file), UAV + "communication_range") == SOME
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fix_range=1", "experiment.uav.fix_range: must be true or false, got 1"),
+        ("sampled_ranges=[x]", "communication_range[0]: must be a number, got 'x' (override"),
+    ],
+)
+def test_former_ranges_that_cannot_be_are_one_clear_line(text: str, words: str) -> None:
+    overrides = [f"{UAV}fix_range=false", UAV + text] if "sampled" in text else [UAV + text]
+    with pytest.raises(ConfigError) as caught:
+        load_config("params.yaml", overrides)
+    assert words in str(caught.value)

@@ -118,13 +118,35 @@ def test_a_number_with_an_exponent_is_a_number(load: Loader) -> None:
     assert learning.tau == 5e-3
 
 
+def test_missions_draw_from_lists(load: Loader) -> None:
+    config = load(
+        "experiment: {missions: {n_agents: [2, 4]}, constraints: {budget: [9, 14]}, "
+        "uav: {communication_range: [0, .inf], failure_rate: 0.5}}"
+    )
+    assert config.team_sizes == (2, 4)
+    assert config.most_agents == 4
+    assert config.episode_length == 15
+    assert config.transitions_per_mission == 3 * 12.5
+    assert config.places_per_step == config.rollouts_per_step * config.environment.num_envs * 60
+    assert config.experiment.uav.communication_range == (0.0, math.inf)
+    assert config.has_inactive
+    assert [key.rpartition(".")[2] for key in config.drawn_keys] == [
+        "n_agents", "budget", "communication_range"
+    ]  # fmt: skip
+
+
+def test_one_value_in_a_list_is_that_value(load: Loader) -> None:
+    config = load("experiment: {missions: {n_agents: [4]}, constraints: {budget: [14, 14]}}")
+    assert not config.has_inactive
+    assert config.drawn_keys == ()
+
+
 def test_infinite_radio_and_whole_altitudes(load: Loader) -> None:
     config = load(
-        "experiment: {uav: {communication_range: .inf, sampled_ranges: [0, .inf]}}\n"
+        "experiment: {uav: {communication_range: .inf}}\n"
         "sensor: {model: {table: {5: 0.02, 15: 0.4}}}"
     )
     assert config.experiment.uav.communication_range == math.inf
-    assert config.experiment.uav.sampled_ranges == (0.0, math.inf)
     assert config.sensor.model.table == {5.0: 0.02, 15.0: 0.4}
 
 
@@ -253,9 +275,18 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("experiment: {constraints: {num_actions: 5}}", "num_actions: must be one of 4, 6, 9 or 27"),
     ("experiment: {uav: {communication_range: .nan}}", "communication_range: must be at least 0"),
     ("experiment: {uav: {communication_range: 1e7}}", "or .inf, got 10000000"),
-    ("experiment: {uav: {sampled_ranges: [1, x]}}", "sampled_ranges[1]: must be a number, got 'x'"),
-    ("experiment: {uav: {sampled_ranges: 3}}", "sampled_ranges: must be a list"),
-    ("experiment: {uav: {sampled_ranges: []}}", "sampled_ranges: must be filled"),
+    ("experiment: {uav: {communication_range: [1, x]}}", "range[1]: must be a number, got 'x'"),
+    ("experiment: {uav: {communication_range: [.nan]}}", "range[0]: must be at least 0, got .nan"),
+    ("experiment: {uav: {communication_range: []}}", "communication_range: must be filled with at"),
+    ("experiment: {uav: {failure_rate: [0, 2]}}", "failure_rate[1]: must be at most 1, got 2"),
+    ("experiment: {missions: {n_agents: [2, 17]}}", "n_agents[1]: must be at most 16, got 17"),
+    (
+        "experiment: {missions: {n_agents: [2, 2.5]}}",
+        "n_agents[1]: must be a whole number, got 2.5",
+    ),
+    ("experiment: {missions: {n_agents: x}}", "n_agents: must be a whole number or a list of such"),
+    ("experiment: {missions: {n_agents: 0}}", "n_agents: must be at least 1, got 0"),
+    ("experiment: {constraints: {budget: {a: 1}}}", "budget: must be a whole number or a list of"),
     ("sensor: {simulation: {kinds: [hills]}}", "kinds[0]: must be one of 'split'"),
     ("sensor: {simulation: {type: hills}}", "sensor.simulation.type: must be absent"),
     ("sensor: {simulation: {raster: {threshold: p100}}}", "threshold: must be a number or a perc"),

@@ -27,7 +27,8 @@ def test_dumping_and_loading_gives_an_equal_configuration(tmp_path: Path) -> Non
         {
             "experiment": {
                 "title": "1e-5",  # a text that reads as a number
-                "uav": {"communication_range": math.inf, "sampled_ranges": [0, math.inf]},
+                "uav": {"communication_range": [0, math.inf], "failure_rate": [0.0, 0.5]},
+                "missions": {"n_agents": [2, 4]},
             },
             "learning": {"lambda": 0.3, "actor": {"learning_rate": 1e-7}},
             "sensor": {"simulation": {"kinds": ["raster"], "raster": {"path": "= ü"}}},

@@ -35,7 +35,7 @@ def flight_config(*kinds: str) -> Config:
         pixels=(10, 10),
         dims=(20.0, 15.0),
         prior=0.4,
-        uav={"fix_range": False, "failure_rate": 0.3},
+        uav={"communication_range": (0.0, 15.0, 25.0, 100.0), "failure_rate": 0.3},
         sensor={"simulation": {"kinds": kinds or ("split", "random_field")}},
     )
 

@@ -9,6 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.integrations.gymnasium import ENV_ID, MissionVectorEnv
 from tests.integrations.core_flight import fly
 from tests.small import small_config
@@ -121,3 +122,30 @@ def test_pictures_of_all_missions(screen: list[Any]) -> None:
     assert len(screen) == 2
     assert shown.render() is None
     shown.close()
+
+
+def test_active_says_who_flies() -> None:
+    mixed = small_config(agents=(1, 3))
+    check_env(gymnasium.make(ENV_ID, config=mixed).unwrapped, skip_render_check=True)
+    env = MissionVectorEnv(mixed, 20)
+    _, info = env.reset(seed=1)
+    assert info["active"].shape == (20, 3)
+    assert set(info["active"].sum(1).tolist()) == {1, 3}
+    assert "active" not in MissionVectorEnv(CONFIG, 2).reset()[1]
+
+
+def test_missions_of_different_lengths_are_reset_by_hand() -> None:
+    mixed = small_config(budget=(1, 3))
+    with pytest.raises(ConfigError, match=r"experiment\.constraints\.budget: .* choose one budget"):
+        MissionVectorEnv(mixed, 2)
+    env = MissionVectorEnv(mixed, 8, autoreset_mode=AutoresetMode.DISABLED)
+    env.reset(seed=1)
+    first = None
+    for _ in range(2):
+        _, _, first, _, info = env.step(np.zeros((8, 3), int))
+        assert np.array_equal(info["active"].any(1), ~first)
+    assert 0 < first.sum() < 8
+    with pytest.raises(ValueError, match="are over"):
+        env.step(np.zeros((8, 3), int))
+    _, info = env.reset(options={"reset_mask": first})
+    assert info["active"].all()

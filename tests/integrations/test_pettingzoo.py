@@ -77,3 +77,19 @@ def test_bad_render_modes_are_refused_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="render_mode 'ansi'"):
         MissionParallelEnv("missing.yaml", render_mode="ansi")
     assert MissionParallelEnv(small_config()).render() is None
+
+
+def test_agents_are_those_that_fly() -> None:
+    config = small_config(agents=(1, 3), budget=(1, 3))
+    env, found = MissionParallelEnv(config), set()
+    for _ in range(12):
+        seen, infos = env.reset()
+        team, moves = len(env.agents), 0
+        assert env.agents == env.possible_agents[:team]
+        assert list(seen) == list(infos) == env.agents
+        while env.agents:
+            _, rewards, *_ = env.step(dict.fromkeys(env.agents, 0))
+            assert len(rewards) == team
+            moves += 1
+        found.add((team, moves))
+    assert found == {(1, 2), (1, 4), (3, 2), (3, 4)}

@@ -89,3 +89,20 @@ def test_what_was_returned_does_not_change_with_the_next_step() -> None:
     kept = seen.clone()
     env.step(seen.clone().set(ACTION, torch.ones(2, 3, dtype=torch.int64)))
     assert (seen == kept).all()
+
+
+def test_the_mask_says_who_flies_and_gets_a_reward() -> None:
+    env = MissionEnv(small_config(agents=(1, 3), budget=(1, 3)), 12)
+    check_env_specs(env)
+    data = _masked(env).rollout(4, break_when_any_done=False)
+    flies, reward = data["uavs", "mask"], data["next", "uavs", "reward"].squeeze(-1)
+    assert set(flies[:, 0].sum(1).tolist()) == {1, 3}
+    assert flies.any(2).all()  # what is over starts anew
+    assert reward[~flies].eq(0).all()
+    assert reward[flies].ne(0).all()
+    over = data["next", "terminated"].squeeze(-1)
+    assert set(over.int().argmax(1).tolist()) == {1, 3}
+
+
+def test_there_is_no_mask_where_all_fly() -> None:
+    assert ("uavs", "mask") not in MissionEnv(CONFIG, 2).observation_spec.keys(True)

@@ -38,7 +38,12 @@ def readings_on_the_map(env, state):
         {"agents": 1, "actions": 4},
         {"agents": 6, "actions": 27, "dims": (20.0, 30.0), "pixels": (9, 14)},
         {"agents": 5, "prior": 0.3, "uav": {"failure_rate": 0.4, "communication_range": 15.0}},
-        {"agents": 16, "actions": 9, "max_altitude": 25.0, "uav": {"fix_range": False}},
+        {
+            "agents": 16,
+            "actions": 9,
+            "max_altitude": 25.0,
+            "uav": {"communication_range": (0.0, 15.0, 25.0, 100.0)},
+        },
         {"agents": 4, "prior": 0.4, "sensor": ASYMMETRIC},
     ],
 )
@@ -96,7 +101,11 @@ def test_pooled_maps_and_sums_stay_up_to_date():
 
 @pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
 def test_many_missions_equal_one_mission_many_times(sensor):
-    config = small_config(agents=4, uav={"fix_range": False, "failure_rate": 0.2}, sensor=sensor)
+    config = small_config(
+        agents=4,
+        uav={"communication_range": (0.0, 15.0, 25.0, 100.0), "failure_rate": 0.2},
+        sensor=sensor,
+    )
     batch, single = (MissionEnvironment(config, e, "cpu") for e in (64, 1))
     first = batch.draw_reset()
     together = batch.reset(first)
@@ -128,7 +137,9 @@ def test_many_missions_equal_one_mission_many_times(sensor):
 
 
 def test_a_masked_reset_leaves_the_others_bit_for_bit():
-    env = MissionEnvironment(small_config(agents=3, uav={"fix_range": False}), 5, "cpu")
+    env = MissionEnvironment(
+        small_config(agents=3, uav={"communication_range": (0.0, 15.0, 25.0, 100.0)}), 5, "cpu"
+    )
     *_, (state, _) = fly(env, 3)
     before = state.clone()
     mask = torch.tensor([True, False, True, False, False])
@@ -188,7 +199,9 @@ def test_missions_end_after_budget_plus_one_moves():
 
 
 def test_sampled_ranges_are_all_drawn():
-    env = MissionEnvironment(small_config(uav={"fix_range": False}), 200, "cpu")
+    env = MissionEnvironment(
+        small_config(uav={"communication_range": (0.0, 15.0, 25.0, 100.0)}), 200, "cpu"
+    )
     state = env.reset(env.draw_reset())
     assert set(state.communication_range.tolist()) == {0.0, 15.0, 25.0, 100.0}
 

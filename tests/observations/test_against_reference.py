@@ -76,7 +76,7 @@ def missions(draw: st.DrawFn) -> tuple[Config, list[Case]]:
     places = st.tuples(*(coordinates(size) for size in config.lattice_shape))
     cases = []
     for _ in range(2):
-        n = config.experiment.missions.n_agents
+        n = config.most_agents
         start: list[Position] = draw(st.lists(places, min_size=n, max_size=n))
         flight = Flight(
             config,
@@ -84,7 +84,7 @@ def missions(draw: st.DrawFn) -> tuple[Config, list[Case]]:
             communication_range=draw(st.sampled_from([0.0, 5.0, 15.0, 25.0, 100.0, math.inf])),
             rng=np.random.default_rng(draw(st.integers(0, 2**32))),
         )
-        steps = draw(st.integers(0, config.experiment.constraints.budget))
+        steps = draw(st.integers(0, max(config.budgets)))
         cases.append(fly(flight, steps))
     return config, cases
 

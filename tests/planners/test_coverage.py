@@ -15,7 +15,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
-from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan
+from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan, _Team
 from marl_framework.planners.paths import path_lengths
 from tests.mission.zones import feature, write_zones, zone_config
 from tests.small import small_config
@@ -69,30 +69,31 @@ def test_only_missions_at_their_start_are_planned(monkeypatch: pytest.MonkeyPatc
     env = MissionEnvironment(small_config(agents=2), 3, "cpu", "test")
     planner = CoveragePlanner(env.config, env.lattice)
     planned = []
-    plan = planner._new_plan
+    team = planner._teams[2]
+    plan = team._new_plan
 
-    def noted(positions: torch.Tensor, t: torch.Tensor) -> _Plan:
+    def noted(positions: torch.Tensor, moves: torch.Tensor) -> _Plan:
         planned.append(len(positions))
-        return plan(positions, t)
+        return plan(positions, moves)
 
-    monkeypatch.setattr(planner, "_new_plan", noted)
+    monkeypatch.setattr(team, "_new_plan", noted)
     state = env.reset(env.draw_reset())
     for move in range(4):
         if move == 3:  # one mission begins anew
             state = env.reset(env.draw_reset(), state, torch.tensor([False, True, False]))
-            before = {name: values.clone() for name, values in vars(planner._plan).items()}
+            before = {name: values.clone() for name, values in vars(team._plan).items()}
         actions, *_ = planner.act(state, env.generator)
         if move < 3:
             env.step(state, actions, env.draw_step())
     assert planned == [3, 1]
-    fresh = plan(state.positions, state.t)
-    assert torch.equal(planner._plan.piece[1], fresh.piece[1])
-    assert torch.equal(planner._plan.entry[1], fresh.entry[1])
-    assert torch.equal(planner._plan.piece[[0, 2]], before["piece"][[0, 2]])
-    assert (planner._plan.progress[1] <= 1).all()
+    fresh = plan(state.positions, state.budget + 1 - state.t)
+    assert torch.equal(team._plan.piece[1], fresh.piece[1])
+    assert torch.equal(team._plan.entry[1], fresh.entry[1])
+    assert torch.equal(team._plan.piece[[0, 2]], before["piece"][[0, 2]])
+    assert (team._plan.progress[1] <= 1).all()
 
 
-def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> list[list[int]]:
+def order_flown(planner: _Team, piece: int, entry: int, way: int) -> list[list[int]]:
     """Targets of a UAV that begins at a point of a piece, until all points were reached."""
     length = int(planner._lanes.length[piece])
     of = [torch.full((1, 1), value) for value in (piece, entry, way)]
@@ -104,7 +105,7 @@ def order_flown(planner: CoveragePlanner, piece: int, entry: int, way: int) -> l
 def test_what_lies_behind_the_entry_is_flown_last(way: int) -> None:
     config = small_config(agents=2)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    planner = CoveragePlanner(config, env.lattice)
+    planner = _Team(config, env.lattice, 2)
     for piece in range(2):
         length = int(planner._lanes.length[piece])
         points = planner._lanes.points[piece, :length].tolist()
@@ -120,7 +121,7 @@ def test_what_lies_behind_the_entry_is_flown_last(way: int) -> None:
 def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
     config = small_config(agents=2)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    planner = CoveragePlanner(config, env.lattice)
+    planner = _Team(config, env.lattice, 2)
     lanes = planner._lanes
     points = torch.cat((lanes.points, torch.zeros_like(lanes.points[..., :1])), dim=-1)
     promised = planner._cells_in_view(points, torch.full((1, 1, *points.shape[:2]), left), way)[

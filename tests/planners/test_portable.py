@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.config.errors import ConfigError
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
@@ -59,3 +60,10 @@ def test_the_facts_of_a_mission_are_those_of_its_camera_and_lattice() -> None:
     assert facts["communication_range"] == 1e9
     assert facts["moves"] == env.episode_length
     assert facts["offsets"] == env.lattice.offsets.tolist()
+
+
+def test_missions_that_differ_have_no_facts() -> None:
+    config = small_config(agents=(2, 3), uav={"communication_range": (0.0, 25.0)})
+    words = "n_agents and experiment.uav.communication_range: an exported team flies one kind"
+    with pytest.raises(ConfigError, match=words):
+        mission_facts(config)

@@ -73,6 +73,14 @@ def test_looking_at_the_predictor_changes_nothing_of_its_training() -> None:
     assert looked.round() == left_alone.round()
 
 
+def test_it_learns_from_the_largest_team_in_the_longest_missions() -> None:
+    mixed = settings().model_copy(
+        update={"experiment": small_config(agents=(1, 3), budget=(2, 4)).experiment}
+    )
+    different, same = PredictorTrainer(mixed, CPU), PredictorTrainer(settings(), CPU)
+    assert different.round() == same.round()
+
+
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = PredictorTrainer(settings(), CPU)
     whole.round()

@@ -129,11 +129,11 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
 
     def choose_actions(
         logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, moves: Tensor,
-        offsets: Tensor, *written: Tensor,
+        active: Tensor, offsets: Tensor, *written: Tensor,
     ) -> None:  # fmt: skip
         def choose_in_order(choose: Any) -> tuple[Tensor, Tensor]:
             allowed = env.lattice.allowed(positions, moves)
-            return env.lattice.choose_in_order(positions, choose, allowed)
+            return env.lattice.choose_in_order(positions, choose, allowed, active)
 
         task: Any = SimpleNamespace(choose_in_order=choose_in_order)
         _draw_one_by_one(task, logits, uniform, epsilon, *written)
@@ -161,7 +161,7 @@ def train(config: Config, device: torch.device) -> tuple[Trainer, dict[str, Tens
     """Make a training step; return the trainer, and what was flown and learned by name."""
     trainer = Trainer(config, device)
     rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
-    found = dict(vars(rollout))
+    found = rollout.tensors()
     found["targets"] = trainer.algorithm.transitions(rollout).targets
     found |= trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
     found |= dict(trainer.task.state.tensors())

@@ -39,8 +39,10 @@ def draw_actor_maps(
     cover_x: Tensor,
     cover_y: Tensor,
     shift: Tensor,
+    active: Tensor,
+    budget: Tensor,
     cells: list[int],
-    moves: int,
+    has_inactive: bool,
     channels: str,
 ) -> Tensor:
     """Draw what each UAV knows.
@@ -57,14 +59,17 @@ def draw_actor_maps(
         cover_x: see `Camera.cover_tables`, [X, Z, X].
         cover_y: [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
+        active: UAVs that fly, [E, N] bool; all do unless `has_inactive`.
+        budget: moves before the last one, [E] int64.
         cells: of the map, R and C.
-        moves: before the last one.
+        has_inactive: whether some UAVs may not fly.
         channels: names, in order, between spaces.
 
     Returns:
         [E, N, channels, X, Y].
     """
-    tensors = (positions, t, heard, beliefs, readings, unsure, boxes, cover_x, cover_y, shift)
+    seen = (positions, t, heard, beliefs, readings, unsure)
+    tensors = (*seen, boxes, cover_x, cover_y, shift, active, budget)
     _check(*tensors, open_share[0])
     out = _maps(positions, boxes, channels)
     places = _places(channels, triton_maps.draw_actor.arg_names)
@@ -74,7 +79,7 @@ def draw_actor_maps(
             open_share,
             open_share.stride(0),
             out,
-            MOVES=moves,
+            MASKED=has_inactive,
             **places,
             **_dimensions(out, boxes, cells),
         )
@@ -88,7 +93,9 @@ def draw_critic_maps(
     belief: Tensor,
     unsure: Tensor,
     boxes: Tensor,
+    active: Tensor,
     cells: list[int],
+    has_inactive: bool,
     num_actions: int,
     channels: str,
 ) -> Tensor:
@@ -100,14 +107,16 @@ def draw_critic_maps(
         belief: global and pooled, [E, X, Y].
         unsure: its pooled uncertainty, [E, X, Y].
         boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
+        active: UAVs that fly, [E, N] bool; all do unless `has_inactive`.
         cells: of the map, R and C.
+        has_inactive: whether some UAVs may not fly.
         num_actions: A.
         channels: names, in order, between spaces.
 
     Returns:
         [E, N, channels, X, Y].
     """
-    _check(positions, actions, belief, unsure, boxes)
+    _check(positions, actions, belief, unsure, boxes, active)
     out = _maps(positions, boxes, channels)
     with _on(positions):
         triton_maps.draw_critic[_grid(out)](
@@ -116,8 +125,10 @@ def draw_critic_maps(
             belief,
             unsure,
             boxes,
+            _bytes(active),
             out,
             ACTIONS=num_actions,
+            MASKED=has_inactive,
             **_places(channels, triton_maps.draw_critic.arg_names),
             **_dimensions(out, boxes, cells),
         )
@@ -133,6 +144,7 @@ def choose_actions(
     epsilon: Tensor,
     positions: Tensor,
     moves: Tensor,
+    active: Tensor,
     offsets: Tensor,
     actions: Tensor,
     masks: Tensor,
@@ -146,12 +158,13 @@ def choose_actions(
         epsilon: floor of the policy, [] float64.
         positions: [E, N, 3] int64.
         moves: see `MissionState.moves`, [E, X, Y, Z, A] bool; missions may share one table.
+        active: UAVs that fly, [E, N] bool; the others take no cell.
         offsets: of the actions, [A, 3] int64.
         actions: [E, N] int64, written.
         masks: allowed actions, [E, N, A] bool, written.
         probabilities: of the policy, [E, N, A], written.
     """
-    _check(logits, uniform, positions, moves[0], offsets, actions, masks, probabilities)
+    _check(logits, uniform, positions, moves[0], active, offsets, actions, masks, probabilities)
     e, n, a = logits.shape
     with _on(logits):
         triton_choice.choose[(triton.cdiv(e, MISSIONS),)](
@@ -161,6 +174,7 @@ def choose_actions(
             positions,
             _bytes(moves),
             moves.stride(0),
+            _bytes(active),
             offsets,
             actions,
             _bytes(masks),

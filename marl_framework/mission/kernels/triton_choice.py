@@ -16,6 +16,7 @@ def choose(
     positions,
     moves,
     stride,
+    active,
     offsets,
     actions,
     masks,
@@ -39,6 +40,7 @@ def choose(
         epsilon: floor of the policy, one float64.
         positions: [E, N, 3] int64, on a lattice of X × Y × Z.
         moves: allowed by the mission, [E, X, Y, Z, A] int8, `stride` apart; 0: one table for all.
+        active: UAVs that fly, [E, N] int8; the others take no cell.
         offsets: steps of the actions, [A, 3] int64.
         actions: [E, N] int64, written.
         masks: allowed actions, [E, N, A] int8, written.
@@ -81,7 +83,8 @@ def choose(
         race = tl.where(known[None, :], p / -tl.log(tl.maximum(drawn, _TINY)), -1.0)
         action = tl.argmax(race, 1)
         reached = tl.max(tl.where(a[None, :] == action[:, None], goal, -1), 1)[:, None]
-        taken = tl.where(uavs == i, reached, taken)
+        flies = tl.load(active + uav, mask=flown, other=0)[:, None] != 0
+        taken = tl.where((uavs == i) & flies, reached, taken)
         tl.store(actions + uav, action, mask=flown)
         tl.store(masks + at, allowed.to(tl.int8), mask=inside)
         tl.store(probabilities + at, p, mask=inside)

@@ -34,11 +34,13 @@ def _position(positions, j):
 @triton.jit
 def _strips(
     positions,
+    active,
     edges,
     CELLS: tl.constexpr,
     Y: tl.constexpr,
     Z: tl.constexpr,
     N: tl.constexpr,
+    MASKED: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
     """Cut an axis at its ends and at the edges of all footprints: first and last cell of strips.
@@ -49,7 +51,10 @@ def _strips(
     k = tl.arange(0, BLOCK_S)
     cuts = (k > 0) & (k <= 2 * N)
     upper = tl.where(k > N, 1, 0)
-    uav = positions + tl.where(cuts, k - 1 - N * upper, 0) * 3
+    j = tl.where(cuts, k - 1 - N * upper, 0)
+    if MASKED:
+        cuts = cuts & (tl.load(active + j) != 0)
+    uav = positions + j * 3
     place = (tl.load(uav) * Y + tl.load(uav + 1)) * Z + tl.load(uav + 2)
     cut = tl.load(edges + place * 8 + upper).to(tl.int32)
     cut = tl.where(cuts, cut, tl.where(k == 0, 0, CELLS))
@@ -108,8 +113,10 @@ def draw_actor(
     shift,
     open_share,
     stride,
+    active,
+    budget,
     out,
-    MOVES: tl.constexpr,
+    MASKED: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     X: tl.constexpr,
@@ -140,18 +147,20 @@ def draw_actor(
 
     Tensors:
         positions: [E, N, 3] int64.
-        t: moves made, of MOVES, [E] int64.
+        t: moves made, [E] int64.
         heard: [E, N, N].
         beliefs, readings, unsure: own pooled maps, [E, N, X, Y].
         boxes: [X, Y, Z, 8] int64.
         cover_x, cover_y: shares of a footprint's parts on the map, [X, Z, X] and [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
         open_share: [E, X, Y], `stride` apart; 0: one for all missions.
+        active: UAVs that fly, [E, N]; read where MASKED, else all do.
+        budget: moves before the last one, [E] int64.
         out: [E, N, CHANNELS, X, Y], written.
     """
     index = tl.program_id(0).to(tl.int64)
     e, i = index // N, (index % N).to(tl.int32)
-    team = positions + e * (N * 3)
+    team, flying = positions + e * (N * 3), active + e * N
     own_x, own_y, own_z = _position(team, i)
     rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
@@ -166,10 +175,20 @@ def draw_actor(
     to = out + index * (CHANNELS * X * Y) + at
     blank = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
     if BUDGET >= 0:
-        left = (MOVES - tl.load(t + e)).to(tl.float32) / MOVES
+        moves = tl.load(budget + e)
+        left = (moves - tl.load(t + e)).to(tl.float32) / moves.to(tl.float32)
         tl.store(to + BUDGET * X * Y, blank + left, mask=within)
     if AGENT_ID >= 0:
-        tl.store(to + AGENT_ID * X * Y, blank + (i + 1).to(tl.float32) / N, mask=within)
+        if MASKED:
+            number, size = tl.zeros([], tl.float32), tl.zeros([], tl.float32)
+            for j in range(N):
+                flies = tl.load(flying + j).to(tl.float32)
+                number += tl.where(j <= i, flies, 0.0)
+                size += flies
+            share = number / tl.maximum(size, 1.0)
+        else:
+            share = (i + 1).to(tl.float32) / N
+        tl.store(to + AGENT_ID * X * Y, blank + share, mask=within)
     if POSITION >= 0:
         value = tl.where(on_map, 1.0, 0.0)
         value = tl.where((far_x == own_x) & (far_y == own_y), (own_z + 1.0) / (Z + 1), value)
@@ -215,8 +234,8 @@ def draw_actor(
         u = tl.load(open_share + e * stride + far, mask=on_map, other=0.0)
         tl.store(to + CENTRED_NO_FLY * X * Y, 1 - u, mask=within)
     if (FOOTPRINT >= 0) | (CENTRED_FOOTPRINT >= 0):
-        row_start, row_end = _strips(team, boxes, R, Y, Z, N, BLOCK_S)
-        col_start, col_end = _strips(team, boxes + 2, C, Y, Z, N, BLOCK_S)
+        row_start, row_end = _strips(team, flying, boxes, R, Y, Z, N, MASKED, BLOCK_S)
+        col_start, col_end = _strips(team, flying, boxes + 2, C, Y, Z, N, MASKED, BLOCK_S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for turn in range(N + 1):  # the own footprint last: it hides the others
             j = tl.where(turn < N, turn, i)
@@ -253,8 +272,10 @@ def draw_critic(
     beliefs,
     unsure,
     boxes,
+    active,
     out,
     ACTIONS: tl.constexpr,
+    MASKED: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     X: tl.constexpr,
@@ -280,11 +301,12 @@ def draw_critic(
         actions: chosen, of ACTIONS, [E, N] int64.
         beliefs, unsure: global pooled maps, [E, X, Y].
         boxes: [X, Y, Z, 8] int64.
+        active: UAVs that fly, [E, N]; read where MASKED, else all do.
         out: [E, N, CHANNELS, X, Y], written.
     """
     index = tl.program_id(0).to(tl.int64)
     e, i = index // N, (index % N).to(tl.int32)
-    team = positions + e * (N * 3)
+    team, flying = positions + e * (N * 3), active + e * N
     rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < X) & (y < Y)
@@ -295,6 +317,8 @@ def draw_critic(
     for j in range(N):
         other_x, other_y, other_z = _position(team, j)
         there = (x == other_x) & (y == other_y)
+        if MASKED:
+            there = there & (tl.load(flying + j) != 0)
         levels = tl.where(there, (other_z + 1.0) / Z, levels)
         action = tl.load(actions + e * N + j).to(tl.float32)
         chosen = tl.where(there & (j != i), (action + 1) / ACTIONS, chosen)
@@ -312,15 +336,18 @@ def draw_critic(
         u = tl.load(unsure + e * (X * Y) + at, mask=within, other=0.0)
         tl.store(to + GLOBAL_UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)
     if GLOBAL_FOOTPRINT >= 0:
-        row_start, row_end = _strips(team, boxes, R, Y, Z, N, BLOCK_S)
-        col_start, col_end = _strips(team, boxes + 2, C, Y, Z, N, BLOCK_S)
+        row_start, row_end = _strips(team, flying, boxes, R, Y, Z, N, MASKED, BLOCK_S)
+        col_start, col_end = _strips(team, flying, boxes + 2, C, Y, Z, N, MASKED, BLOCK_S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for j in range(N):
             other_x, other_y, other_z = _position(team, j)
             place = (other_x * Y + other_y) * Z + other_z
             in_rows = _covers(boxes, place, row_start, row_end)
             in_cols = _covers(boxes + 2, place, col_start, col_end)
-            seen = tl.where(in_rows[:, None] & in_cols[None, :], 1.0, seen)
+            marked = in_rows[:, None] & in_cols[None, :]
+            if MASKED:
+                marked = marked & (tl.load(flying + j) != 0)
+            seen = tl.where(marked, 1.0, seen)
         value = _area_means(
             seen, _shares(row_start, row_end, rows, R, X), _shares(col_start, col_end, cols, C, Y)
         )

@@ -66,6 +66,7 @@ class SearchPlanner:
         self._model = model
         self._search = search
         self._chunk = max(1, _CHUNK // search.numbers)
+        self._has_inactive = view.has_inactive
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -80,7 +81,7 @@ class SearchPlanner:
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
         team = state.positions.shape[1]
         maps = list(self._model.left(state).unbind(1))
-        moves = self._view.moves - state.t
+        moves = state.budget + 1 - state.t
         # On a GPU the host would wait here for every move, so it searches on to the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
 
@@ -89,6 +90,8 @@ class SearchPlanner:
                 state.positions[:, i], mask, state.moves, maps[i], moves, most
             )
             remaining = left / maps[i].clamp(min=1e-9)
+            if self._has_inactive:  # what does not fly removes nothing
+                remaining = remaining.where(state.active[:, i, None, None], 1.0)
             for j in range(i + 1, team):
                 shared = maps[j] * remaining
                 if not self._model.knows_all_plans:
@@ -96,9 +99,7 @@ class SearchPlanner:
                 maps[j] = shared
             return action
 
-        lattice = self._view.lattice
-        allowed = lattice.allowed(state.positions, state.moves)
-        return lattice.choose_in_order(state.positions, choose, allowed)
+        return self._view.lattice.choose_in_missions(state, choose)
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:

@@ -64,7 +64,7 @@ def test_an_episode_is_one_of_the_core(name: str, monkeypatch: pytest.MonkeyPatc
         return reset(self, *rest)
 
     config = load_config("params_test.yaml")
-    n, a = config.experiment.missions.n_agents, config.experiment.constraints.num_actions
+    n, a = config.most_agents, config.experiment.constraints.num_actions
     draws = torch.rand(config.episode_length, 1, n, a, generator=torch.Generator().manual_seed(2))
     monkeypatch.setattr(MissionEnvironment, "step", watch_step)
     monkeypatch.setattr(MissionEnvironment, "reset", watch_reset)

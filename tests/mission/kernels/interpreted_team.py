@@ -20,12 +20,14 @@ from torch import Tensor
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
 from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion
 from marl_framework.mission.kernels import team_operators
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.kernels import ActionKernel, TritonBuilder
 from tests.mission.asymmetric import ASYMMETRIC
+from tests.mission.mixed import fly_and_compare, mixed_environment
 from tests.small import small_config
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -119,10 +121,16 @@ def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
 def test_actions_are_those_drawn_one_by_one(
     actions: int, seed: int, epsilon: float, agents: int, missions: int, zones: bool
 ) -> None:
-    config = small_config(agents=agents, actions=actions, dims=(10.0, 15.0), max_altitude=10.0)
+    config = small_config(
+        agents=(1, agents) if agents > 1 else 1,
+        actions=actions,
+        dims=(10.0, 15.0),
+        max_altitude=10.0,
+    )
     lattice = Lattice(config, "cpu")
     generator = torch.Generator().manual_seed(seed)
     shape = (missions, agents, actions)
+    active = (torch.rand(shape[:2], generator=generator) < 0.7) | (agents == 1)
     positions = (
         torch.rand(*shape[:2], 3, generator=generator) * torch.tensor(lattice.shape)
     ).long()
@@ -136,7 +144,7 @@ def test_actions_are_those_drawn_one_by_one(
     found = torch.zeros(shape[:2], dtype=torch.int64)
     masks, probabilities = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
     floor = torch.tensor(epsilon, dtype=torch.float64)
-    state: Any = SimpleNamespace(positions=positions, moves=moves)
+    state: Any = SimpleNamespace(positions=positions, moves=moves, active=active)
     ActionKernel(lattice, lambda: state)(logits, uniform, floor, found, masks, probabilities)
 
     def choose(i: int, mask: Tensor) -> Tensor:
@@ -147,7 +155,7 @@ def test_actions_are_those_drawn_one_by_one(
         # Rounded as the kernel has: the race then has the same winner.
         return found[:, i]
 
-    lattice.choose_in_order(positions, choose, lattice.allowed(positions, moves))
+    lattice.choose_in_order(positions, choose, lattice.allowed(positions, moves), active)
     chance = probabilities.gather(2, found.unsqueeze(2)).squeeze(2)
     assert (chance > 0).all()
     best = sample_actions(probabilities, uniform)
@@ -189,3 +197,13 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
             arguments,
             test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
+
+
+def test_each_mission_of_a_batch_is_that_mission_alone() -> None:
+    def prepare(env: MissionEnvironment) -> TritonBuilder:
+        env._fusion = TritonFusion(env.config, env.camera, env.lattice.shape[:2])
+        return TritonBuilder(env.config, env.lattice, env.camera)
+
+    world: dict[str, Any] = {"compute": {"compile": False}, "dims": (10.0, 15.0)}
+    env = mixed_environment(3, prepare, agents=(1, 3), budget=(1, 2), pixels=(6, 6), **world)
+    fly_and_compare(env, prepare, seed=2)

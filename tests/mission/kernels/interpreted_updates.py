@@ -63,7 +63,7 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     floor = losses.floor(epsilon)
     returns = batch.targets if takes_returns else None
     policy, probabilities, advantages = losses.judge(logits, batch, values.detach(), floor, returns)
-    weights = losses.normalized(advantages)
+    weights = losses.normalized(advantages, batch.shares)
     actor = losses.actor(policy, batch, weights, floor, entropy, clip)
     critic = losses.critic(values, batch)
     (actor * 3 + critic * 2).backward()
@@ -77,15 +77,29 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     entropy=st.sampled_from([0.0, 0.5]),
     clip=st.sampled_from([0.0, 0.2]),
     takes_returns=st.booleans(),
+    all_act=st.booleans(),
 )
-@example(number=BLOCK + 1, seed=0, epsilon=0.1, entropy=0.5, clip=0.2, takes_returns=True)
-@example(number=BLOCK + 1, seed=0, epsilon=0.0, entropy=0.5, clip=0.0, takes_returns=False)
+@example(
+    number=BLOCK + 1, seed=0, epsilon=0.1, entropy=0.5, clip=0.2, takes_returns=True, all_act=True
+)
+@example(
+    number=BLOCK + 1, seed=0, epsilon=0.0, entropy=0.5, clip=0.0, takes_returns=False, all_act=False
+)
 @QUIET
 def test_losses_and_gradients_are_those_of_autograd(
-    number: int, seed: int, epsilon: float, entropy: float, clip: float, takes_returns: bool
+    number: int,
+    seed: int,
+    epsilon: float,
+    entropy: float,
+    clip: float,
+    takes_returns: bool,
+    all_act: bool,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     batch = transitions(number, generator)
+    if not all_act:
+        acts = torch.rand(number, generator=generator) < 0.7
+        batch = replace(batch, shares=acts.float()).balanced()
     logits, values = torch.randn(2, *batch.masks.shape, generator=generator)
     way = epsilon, entropy, clip, takes_returns
     expected = learned(Losses(), batch, logits * 3, values, way)
@@ -155,10 +169,11 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
             batch.actions,
             batch.targets,
             batch.old_probabilities,
+            batch.targets,
             0.1,
             0.2,
         ),
-        "critic_gradient": (values, batch.actions, batch.targets),
+        "critic_gradient": (values, batch.actions, batch.targets, None),
         "decide_descent": (one, one, None, 10.0),
         "take_turned": (index, index, *tables, *batch.tensors().values(), 0),
     }

@@ -32,11 +32,11 @@ def test_interpreted_kernels_are_their_twins() -> None:
     interpreted("team", "updates")
 
 
-def launches_of_a_step(params: str) -> list[Launch]:
+def launches_of_a_step(params: str, *overrides: str) -> list[Launch]:
     """Return the kernels that a joint step launches."""
     from marl_framework.mission.kernels import triton_choice, triton_maps
 
-    config = load_config(params)
+    config = load_config(params, overrides)
     env = MissionEnvironment(config, 1, "cpu")
     builder, state = TritonBuilder(config, env.lattice, env.camera), env._empty_state()
     shape = (1, env.n_agents, env.lattice.num_actions)
@@ -54,14 +54,14 @@ def launches_of_a_step(params: str) -> list[Launch]:
     return found
 
 
-def launches_of_an_update(params: str) -> list[Launch]:
+def launches_of_an_update(params: str, *overrides: str) -> list[Launch]:
     """Return the kernels that an update launches."""
     from marl_framework.algorithms import triton_losses
     from marl_framework.algorithms.loss_operators import TritonLosses
     from marl_framework.observations import triton_symmetry
     from marl_framework.observations.turning import TritonSymmetries
 
-    config = load_config(params)
+    config = load_config(params, overrides)
     sizes, learning = config.network_sizes, config.learning
     maps, actions = torch.zeros(3, sizes.critic_channels, *sizes.shape), sizes.num_actions
     flown = Transitions(
@@ -71,6 +71,7 @@ def launches_of_an_update(params: str) -> list[Launch]:
         masks=torch.ones(3, actions, dtype=torch.bool),
         old_probabilities=torch.ones(3, actions),
         targets=torch.zeros(3),
+        shares=torch.ones(3) if config.has_inactive else None,
     )
     losses = TritonLosses(torch.device("cpu"))
     logits, one = torch.zeros(3, actions), torch.ones(())
@@ -89,12 +90,17 @@ def launches_of_an_update(params: str) -> list[Launch]:
 
 
 @pytest.mark.parametrize("launches", [launches_of_a_step, launches_of_an_update])
+@pytest.mark.parametrize("teams", ["4", "[2, 4]"])
 def test_kernels_compile_without_spills_and_atomics(
-    launches: Callable[[str], list[Launch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launches: Callable[..., list[Launch]],
+    teams: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    for launch, architecture in product(launches("params_gpu.yaml"), ARCHITECTURES):
+    found = launches("params_gpu.yaml", f"experiment.missions.n_agents={teams}")
+    for launch, architecture in product(found, ARCHITECTURES):
         check_machine_code(launch, architecture, tmp_path)
 
 

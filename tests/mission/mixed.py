@@ -1,0 +1,183 @@
+"""Missions of different teams and budgets in one batch, against each mission by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.fusion import WindowFusion
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
+from tests.small import small_config
+
+OF_TEAM = {"heard", "active"}
+OF_UAV = {
+    "beliefs",
+    "positions",
+    "readings",
+    "pooled_readings",
+    "pooled_beliefs",
+    "pooled_uncertainty",
+}
+EVERYTHING = {
+    "uncertainty": True,
+    "centred_entropy": True,
+    "centred_probability": True,
+    "centred_footprint": True,
+    "centred_uncertainty": True,
+    "global_uncertainty": True,
+}
+"""All channels but predicted ones."""
+
+Prepare = Callable[[MissionEnvironment], ObservationBuilder]
+"""Chooses the kernels of an environment, and returns what draws its observations."""
+
+
+def mixed_environment(num_envs: int, prepare: Prepare, **world: Any) -> MissionEnvironment:
+    """Return missions that differ; `world` goes to `small_config`."""
+    env = MissionEnvironment(small_config(observation=EVERYTHING, **world), num_envs, "cpu")
+    prepare(env)
+    assert env.has_inactive
+    return env
+
+
+def alone(env: MissionEnvironment, agents: int, budget: int, prepare: Prepare) -> Any:
+    """Return the environment of one mission of a size, and what draws its observations."""
+    single = MissionEnvironment(env.config.of_mission(agents, budget), 1, "cpu")
+    builder = prepare(single)
+    assert not single.has_inactive
+    return single, builder
+
+
+def of_mission(draws: StepDraws, e: int, team: Tensor) -> StepDraws:
+    """Return the draws of some UAVs of one mission."""
+    sensor, communication = draws.sensor[e, team], draws.communication[e][team][:, team]
+    return StepDraws(sensor.unsqueeze(0), communication.unsqueeze(0))
+
+
+def reset_of_mission(draws: ResetDraws, e: int, team: Tensor) -> ResetDraws:
+    """Return the draws of the start of one mission."""
+    at = slice(e, e + 1)
+    return ResetDraws(
+        terrain=draws.terrain[at],
+        start=draws.start[at],
+        range_choice=draws.range_choice[at],
+        first=of_mission(draws.first, e, team),
+    )
+
+
+def part(state: MissionState, e: int, team: Tensor) -> MissionState:
+    """Return some UAVs of one mission, a copy."""
+    tensors = {}
+    for name, tensor in state.tensors():
+        own = tensor[e : e + 1].clone()
+        if name in OF_UAV | OF_TEAM:
+            own = own[:, team]
+        tensors[name] = own[:, :, team] if name == "heard" else own
+    return replace(state, **tensors)
+
+
+def choose(env: MissionEnvironment, state: MissionState, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return allowed actions with the largest keys [E, N, A], and the masks."""
+    return env.lattice.choose_in_order(
+        state.positions,
+        lambda i, mask: (keys[:, i] + 1).mul(mask).argmax(-1),
+        active=state.active,
+    )
+
+
+def same(found: Tensor, expected: Tensor, name: str, rounded: bool = False) -> None:
+    if rounded:
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-6, msg=name)
+    else:
+        assert found.equal(expected), f"{name}: {(found != expected).sum()} differ"
+
+
+def of_products(env: MissionEnvironment, name: str) -> bool:
+    """Return whether a map comes from matrix products, whose rounding depends on the batch.
+
+    That is so whether missions differ or not.
+    """
+    name = name.removeprefix("centred_").removeprefix("global_")
+    pools = name.startswith("pooled_") or name in {
+        "entropy", "local_entropy", "probability", "uncertainty"
+    }  # fmt: skip
+    return name == "footprint" or (pools and type(env._fusion) is WindowFusion)
+
+
+def assert_same_mission(
+    env: MissionEnvironment,
+    builder: ObservationBuilder,
+    state: MissionState,
+    e: int,
+    team: Tensor,
+    other: tuple[MissionEnvironment, ObservationBuilder, MissionState],
+    keys: Tensor,
+) -> None:
+    """Compare one mission of a batch with that mission by itself, before its next move."""
+    single, own_builder, own = other
+    found = part(state, e, team)
+    for name, tensor in own.tensors():
+        same(getattr(found, name), tensor, name, of_products(env, name))
+    actions, masks = choose(env, state, keys)
+    own_actions, own_masks = choose(single, own, keys[e : e + 1, team])
+    same(actions[e : e + 1, team], own_actions, "actions")
+    same(masks[e : e + 1, team], own_masks, "masks")
+    for names, maps, own_maps in (
+        (builder.actor_channels, builder.actor(state), own_builder.actor(own)),
+        (
+            builder.critic_channels[len(builder.actor_channels) :],
+            builder.critic_only(state, actions),
+            own_builder.critic_only(own, own_actions),
+        ),
+    ):
+        for k, name in enumerate(names):
+            same(maps[e, team, k], own_maps[0, :, k], name, of_products(env, name))
+    shared, own_shared = builder.team(state), own_builder.team(own)
+    for k, name in enumerate(builder.team_channels):
+        same(shared[e, k], own_shared[0, k], name, of_products(env, name))
+
+
+def fly_and_compare(env: MissionEnvironment, prepare: Prepare, seed: int) -> None:
+    """Fly different missions at once, and each by itself with the same draws."""
+    builder = prepare(env)
+    generator = torch.Generator().manual_seed(seed)
+    env.generator.manual_seed(seed)
+    draws = env.draw_reset()
+    state = env.reset(draws)
+    sizes, budgets = state.active.sum(1).tolist(), state.budget.tolist()
+    teams = [torch.arange(size) for size in sizes]
+    others = []
+    for e, team in enumerate(teams):
+        single, own_builder = alone(env, len(team), budgets[e], prepare)
+        others.append((single, own_builder, single.reset(reset_of_mission(draws, e, team))))
+    for t in range(env.episode_length):
+        keys = torch.rand(env.num_envs, env.n_agents, env.lattice.num_actions, generator=generator)
+        for e, team in enumerate(teams):
+            if t <= budgets[e]:
+                assert_same_mission(env, builder, state, e, team, others[e], keys)
+        before, actions, step = state.clone(), choose(env, state, keys)[0], env.draw_step()
+        result = env.step(state, actions, step)
+        for e, team in enumerate(teams):
+            at = slice(e, e + 1)
+            if t > budgets[e]:
+                assert result.reward[e] == result.absolute[e] == result.relative[e] == 0
+                assert result.terminated[e]
+                assert not state.active[e].any()
+                for name, tensor in part(before, e, team).tensors():
+                    if name != "heard":
+                        rounded = of_products(env, name)
+                        same(getattr(part(state, e, team), name), tensor, name, rounded)
+                continue
+            single, _, own = others[e]
+            expected = single.step(
+                own, choose(single, own, keys[at, team])[0], of_mission(step, e, team)
+            )
+            for name in ("reward", "absolute", "relative", "terminated"):
+                same(getattr(result, name)[at], getattr(expected, name), name)
+    assert not state.active.any()

@@ -1,0 +1,127 @@
+"""Missions of different teams and budgets in one batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import CompiledFusion, WindowFusion
+from marl_framework.observations.builder import ObservationBuilder
+from tests.mission.mixed import (
+    alone,
+    assert_same_mission,
+    choose,
+    fly_and_compare,
+    mixed_environment,
+    of_mission,
+    part,
+    same,
+)
+from tests.small import small_config
+
+FUSIONS = [WindowFusion, CompiledFusion]
+
+
+def prepare(env: MissionEnvironment) -> ObservationBuilder:
+    return ObservationBuilder(env.config, env.lattice, env.camera)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@given(
+    seed=st.integers(0, 2**20 - 1),
+    sizes=st.sampled_from([(1, 2), (2, 4, 8), (3, 8), (5, 16)]),
+    budgets=st.sampled_from([2, (1, 3), (1, 2, 4)]),
+    start=st.sampled_from(["random", "corners", "published"]),
+    actions=st.sampled_from([4, 6, 27]),
+    failure_rate=st.sampled_from([0.0, 0.3]),
+)
+@settings(max_examples=8, deadline=None)
+@example(0, (3, 8), 3, "random", 6, 0.0)
+def test_each_mission_of_a_batch_is_that_mission_alone(
+    fusion: type[WindowFusion], seed: int, sizes: Any, budgets: Any, start: str, actions: int,
+    failure_rate: float,
+) -> None:  # fmt: skip
+    env = mixed_environment(
+        4,
+        prepare,
+        agents=sizes,
+        budget=budgets,
+        actions=actions,
+        uav={"failure_rate": failure_rate},
+        missions={"start": start},
+        compute={"compile": fusion is CompiledFusion},
+    )
+    assert type(env._fusion) is fusion
+    fly_and_compare(env, prepare, seed)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("gone", [[0], [1, 3], [0, 2, 4]])
+def test_uavs_that_drop_out_leave_the_mission_of_the_others(
+    fusion: type[WindowFusion], gone: list[int]
+) -> None:
+    env = mixed_environment(
+        3, prepare, agents=(4, 5), budget=6, compute={"compile": fusion is CompiledFusion}
+    )
+    builder, generator = prepare(env), torch.Generator().manual_seed(1)
+    draws = env.draw_reset()
+    assert draws.team is not None
+    draws.team.fill_(1)  # all fly
+    state = env.reset(draws)
+    team = torch.tensor([i for i in range(5) if i not in gone])
+    state.active[:, gone] = False
+    state.heard.copy_(env.hear(state, draws.first.communication))
+    single, own_builder = alone(env, len(team), 6, prepare)
+    own = part(state, 1, team)
+    for _ in range(env.episode_length):
+        keys = torch.rand(3, 5, env.lattice.num_actions, generator=generator)
+        assert_same_mission(env, builder, state, 1, team, (single, own_builder, own), keys)
+        stayed, step = state.positions[:, gone].clone(), env.draw_step()
+        actions, own_actions = choose(env, state, keys)[0], choose(single, own, keys[1:2, team])[0]
+        result = env.step(state, actions, step)
+        expected = single.step(own, own_actions, of_mission(step, 1, team))
+        same(result.reward[1:2], expected.reward, "reward")
+        assert state.positions[:, gone].equal(stayed)
+        assert not state.readings[:, gone].any()
+        assert not state.pooled_readings[:, gone].any()
+        assert state.heard[:, gone].sum() == len(gone) * 3  # themselves
+
+
+def test_teams_and_budgets_are_all_drawn() -> None:
+    env = mixed_environment(200, prepare, agents=(2, 3, 5), budget=(1, 4))
+    state = env.reset(env.draw_reset())
+    assert set(state.active.sum(1).tolist()) == {2, 3, 5}
+    assert set(state.budget.tolist()) == {1, 4}
+    assert state.active.int().diff(dim=1).le(0).all()  # the first UAVs fly
+
+
+def test_only_lists_draw_more() -> None:
+    plain = MissionEnvironment(small_config(agents=3), 2, "cpu")
+    mixed = mixed_environment(2, prepare, agents=(2, 3), budget=4)
+    ours, theirs = mixed.draw_reset(), plain.draw_reset()
+    assert [theirs.team, theirs.budget, ours.budget] == [None] * 3
+    for name in ("start", "range_choice"):
+        assert getattr(ours, name).equal(getattr(theirs, name))
+    assert ours.first.sensor.equal(theirs.first.sensor)
+    torch.testing.assert_close(ours.terrain.numbers, theirs.terrain.numbers, rtol=0, atol=0)
+
+
+def test_a_mission_starts_anew_while_others_go_on() -> None:
+    env = mixed_environment(6, prepare, agents=(1, 3), budget=(1, 5))
+    state = env.reset(env.draw_reset())
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        keys = torch.rand(6, 3, env.lattice.num_actions, generator=generator)
+        over = env.step(state, choose(env, state, keys)[0], env.draw_step()).terminated
+    assert 0 < over.sum() < 6
+    before = state.clone()
+    env.reset(env.draw_reset(), state, over)
+    assert state.active.any(1).all()
+    assert state.t.equal(torch.where(over, 0, 2))
+    assert state.beliefs[~over].equal(before.beliefs[~over])
+    assert state.active[~over].equal(before.active[~over])
