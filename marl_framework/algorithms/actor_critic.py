@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -219,13 +219,7 @@ class ActorCritic(ABC):
         self._halted.zero_()
         passes = self.learning.data_passes
         for number in range(passes):
-            order = torch.randperm(len(flat), generator=generator, device=self.device)
-            for index in order.tensor_split(batches):
-                if self._symmetries is None:
-                    batch = flat[index]
-                else:
-                    which = self._symmetries.draw(len(index), generator)
-                    batch = self._symmetries.take(flat, index, which)
+            for batch in self._batches(flat, batches, generator):
                 record = self._learn(batch, epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
@@ -239,6 +233,39 @@ class ActorCritic(ABC):
         if sums is not None:
             stats |= spreads_over_ranks(stats.pop(POWER_SUMS))
         return stats
+
+    def _batches(
+        self, flat: Transitions, number: int, generator: torch.Generator | None
+    ) -> Iterator[Transitions]:
+        """Yield all transitions in batches, shuffled, each flipped or turned where that is on."""
+        order = torch.randperm(len(flat), generator=generator, device=self.device)
+        for index in order.tensor_split(number):
+            if self._symmetries is None:
+                yield flat[index]
+            else:
+                which = self._symmetries.draw(len(index), generator)
+                yield self._symmetries.take(flat, index, which)
+
+    def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
+        """Let the critic alone learn from whole episodes, in one pass; its target copies it then.
+
+        Args:
+            rollout: whole episodes.
+            generator: shuffles and turns the transitions; on the networks' device.
+
+        Returns:
+            The mean loss of the batches, on the device.
+        """
+        flat = self.transitions(rollout)
+        losses = []
+        number = min(self.learning.batch_number, len(flat))
+        for batch in self._batches(flat, number, generator):
+            _, loss, _, _ = self._learn_critic(batch.split(self.learning.micro_batch))
+            self.scaler.update()
+            losses.append(loss)
+        if self.has_target:
+            follow(self.target_critic, self.critic, 1.0)
+        return torch.stack(losses).mean()
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Tensor:
