@@ -73,7 +73,7 @@ class Distiller:
         self._scaler = grad_scaler(device, self.algorithm.precision)
         seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._replay: list[Samples] = []
+        self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
         self.rounds = 0
         self.interrupted = False
 
@@ -106,8 +106,9 @@ class Distiller:
             fresh.append(samples)
             critic_losses += self._fit_critic(rollout)
             measured |= _of_task(lesson, found)
-        self._replay = [*self._replay, Samples.joined(fresh)][-self._settings.replay_rounds :]
-        measured |= self._learn(Samples.joined(self._replay))
+        known = [*self._replay, Samples.joined(fresh)]
+        measured |= self._learn(Samples.joined(known))
+        self._replay = known[max(len(known) + 1 - self._settings.replay_rounds, 0) :]
         if critic_losses:
             measured["critic_loss"] = torch.stack(critic_losses).mean()
         self.rounds += 1

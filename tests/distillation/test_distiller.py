@@ -106,17 +106,19 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
     assert len({first[f"roi_entropy/{name}"] for name in teams}) == 3
     assert first["skipped_updates"] == 0
     states = 4 * (3 * 5 + 4 * 3 + 2 * 5)  # missions, UAVs, moves
-    assert [len(samples) for samples in trainer._replay] == [states, states]
+    assert [len(samples) for samples in trainer._replay] == [states]
     assert len(trainer._symmetries or ()) == 8
 
 
 def test_the_replay_holds_the_latest_rounds() -> None:
-    trainer = Distiller(student(teachers={"a": CORNER}, updates=1), CPU)
-    trainer.round(), trainer.round()
-    latest = trainer._replay[-1]
-    trainer.round()
-    assert len(trainer._replay) == 2
-    assert trainer._replay[0] is latest
+    config = student(teachers={"a": CORNER}, updates=1, replay_rounds=3, rounds=5)
+    trainer = Distiller(config, CPU)
+    learned = []
+    trainer._learn = lambda samples: learned.append(len(samples)) or {}
+    for _ in range(5):
+        trainer.round()
+    states = 4 * 3 * 5  # missions, UAVs, moves
+    assert learned == [states, 2 * states, 3 * states, 3 * states, 3 * states]
 
 
 def test_the_critic_learns_beside_the_actor() -> None:
