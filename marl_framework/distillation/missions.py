@@ -13,7 +13,7 @@ from marl_framework.algorithms.rollout import Rollout, RolloutCollector, draw_on
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.distillation.samples import Samples, divergence, weighted_mean
-from marl_framework.distillation.tasks import TASKS, check_lattice, task_config, with_mission
+from marl_framework.distillation.tasks import TASKS, task_config, with_mission
 from marl_framework.distillation.teachers import Teacher, find_team, labels, make_teacher
 from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.metrics import f1, roi_entropy
@@ -21,7 +21,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
-from marl_framework.planners.team import mission_config
+from marl_framework.planners.team import check_lattice, mission_config
 
 
 class TaughtTask(MissionTask):
@@ -108,6 +108,7 @@ class Lesson:
         self.team = find_team(teacher, config.logging.directory, name)
         trained = None if self.team is None else mission_config(None, (), self.team)
         seen = self.config = _mission(config, name, trained)
+        check_lattice(config, seen, f"task {name}")
         if trained is not None:
             check_lattice(config, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # of beliefs that the missions keep up to date

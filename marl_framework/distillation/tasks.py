@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,6 @@ from marl_framework.config.yaml_text import parse_yaml
 from marl_framework.runs.files import check_run_name
 
 TASKS, TEACHERS = "distillation.tasks", "distillation.teachers"
-_LATTICE = (
-    "environment.x_dim",
-    "environment.y_dim",
-    "experiment.constraints.spacing",
-    "experiment.constraints.min_altitude",
-    "experiment.constraints.max_altitude",
-)
-_ACTIONS = "experiment.constraints.num_actions"
 _MISSION = (
     *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions", "reward", "baselines")),
@@ -139,10 +131,9 @@ def with_mission(student: Config, mission: Config, name: str) -> Config:
         name: of the task, for messages.
 
     Raises:
-        ConfigError: lattice or actions differ, or the two do not go together.
+        ConfigError: the two do not go together.
     """
     tree, other = config_to_dict(student), config_to_dict(mission)
-    check_lattice(student, mission, f"task {name}")
     for key in _MISSION:
         *sections, last = key.split(".")
         ours, theirs = tree, other
@@ -150,26 +141,3 @@ def with_mission(student: Config, mission: Config, name: str) -> Config:
             ours, theirs = ours[section], theirs[section]
         ours[last] = theirs[last]
     return config_from_dict(tree, f"task {name}")
-
-
-def check_lattice(student: Config, other: Config, who: str) -> None:
-    """Check that two configurations have the same positions and actions.
-
-    Raises:
-        ConfigError: names the key that differs, and whose it is.
-    """
-    keys = () if student.lattice_shape == other.lattice_shape else _LATTICE
-    trees = config_to_dict(student), config_to_dict(other)
-    for key in (*keys, _ACTIONS):
-        ours, theirs = (_value(tree, key) for tree in trees)
-        if ours != theirs:
-            raise ConfigError(
-                f"{who}: {key} is {show(theirs)}, and {show(ours)} of the team that learns; a "
-                "network knows one lattice and one set of actions"
-            )
-
-
-def _value(tree: Mapping[str, Any], key: str) -> Any:
-    for name in key.split("."):
-        tree = tree[name]
-    return tree
