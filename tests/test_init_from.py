@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.planners.team import Checkpoint
-from marl_framework.training.initial import take_weights
+from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.training.initial import follow_teacher, take_weights
+from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 
@@ -98,6 +101,57 @@ def test_an_actor_that_does_not_fit_is_refused_by_the_key(ours: dict[str, Any], 
     with pytest.raises(ConfigError) as error:
         taken(small_config(**ours), team(small_config()))
     assert str(error.value).startswith(f"--init-from team.pt: {key}")
+
+
+# --- a pull instead of a start ---------------------------------------------------------------
+
+
+def pulled(tmp_path: Path, there: Config) -> Trainer:
+    """Return a trainer whose actor is pulled to a team that was trained elsewhere."""
+    path = tmp_path / "teacher.pt"
+    save_checkpoint(path, team(there).payload)
+    teacher = {"run": str(path), "weight": 1.0}
+    return Trainer(small_config(learning={"teacher": teacher}), CPU)
+
+
+def test_a_training_is_pulled_to_its_teacher_of_any_width(tmp_path: Path) -> None:
+    wide = {"networks": {"actor": {"conv_channels": 9, "hidden_dim": 9}}}
+    trainer, alone = pulled(tmp_path, small_config(agents=2, **wide)), Trainer(small_config(), CPU)
+    actors = (each.algorithm.modules["actor"].parameters() for each in (trainer, alone))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*actors, strict=True))
+    metrics, _ = trainer.training_step(StageTimer(CPU))
+    assert metrics["teacher_kl"] > 0
+
+
+def test_a_teacher_of_weight_0_is_not_even_looked_for() -> None:
+    config = small_config(learning={"teacher": {"run": "missing.pt", "weight": 0.0}})
+    metrics, _ = Trainer(config, CPU).training_step(StageTimer(CPU))
+    assert "teacher_kl" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        ({"dims": (40.0, 40.0)}, "environment.x_dim is 40, and 30 of the team that learns"),
+        ({"observation": {"budget": False}}, "observation.budget is false, and true"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_by_the_key(
+    tmp_path: Path, there: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^learning.teacher.run.*{line}"):
+        pulled(tmp_path, small_config(**there))
+
+
+def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:
+    config = small_config(learning={"teacher": {"run": "a.pt", "weight": 1.0}})
+    with pytest.raises(ConfigError, match=r"^learning.teacher.run: coma has no follow_teacher"):
+        follow_teacher(SimpleNamespace(), config, CPU)
+
+
+def test_a_weight_needs_a_teacher() -> None:
+    with pytest.raises(ValueError, match="weight 1 needs a teacher; name a trained team in run"):
+        small_config(learning={"teacher": {"weight": 1.0}})
 
 
 class House:

@@ -17,6 +17,7 @@ from marl_framework.algorithms.batch import (
 )
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
@@ -94,6 +95,7 @@ class ActorCritic(ABC):
         self._halted = torch.zeros((), device=self.device)
         self._losses = _make_losses(config.compute, self.device)
         self.learning = learning = config.learning
+        self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
         self.actor = make_actor(config.networks, config.compute, sizes).to(self.device)
         self.critic = self.new_critic(config).to(self.device)
@@ -152,6 +154,19 @@ class ActorCritic(ABC):
         with self._amp():
             logits: Tensor = self.actor(observation.flatten(0, 1))
         return logits.unflatten(0, observation.shape[:2])
+
+    def follow_teacher(self, actor: nn.Module) -> None:
+        """Pull the actor to a trained one, as `learning.teacher` says; see `Kickstart`.
+
+        Raises:
+            ConfigError: updates are recorded as CUDA graphs.
+        """
+        if self._graphs is not None:
+            raise ConfigError(
+                "learning.teacher.weight: changes from step to step, which CUDA graphs cannot; "
+                "set compute.cuda_graphs=false"
+            )
+        self._kickstart = Kickstart(actor, self.learning.teacher)
 
     # Learning -----------------------------------------------------------------------------
 
@@ -214,6 +229,9 @@ class ActorCritic(ABC):
         """Make all updates on the device; returns what `update` returns."""
         epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
+        if self._kickstart is not None:
+            with self._amp():
+                flat = self._kickstart.label(flat, self.training_steps)
         batches = min(self.learning.batch_number * steps, len(flat))
         records: dict[str, list[Tensor]] = {}
         self._halted.zero_()
@@ -355,6 +373,8 @@ class ActorCritic(ABC):
                     learning.entropy_coefficient,
                     learning.clip_ratio,
                 )
+                if self._kickstart is not None and part.teacher is not None:
+                    loss = loss + self._kickstart.weight * self._losses.pull(policy, part, epsilon)
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities, advantage))
         loss = mean_over_ranks(_total(losses))

@@ -38,6 +38,8 @@ class Transitions:
     """Of the actions taken, [B]; of algorithms that judge them once, before any update."""
     old_values: Tensor | None = None
     """The critic's outputs then, [B]."""
+    teacher: Tensor | None = None
+    """Policy of a teacher, [B, A]."""
     maps: Tensor | None = None
     """Observations and critic maps in one tensor, where they are views of one."""
 
@@ -110,6 +112,8 @@ def diagnostics(
         "largest_probability": probabilities.max(-1).values.mean(),
         "kl": kl_divergence(batch.old_probabilities, probabilities).mean(),
     }
+    if batch.teacher is not None:
+        found["teacher_kl"] = kl_divergence(batch.teacher, probabilities).mean()
     if number_of_ranks() > 1:
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value) for value in numbers])

@@ -12,7 +12,7 @@ from marl_framework.algorithms.losses import (
     normalized,
 )
 from marl_framework.algorithms.optimisers import decide
-from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 
 
 class Losses:
@@ -64,6 +64,11 @@ class Losses:
         return actor_loss(
             policy, part.actions, weights, entropy_coefficient, part.old_probabilities, clip_ratio
         )
+
+    def pull(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
+        assert part.teacher is not None
+        return kl_divergence(part.teacher, policy).mean()
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `losses.critic_loss` of transitions with values [B, A]."""

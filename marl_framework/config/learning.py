@@ -174,6 +174,23 @@ class ActorOptimizerConfig(OptimizerConfig):
     learning_rate: Rate = 1e-5
 
 
+class TeacherConfig(Section):
+    """A trained team that the actor is pulled to (kickstarting)."""
+
+    run: Text | None = None
+    """Its run folder or a checkpoint file."""
+    weight: NonNegative = 0.0
+    """Of KL(teacher ‖ policy) in the actor's loss, 0 = off."""
+    anneal_steps: Interval = 0
+    """Training steps while the weight falls to 0 along a line, 0 = it stays."""
+
+    @model_validator(mode="after")
+    def _somebody_teaches(self) -> Self:
+        if self.weight and self.run is None:
+            raise ValueError(f"weight {self.weight:g} needs a teacher; name a trained team in run")
+        return self
+
+
 class LearningConfig(Section):
     """How the team learns: length, exploration, batches, targets, losses, rates."""
 
@@ -245,6 +262,7 @@ class LearningConfig(Section):
     """Last learning rate as a share of the configured one (see `training.schedule`)."""
     actor: ActorOptimizerConfig = ActorOptimizerConfig()
     critic: OptimizerConfig = OptimizerConfig()
+    teacher: TeacherConfig = TeacherConfig()
 
     @model_validator(mode="after")
     def _epsilon_falls(self) -> Self:

@@ -75,8 +75,9 @@ class Symmetries:
         """Return transitions as symmetry `which` [B] shows them.
 
         Args:
-            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks` and
-                `old_probabilities` (`algorithms.batch.Transitions`).
+            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks`,
+                `old_probabilities` and `teacher`, which may be None
+                (`algorithms.batch.Transitions`).
             which: [B] int64.
         """
         critic_maps = self.maps(batch.critic_maps, which)
@@ -92,6 +93,7 @@ class Symmetries:
             actions=self._actions[which, batch.actions],
             masks=self.policies(batch.masks, which),
             old_probabilities=self.policies(batch.old_probabilities, which),
+            teacher=None if batch.teacher is None else self.policies(batch.teacher, which),
         )
 
     def policies(self, values: Tensor, which: Tensor) -> Tensor:

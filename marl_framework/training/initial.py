@@ -1,9 +1,11 @@
-"""Starts a training with the weights of a trained team."""
+"""What a training takes from a trained team: its weights to start with, or a pull to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.errors import ConfigError
@@ -12,9 +14,12 @@ from marl_framework.config.model import Config
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
+    find_checkpoint,
     first_difference,
     mission_config,
     refuse_differences,
+    trained_team,
+    with_team,
 )
 from marl_framework.runs.checkpoint import misfit
 from marl_framework.training.summary import tensors_checksum
@@ -65,6 +70,32 @@ def take_weights(
     checksum = tensors_checksum(*(saved[name] for name in taken))
     record = {"checkpoint": str(checkpoint.path), "networks": taken, "weights_sha256": checksum}
     return record, line
+
+
+def follow_teacher(algorithm: Algorithm, config: Config, device: torch.device) -> None:
+    """Pull an algorithm to the trained team of `learning.teacher`, if that has a weight.
+
+    Raises:
+        ConfigError: the team has another lattice, other actions or channels, or the algorithm
+            cannot be pulled.
+    """
+    teacher = config.learning.teacher
+    if not teacher.weight or teacher.run is None:
+        return
+    key = "learning.teacher.run"
+    follow = getattr(algorithm, "follow_teacher", None)
+    if follow is None:
+        raise ConfigError(f"{key}: {config.experiment.algorithm} has no follow_teacher; set null")
+    try:
+        checkpoint = find_checkpoint(teacher.run)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    trained = mission_config(None, (), checkpoint)
+    who = f"{key} {checkpoint.path}"
+    check_lattice(config, trained, who)
+    refuse_differences(config, trained, _SEEN, who)
+    team = trained_team(with_team(config, checkpoint), checkpoint, device)
+    follow(team.modules["actor"])
 
 
 def _unfit(algorithm: Algorithm, saved: Mapping[str, Any], names: list[str]) -> str | None:

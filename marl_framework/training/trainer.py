@@ -24,7 +24,7 @@ from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
-from marl_framework.training.initial import take_weights
+from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit
@@ -77,6 +77,7 @@ class Trainer:
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config.compute, device)
             self.algorithm = make_algorithm(config, device, self.task.symmetries, graphs)
+            follow_teacher(self.algorithm, config, device)
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False

@@ -57,7 +57,9 @@ def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) 
     masks = env.lattice.boundary_mask(state.positions).flatten(0, 1)
     policy = masks / masks.sum(-1, keepdim=True)
     targets = torch.arange(len(masks)).float()
-    return Transitions(observations, critic_maps, actions.flatten(), masks, policy, targets)
+    return Transitions(
+        observations, critic_maps, actions.flatten(), masks, policy, targets, teacher=policy
+    )
 
 
 @pytest.mark.parametrize(("world", "count"), WORLDS)
@@ -102,6 +104,7 @@ def _agree(
         torch.equal(got.actions, expected.actions)
         and torch.equal(got.masks, expected.masks)
         and torch.allclose(got.old_probabilities, expected.old_probabilities)
+        and torch.allclose(got.teacher, expected.teacher)
         and torch.equal(got.targets, expected.targets)
         and torch.allclose(shown[:, exact], wanted[:, exact], atol=1e-5)
         and bool((shown - wanted).abs().mean() < 0.02)
