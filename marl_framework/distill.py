@@ -7,11 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from marl_framework.command_line import as_program, loaded
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks
+from marl_framework.distillation.workers import train_workers, worker_runs
 from marl_framework.runs.log import RunLog
 from marl_framework.training.rounds_command import configured, guarded, rounds_parser
+from marl_framework.training.seeds import check_free
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
         "planner; NAME alone: the runs NAME-TASK of all tasks; repeatable",
     )
     parser.add_argument(
+        "--workers",
+        metavar="FILE",
+        help="instead, train a team for each task of a file, one after the other: NAME-TASK for "
+        "--run-name NAME; with --resume go on where it stopped",
+    )
+    parser.add_argument(
         "--print-config",
         action="store_true",
         help="print the complete configuration as a params file and exit",
@@ -48,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, log: RunLog) -> int:
+    if options.workers is not None:
+        return _train_workers(options, log)
     config = with_tasks(configured(options), options.tasks, options.teacher)
     if options.print_config:
         print(format_yaml(config_to_dict(config)), end="", flush=True)
@@ -66,6 +78,29 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
         resume=options.resume,
         log=log,
     )
+
+
+def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
+    for name in ("tasks", "teacher", "print_config"):
+        if getattr(options, name):
+            raise ConfigError(f"--workers: does not go with --{name.replace('_', '-')}")
+    if options.run_name is None:
+        raise ConfigError("--workers: name the runs with --run-name")
+    config = configured(options)
+    runs = worker_runs(config, options.workers, options.run_name)
+    if not (options.resume or options.check):
+        check_free(runs)
+
+    from marl_framework.device import resolve_device
+    from marl_framework.training.launch import train
+
+    loaded()
+
+    def train_one(config: Config, name: str) -> int:
+        device = resolve_device(config.compute.device)
+        return train(config, device, name, check=options.check, resume=options.resume, log=log)
+
+    return train_workers(runs, train_one)
 
 
 def command() -> int:

@@ -80,6 +80,58 @@ def test_a_run_goes_on_with_the_same_tasks_alone(
     assert "distillation.teachers" in error
 
 
+def test_a_worker_is_trained_for_each_task_and_teaches_it(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ("training_steps=1", "batch_size=8", "batch_number=2", "data_passes=1")
+    sets = [part for text in short for part in ("--set", f"learning.{text}")]
+    workers = ("--workers", str(house.tasks), "--run-name", "w", *sets)
+    assert house.distill(*workers, "--check") == 0
+    assert not house.runs.exists()
+    assert house.distill(*workers) == 0
+    assert sorted(path.name for path in house.runs.iterdir()) == ["w-field", "w-many"]
+    assert load_config(house.runs / "w-many" / "config.yaml").experiment.missions.n_agents == 4
+    capsys.readouterr()
+    assert house.distill(*workers) == 2
+    assert "run name w-field" in capsys.readouterr().err
+    assert house.distill(*workers, "--resume") == 0
+    assert capsys.readouterr().out.count("finished already") == 2
+
+    given = ("--tasks", str(house.tasks), "--teacher", "w", "--run-name", "c")
+    assert house.distill(*given) == 0
+    last = json.loads((house.runs / "c" / "summary.json").read_text())["results"]["last"]
+    assert {"agreement/field", "agreement/many"} < last.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tasks", "line"),
+    [
+        ((), "{a: {}}", "--workers: name the runs with --run-name"),
+        (("--run-name", "w", "--teacher", "a=random"), "{a: {}}", "--workers: does not go with"),
+        (("--run-name", "w"), "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
+        (("--run-name", "w"), "{a b: {}}", "run name 'a b'"),
+        (
+            ("--run-name", "w"),
+            "{a: {experiment: {policy: search}}}",
+            "tasks.yaml: a: experiment.policy is search, so there is no team to train",
+        ),
+    ],
+)
+def test_bad_workers_are_one_line(
+    house: House,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    tasks: str,
+    line: str,
+) -> None:
+    house.tasks.write_text(tasks)
+    assert house.distill("--workers", str(house.tasks), *arguments) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    assert not house.runs.exists()
+
+
 def test_workers_teach_by_the_names_of_their_tasks(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
