@@ -56,5 +56,11 @@ def corner(environment: MissionEnvironment) -> ToTheCorner:
     return ToTheCorner(environment.lattice)
 
 
+def nonsense(environment: MissionEnvironment) -> ToTheCorner:
+    planner = ToTheCorner(environment.lattice)
+    planner.act = lambda state, generator: "north"
+    return planner
+
+
 def decided(environment: MissionEnvironment) -> Scored:
     return Scored(environment.lattice, "nothing")

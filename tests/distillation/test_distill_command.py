@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from marl_framework import distill
 from marl_framework.config.loading import load_config
+from marl_framework.distillation.trainer import Distiller
 from marl_framework.evaluate import main as evaluate
 from marl_framework.runs.log import LOG
 from tests.distillation.test_labels import save_team
@@ -67,6 +69,37 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert "finished already" in capsys.readouterr().out
     flight = ("--policies", "learned", "--missions", "2", "--out", str(tmp_path / "out"))
     assert evaluate(["--checkpoint", str(run), "--device", "cpu", *flight]) == 0
+
+
+def test_a_signal_ends_a_run_after_its_round_and_it_resumes_bit_for_bit(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert house.both("--run-name", "whole") == 0
+    real = Distiller.round
+
+    def ended(trainer: Distiller) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return real(trainer)
+
+    monkeypatch.setattr(Distiller, "round", ended)
+    assert house.both("--run-name", "parts") == 130
+    assert "continue with --resume" in capsys.readouterr().err
+    monkeypatch.setattr(Distiller, "round", real)
+    assert house.both("--run-name", "parts", "--resume") == 0
+    whole, parts = (
+        json.loads((house.runs / name / "summary.json").read_text())["results"]
+        for name in ("whole", "parts")
+    )
+    assert parts == whole
+
+
+def test_a_run_that_fails_before_anything_is_learned_leaves_nothing(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nonsense = "tests.distillation.hand_made.nonsense"
+    assert house.distill("--teacher", f"a={nonsense}", "--run-name", "c") == 2
+    assert "must return a Decision" in capsys.readouterr().err
+    assert not house.runs.exists()
 
 
 def test_a_run_goes_on_with_the_same_tasks_alone(

@@ -13,6 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.samples import divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
@@ -64,6 +65,21 @@ def test_with_the_whole_share_the_teacher_makes_all_moves() -> None:
         task.step(decision.actions)
     assert found["left_out"] == 0
     assert torch.equal(samples.labels.argmax(-1), rollout.actions.flatten())
+
+
+def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -> None:
+    config = student(
+        tasks={"crowd": {"experiment": {"missions": {"n_agents": 9}}}},
+        teachers={"crowd": "tests.distillation.hand_made.decided"},
+    )
+    lesson = Lesson(config, "crowd", 0, CPU)
+    _, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
+    silent = samples.weights == 0
+    assert 0 < found["left_out"] == silent.sum() < len(samples)
+    policy = samples.masks / samples.masks.sum(-1, keepdim=True)
+    before = divergence(samples, policy, "forward")
+    samples.labels[silent] = samples.labels[silent].flip(-1)
+    assert divergence(samples, policy, "forward") == before
 
 
 def test_the_share_of_the_teacher_falls_to_nothing() -> None:
