@@ -36,6 +36,7 @@ class TaughtTask(MissionTask):
 
     Attributes:
         share: of the moves that the teacher makes, between 0 and 1.
+        sizes: of the student's networks; may be those of a larger team.
     """
 
     def __init__(self, environment: MissionEnvironment, config: Config, teacher: Teacher) -> None:
@@ -52,6 +53,20 @@ class TaughtTask(MissionTask):
         """Start E new missions, in the same buffers, without labels."""
         super().reset()
         self._labels = []
+
+    def observe(self) -> Tensor:
+        """Return observations [E, N, C_a, X, Y], with planes for as many UAVs as `sizes` has.
+
+        Where networks see a plane for each UAV, missions of smaller teams have planes of 0 behind
+        theirs, as for UAVs that are not heard. So states of all tasks go into one batch.
+        """
+        seen = super().observe()
+        missing = self.sizes.actor_channels - seen.shape[2]
+        if not missing:
+            return seen
+        planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
+        nobody = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
+        return torch.cat((planes, nobody, maps), dim=2)
 
     def _draw_and_ask(
         self,

@@ -65,7 +65,7 @@ class Distiller:
         self._symmetries = self._common_symmetries()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            self.algorithm = make_algorithm(config, device, self._symmetries)
+            self.algorithm = make_algorithm(self._largest(), device, self._symmetries)
         self.modules = self.algorithm.modules
         actor = self.modules["actor"]
         self._actor = with_batch_threads(actor, device)
@@ -76,6 +76,20 @@ class Distiller:
         self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
         self.rounds = 0
         self.interrupted = False
+
+    def _largest(self) -> Config:
+        """Return the configuration with the largest team of all tasks; give all its sizes.
+
+        Only networks that see a plane for each UAV notice, and their weights suit any team.
+        """
+        team = max(lesson.task.n_agents for lesson in self.lessons)
+        config = self.config
+        missions = config.experiment.missions.model_copy(update={"n_agents": team})
+        experiment = config.experiment.model_copy(update={"missions": missions})
+        largest = config.model_copy(update={"experiment": experiment})
+        for lesson in self.lessons:
+            lesson.task.sizes = largest.network_sizes
+        return largest
 
     def _common_symmetries(self) -> Symmetries | None:
         """Return the symmetries of all missions; None where they are off."""

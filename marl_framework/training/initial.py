@@ -24,13 +24,13 @@ from marl_framework.planners.team import (
 from marl_framework.runs.checkpoint import misfit
 from marl_framework.training.summary import tensors_checksum
 
-_SEEN = tuple(f"observation.{name}" for name in ACTOR_CHANNELS)
-_SIZES = tuple(f"networks.actor.{name}" for name in ("type", "conv_channels", "hidden_dim"))
+_SEEN = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
 _OF_CRITIC = (
     "experiment.algorithm",
     *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS),
-    *(key.replace("actor", "critic") for key in _SIZES),
 )
+_WIDTHS = ("type", "conv_channels", "hidden_dim")
+_OF_ATTENTION = ("layers", "heads")
 
 
 def take_weights(
@@ -53,12 +53,13 @@ def take_weights(
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
     who = f"--init-from {checkpoint.path}"
     check_lattice(config, trained, who)
-    refuse_differences(config, trained, (*_SEEN, *_SIZES), who)
+    refuse_differences(config, trained, (*_SEEN, *_sizes(config, "actor")), who)
     unfit = _unfit(algorithm, saved, ["actor"])
     if unfit is not None:
         raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
     names = list(algorithm.modules)
-    lack = first_difference(config, trained, _OF_CRITIC) or _unfit(algorithm, saved, names)
+    keys = (*_OF_CRITIC, *_sizes(config, "critic"))
+    lack = first_difference(config, trained, keys) or _unfit(algorithm, saved, names)
     taken = ["actor"] if lack else names
     for name in taken:
         algorithm.modules[name].load_state_dict(saved[name])
@@ -96,6 +97,13 @@ def follow_teacher(algorithm: Algorithm, config: Config, device: torch.device) -
     refuse_differences(config, trained, _SEEN, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
+
+
+def _sizes(config: Config, role: str) -> tuple[str, ...]:
+    """Return the keys that say what actor or critic is."""
+    attends = getattr(config.networks, role).type == "attention"
+    names = (*_WIDTHS, *_OF_ATTENTION) if attends else _WIDTHS
+    return tuple(f"networks.{role}.{name}" for name in names)
 
 
 def _unfit(algorithm: Algorithm, saved: Mapping[str, Any], names: list[str]) -> str | None:

@@ -126,6 +126,31 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
     assert len(trainer._symmetries or ()) == 8
 
 
+@pytest.mark.parametrize("algorithm", ["coma", "central_v"])
+def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm: str) -> None:
+    attention = {"type": "attention", "conv_channels": 8, "hidden_dim": 8}
+    tasks = {"two": {"experiment": {"missions": {"n_agents": 2}}}, "many": MANY}
+    changes = {
+        "observation": {"heard_uavs": True},
+        "networks": {"actor": attention, "critic": attention},
+        "experiment": {"algorithm": algorithm},
+    }
+    teachers = {"two": CORNER, "many": "information_gain"}
+    config = with_changes(
+        student(tasks=tasks, teachers=teachers, symmetries=True), changes, "attention"
+    )
+    trainer = Distiller(config, CPU)
+    (two,) = [lesson.task for lesson in trainer.lessons if lesson.name == "two"]
+    shown, own = two.observe(), two.builder.actor(two.state)
+    assert shown.shape[2] == own.shape[2] + 2
+    assert not shown[:, :, 2:4].any()
+    act = trainer.algorithm.act
+    torch.testing.assert_close(act(shown), act(own))
+    found = trainer.round()
+    assert found["skipped_updates"] == 0
+    assert found["critic_loss"] > 0
+
+
 def test_the_replay_holds_the_latest_rounds() -> None:
     config = student(teachers={"a": CORNER}, updates=1, replay_rounds=3, rounds=5)
     trainer = Distiller(config, CPU)
