@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         help="deployment: the trained team; a checkpoint file or a run folder",
     )
     parser.add_argument(
+        "--init-from",
+        metavar="RUN_OR_FILE",
+        help="start with the weights of a trained team, a run folder or a checkpoint file; "
+        "a resumed run has them already",
+    )
+    parser.add_argument(
         "--missions",
         type=int,
         metavar="N",

@@ -30,9 +30,10 @@ FLOORS = (
     "evaluation",
     "training",
     "prediction",
+    "distillation",
     "integrations",
 )
-COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict"}
+COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill"}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")

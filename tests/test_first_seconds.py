@@ -15,7 +15,7 @@ import pytest
 from marl_framework.command_line import as_program, loaded
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict")
+COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict", "distill")
 HEAVY = ("torch", "numba", "matplotlib", "numpy", "kornia", "cv2", "tensorboard", "rich")
 FLY = ("--out", "out", "--policies")
 BAD_INPUT = {
@@ -36,6 +36,11 @@ BAD_INPUT = {
     "doctor": [("--config", "missing.yaml")],
     "history": [("show", "missing")],
     "predict": [("--config", "missing.yaml"), ("--resume",)],
+    "distill": [
+        ("--config", "missing.yaml"),
+        ("--teacher", "a=search", "--tasks", "missing.yaml"),
+        ("--teacher", "a"),
+    ],
 }
 NEEDS_TORCH = {
     "main": ("--config", "params_test.yaml", "--check"),
@@ -43,6 +48,7 @@ NEEDS_TORCH = {
     "export": ("--checkpoint", __file__, "--format", "torch", "--out", "team.pt2"),
     "doctor": ("--config", "params_test.yaml"),
     "predict": ("--config", "params_test.yaml", "--check"),
+    "distill": ("--config", "params_test.yaml", "--teacher", "a=random", "--check"),
 }
 
 # Runs command lines one after the other in a fresh process, and prints what became of each.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from marl_framework.algorithms.batch import (
 )
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
@@ -95,6 +96,7 @@ class ActorCritic(ABC):
         self._halted = torch.zeros((), device=self.device)
         self._losses = _make_losses(config.compute, self.device)
         self.learning = learning = config.learning
+        self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
         self.actor = make_actor(config.networks, config.compute, sizes).to(self.device)
         self.critic = self.new_critic(config).to(self.device)
@@ -153,6 +155,19 @@ class ActorCritic(ABC):
         with self._amp():
             logits: Tensor = self.actor(observation.flatten(0, 1))
         return logits.unflatten(0, observation.shape[:2])
+
+    def follow_teacher(self, actor: nn.Module) -> None:
+        """Pull the actor to a trained one, as `learning.teacher` says; see `Kickstart`.
+
+        Raises:
+            ConfigError: updates are recorded as CUDA graphs.
+        """
+        if self._graphs is not None:
+            raise ConfigError(
+                "learning.teacher.weight: changes from step to step, which CUDA graphs cannot; "
+                "set compute.cuda_graphs=false"
+            )
+        self._kickstart = Kickstart(actor, self.learning.teacher)
 
     # Learning -----------------------------------------------------------------------------
 
@@ -215,18 +230,15 @@ class ActorCritic(ABC):
         """Make all updates on the device; returns what `update` returns."""
         epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
+        if self._kickstart is not None:
+            with self._amp():
+                flat = self._kickstart.label(flat, self.training_steps)
         batches = min(self.learning.batch_number * steps, len(flat))
         records: dict[str, list[Tensor]] = {}
         self._halted.zero_()
         passes = self.learning.data_passes
         for number in range(passes):
-            order = torch.randperm(len(flat), generator=generator, device=self.device)
-            for index in order.tensor_split(batches):
-                if self._symmetries is None:
-                    batch = flat[index]
-                else:
-                    which = self._symmetries.draw(len(index), generator)
-                    batch = self._symmetries.take(flat, index, which)
+            for batch in self._batches(flat, batches, generator):
                 record = self._learn(batch.balanced(), epsilon, describe=number == passes - 1)
                 for key, value in record.items():
                     records.setdefault(key, []).append(value)
@@ -241,6 +253,39 @@ class ActorCritic(ABC):
         if sums is not None:
             stats |= spreads_over_ranks(stats.pop(POWER_SUMS))
         return stats
+
+    def _batches(
+        self, flat: Transitions, number: int, generator: torch.Generator | None
+    ) -> Iterator[Transitions]:
+        """Yield all transitions in batches, shuffled, each flipped or turned where that is on."""
+        order = torch.randperm(len(flat), generator=generator, device=self.device)
+        for index in order.tensor_split(number):
+            if self._symmetries is None:
+                yield flat[index]
+            else:
+                which = self._symmetries.draw(len(index), generator)
+                yield self._symmetries.take(flat, index, which)
+
+    def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
+        """Let the critic alone learn from whole episodes, in one pass; its target copies it then.
+
+        Args:
+            rollout: whole episodes.
+            generator: shuffles and turns the transitions; on the networks' device.
+
+        Returns:
+            The mean loss of the batches, on the device.
+        """
+        flat = self.transitions(rollout)
+        losses = []
+        number = min(self.learning.batch_number, len(flat))
+        for batch in self._batches(flat, number, generator):
+            _, loss, _, _ = self._learn_critic(batch.balanced().split(self.learning.micro_batch))
+            self.scaler.update()
+            losses.append(loss)
+        if self.has_target:
+            follow(self.target_critic, self.critic, 1.0)
+        return torch.stack(losses).mean()
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Tensor:
@@ -335,6 +380,8 @@ class ActorCritic(ABC):
                     learning.entropy_coefficient,
                     learning.clip_ratio,
                 )
+                if self._kickstart is not None and part.teacher is not None:
+                    loss = loss + self._kickstart.weight * self._losses.pull(policy, part, epsilon)
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities, advantage))
         loss = mean_over_ranks(_total(losses))

@@ -45,6 +45,8 @@ class Transitions:
     """The critic's outputs then, [B]."""
     shares: Tensor | None = None
     """How much each counts in means, [B]: 0 for agents that did not act; None = all the same."""
+    teacher: Tensor | None = None
+    """Policy of a teacher, [B, A]."""
     maps: Tensor | None = None
     """Observations and critic maps in one tensor, where they are views of one."""
 
@@ -131,6 +133,8 @@ def diagnostics(
         "largest_probability": mean_of(probabilities.max(-1).values, batch.shares),
         "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.shares),
     }
+    if batch.teacher is not None:
+        found["teacher_kl"] = kl_divergence(batch.teacher, probabilities).mean()
     if number_of_ranks() > 1:
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])

@@ -9,10 +9,11 @@ from marl_framework.algorithms.losses import (
     actor_loss,
     counterfactual_advantage,
     critic_loss,
+    mean_of,
     normalized,
 )
 from marl_framework.algorithms.optimisers import decide
-from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 
 
 class Losses:
@@ -70,6 +71,11 @@ class Losses:
             clip_ratio,
             part.shares,
         )
+
+    def pull(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
+        assert part.teacher is not None
+        return mean_of(kl_divergence(part.teacher, policy), part.shares)
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `losses.critic_loss` of transitions with values [B, A]."""

@@ -17,6 +17,7 @@ from marl_framework.algorithms import triton_losses
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.losses import normalized
+from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.ranks import number_of_ranks
 
 BLOCK = 128  # transitions of a program
@@ -196,6 +197,10 @@ class TritonLosses(Losses):
             clip_ratio,
         )
         return _WithGradient.apply(policy, parts.sum(), gradient)
+
+    def pull(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """See `Losses.pull`; the policy of these losses is its logits."""
+        return super().pull(policy_probabilities(policy, part.masks, epsilon), part, epsilon)
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """See `Losses.critic`."""

@@ -141,7 +141,11 @@ class PPO(StateValues):
         """Return what `ActorCritic` does and the moments of the targets."""
         return {**super().state_dict(), NORMALIZER: self._normalizer.state_dict()}
 
+    def take_value_scale(self, state: Mapping[str, Any]) -> None:
+        """Load the moments of the targets alone, which the outputs of a critic are scaled by."""
+        self._normalizer.load_state_dict(state[NORMALIZER])
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned; other keys of `state` are left alone."""
         super().load_state_dict(state)
-        self._normalizer.load_state_dict(state[NORMALIZER])
+        self.take_value_scale(state)

@@ -142,7 +142,7 @@ class RolloutCollector:
         """Write one episode of E missions into a rollout of as many."""
         task = self.task
         at_once = getattr(task, "draw_actions", None)
-        draw = at_once or partial(_draw_one_by_one, task)
+        draw = at_once or partial(draw_one_by_one, task)
         if at_once is not None and not isinstance(epsilon, Tensor):
             epsilon = torch.full((), epsilon, dtype=torch.float64, device=task.device)
         task.reset()
@@ -176,7 +176,7 @@ class RolloutCollector:
         )
 
 
-def _draw_one_by_one(
+def draw_one_by_one(
     task: TeamTask,
     logits: Tensor,
     uniform: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -179,6 +179,23 @@ class ActorOptimizerConfig(OptimizerConfig):
     learning_rate: Rate = 1e-5
 
 
+class TeacherConfig(Section):
+    """A trained team that the actor is pulled to (kickstarting)."""
+
+    run: Text | None = None
+    """Its run folder or a checkpoint file."""
+    weight: NonNegative = 0.0
+    """Of KL(teacher ‖ policy) in the actor's loss, 0 = off."""
+    anneal_steps: Interval = 0
+    """Training steps while the weight falls to 0 along a line, 0 = it stays."""
+
+    @model_validator(mode="after")
+    def _somebody_teaches(self) -> Self:
+        if self.weight and self.run is None:
+            raise ValueError(f"weight {self.weight:g} needs a teacher; name a trained team in run")
+        return self
+
+
 class LearningConfig(Section):
     """How the team learns: length, exploration, batches, targets, losses, rates."""
 
@@ -250,6 +267,7 @@ class LearningConfig(Section):
     """Last learning rate as a share of the configured one (see `training.schedule`)."""
     actor: ActorOptimizerConfig = ActorOptimizerConfig()
     critic: OptimizerConfig = OptimizerConfig()
+    teacher: TeacherConfig = TeacherConfig()
 
     @model_validator(mode="after")
     def _epsilon_falls(self) -> Self:
@@ -285,6 +303,37 @@ class PredictionConfig(Section):
     weight_decay: Share = 0.0001
     width: Annotated[int, Field(ge=2, le=2**12)] = 40
     """Channels of the predictor's hidden layers."""
+
+
+class DistillationConfig(Section):
+    """One team that learns from several teachers (`marl_framework.distill`)."""
+
+    tasks: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
+    """Missions by name, each with the keys that differ from this configuration, in sections."""
+    teachers: dict[str, Text] = Field(default_factory=dict, max_length=100)
+    """Who teaches each task: a run folder, a run of `logging.directory`, a checkpoint file, or a
+    planner."""
+    rounds: Count = 40
+    """Each flies missions with the student as it is, and then learns."""
+    missions: Count = 64
+    """Flown for each task in a round."""
+    updates: Count = 100
+    """Of a round."""
+    batch_size: Count = 512
+    """States of an update."""
+    learning_rate: Rate = 0.001
+    """At the start; it falls to a hundredth along a line."""
+    replay_rounds: Count = 4
+    """Latest rounds whose states are learned from."""
+    teacher_share: Share = 0.5
+    """Of the moves that teachers make in the first round."""
+    teacher_rounds: Interval = 10
+    """Rounds while that share falls to 0 along a line, 0 = the student makes all moves."""
+    loss: Literal["forward", "reverse"] = "forward"
+    """KL(teacher ‖ student), whose gradient is that of the cross-entropy, or KL(student ‖
+    teacher)."""
+    temperature: Positive = 1.0
+    """Of the softmax that makes a policy of a planner's scores [unit of the scores]."""
 
 
 class ComputeConfig(Section):

@@ -96,6 +96,15 @@ def config_from_dict(
     return _build([(source, d)], source, overrides)
 
 
+def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Config:
+    """Return a configuration with some keys changed, given as a params file has them.
+
+    Raises:
+        ConfigError: as of `load_config`; `source` names the changes.
+    """
+    return _build([("configuration", config_to_dict(config)), (source, changes)], source, ())
+
+
 def config_to_dict(config: Config) -> dict[str, Any]:
     """Plain data of all keys under their YAML names: numbers, texts, lists, dictionaries."""
     plain: dict[str, Any] = _listed(config.model_dump(by_alias=True))
@@ -120,7 +129,12 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Read a params file.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is no UTF-8 text.
+    """
     try:
         with file.open("rb") as stream:
             data = stream.read(_LARGEST_FILE + 1)
@@ -138,7 +152,7 @@ def _read(file: Path) -> str:
 def _layers(file: Path, below: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
     """Return what a file and those it extends hold, each with its source; the lowest first."""
     source = str(file)
-    tree = parse_yaml(_read(file), source)
+    tree = parse_yaml(read_text(file), source)
     if tree is None:
         raise ConfigError(f"{source}: the file is empty; it must hold sections such as networks:")
     if not isinstance(tree, dict) or EXTENDS not in tree:

@@ -17,6 +17,7 @@ from pydantic import model_validator
 from marl_framework.config.learning import (
     PREDICTED_CHANNELS,
     ComputeConfig,
+    DistillationConfig,
     EvaluationConfig,
     LearningConfig,
     LoggingConfig,
@@ -66,6 +67,7 @@ class Config(Section):
     networks: NetworksConfig = NetworksConfig()
     learning: LearningConfig = LearningConfig()
     prediction: PredictionConfig = PredictionConfig()
+    distillation: DistillationConfig = DistillationConfig()
     compute: ComputeConfig = ComputeConfig()
     logging: LoggingConfig = LoggingConfig()
 

@@ -115,9 +115,16 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
     return fits(config.lattice_shape, config.most_agents)
 
 
-def make_builder(environment: MissionEnvironment) -> ObservationBuilder:
-    """Return the fastest builder for missions."""
-    config = environment.config
+def make_builder(
+    environment: MissionEnvironment, config: Config | None = None
+) -> ObservationBuilder:
+    """Return the fastest builder for missions.
+
+    Args:
+        environment: the missions.
+        config: the same missions, seen through other channels; the environment's by default.
+    """
+    config = config or environment.config
     seen = config.observation
     kernels = not (seen.sees_prediction or seen.heard_uavs)  # these are drawn by plain operators
     kernels = kernels and uses_kernels(config, environment.device)

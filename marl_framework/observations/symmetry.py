@@ -75,27 +75,32 @@ class Symmetries:
         """Return transitions as symmetry `which` [B] shows them.
 
         Args:
-            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks` and
-                `old_probabilities` (`algorithms.batch.Transitions`).
+            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks`,
+                `old_probabilities` and `teacher`, which may be None
+                (`algorithms.batch.Transitions`).
             which: [B] int64.
         """
-        critic_maps = self._turned(batch.critic_maps, which)
+        critic_maps = self.maps(batch.critic_maps, which)
         if self._others is not None:  # its values are actions
             others = critic_maps[:, self._others].flatten(1)
             chosen = (others * self._actions.shape[1]).round().long()
             codes = self._codes[which].gather(1, chosen)
             critic_maps[:, self._others] = codes.view(-1, *critic_maps.shape[2:])
-        sources = self._sources[which]
         return replace(
             batch,
-            observations=self._turned(batch.observations, which),
+            observations=self.maps(batch.observations, which),
             critic_maps=critic_maps,
             actions=self._actions[which, batch.actions],
-            masks=batch.masks.gather(1, sources),
-            old_probabilities=batch.old_probabilities.gather(1, sources),
+            masks=self.policies(batch.masks, which),
+            old_probabilities=self.policies(batch.old_probabilities, which),
+            teacher=None if batch.teacher is None else self.policies(batch.teacher, which),
         )
 
-    def _turned(self, maps: Tensor, which: Tensor) -> Tensor:
+    def policies(self, values: Tensor, which: Tensor) -> Tensor:
+        """Return what each action has, [B, A], as symmetry `which` [B] shows it."""
+        return values.gather(1, self._sources[which])
+
+    def maps(self, maps: Tensor, which: Tensor) -> Tensor:
         """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
         cells = self._cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
         return maps.flatten(2).gather(2, cells).view_as(maps)

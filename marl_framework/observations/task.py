@@ -41,7 +41,7 @@ class MissionTask:
         self.metric_names = ("absolute", "relative", *(f"altitude_{z}" for z in levels))
         self._levels = torch.arange(len(levels), device=self.device)
         self._state: MissionState | None = None
-        self.draw_actions = None
+        self.draw_actions: Callable[..., None] | None = None
         if uses_kernels(environment.config, self.device):
             self.draw_actions = ActionKernel(environment.lattice, lambda: self.state)
 

@@ -117,4 +117,7 @@ class TritonSymmetries(Symmetries):
             "maps": maps,
         }
         others = {name: field for name, field in batch.tensors().items() if name not in turned}
-        return replace(batch, **turned, **{name: field[index] for name, field in others.items()})
+        taken = {name: field[index] for name, field in others.items()}
+        if "teacher" in taken:
+            taken["teacher"] = self.policies(taken["teacher"], which)
+        return replace(batch, **turned, **taken)

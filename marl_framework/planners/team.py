@@ -18,9 +18,19 @@ from marl_framework.config.loading import (
     load_config,
     resolve_config_path,
 )
+from marl_framework.config.messages import show
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
 from marl_framework.runs.files import checkpoint_file
+
+_LATTICE = (
+    "environment.x_dim",
+    "environment.y_dim",
+    "experiment.constraints.spacing",
+    "experiment.constraints.min_altitude",
+    "experiment.constraints.max_altitude",
+)
+_ACTIONS = "experiment.constraints.num_actions"
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,47 @@ def _trained(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _source(checkpoint: Checkpoint) -> str:
     return f"configuration in checkpoint {checkpoint.path}"
+
+
+def check_lattice(ours: Config, other: Config, who: str) -> None:
+    """Check that two configurations have the same positions and actions.
+
+    Args:
+        ours: of the team that learns.
+        other: of other missions, or of another team.
+        who: the other is, for messages.
+
+    Raises:
+        ConfigError: names the key that differs.
+    """
+    keys = () if ours.lattice_shape == other.lattice_shape else _LATTICE
+    refuse_differences(ours, other, (*keys, _ACTIONS), who)
+
+
+def refuse_differences(ours: Config, other: Config, keys: Sequence[str], who: str) -> None:
+    """Check that two configurations have the same values of some keys.
+
+    Raises:
+        ConfigError: names the key that differs.
+    """
+    key = first_difference(ours, other, keys)
+    if key is not None:
+        raise ConfigError(
+            f"{who}: {key} is {show(_value(other, key))}, and {show(_value(ours, key))} of the "
+            "team that learns; a network knows one lattice, set of actions and list of channels"
+        )
+
+
+def first_difference(ours: Config, other: Config, keys: Sequence[str]) -> str | None:
+    """Return the first of some keys whose values differ; None where there is none."""
+    return next((key for key in keys if _value(ours, key) != _value(other, key)), None)
+
+
+def _value(config: Config, key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -20,10 +20,10 @@ from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.examination import examine
-from marl_framework.prediction.figures import Picture
+from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from marl_framework.prediction.samples import Samples, fly
-
-_LAST_RATE = 0.01  # share of the learning rate that is left in the last update
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.rounds import falling_rate
 
 
 class PredictorTrainer:
@@ -38,10 +38,14 @@ class PredictorTrainer:
         device: where everything lives.
 
     Attributes:
+        name: before the slash in TensorBoard's tags.
         network: the predictor.
+        modules: the same by name.
         rounds: made so far.
         interrupted: whether the training is to end after the current round.
     """
+
+    name = "prediction"
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config = config
@@ -52,6 +56,7 @@ class PredictorTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             self.network = MapPredictor(settings.width).to(device)
+        self.modules: Mapping[str, nn.Module] = {"predictor": self.network}
         self._view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(self._view, self.network, config.compute.precision)
         search = make_search(self._view, config.experiment.baselines.search)
@@ -112,7 +117,7 @@ class PredictorTrainer:
         for update in range(settings.updates):
             done = (self.rounds * settings.updates + update) / updates
             for group in self._optimizer.param_groups:
-                group["lr"] = settings.learning_rate * (1 - (1 - _LAST_RATE) * done)
+                group["lr"] = falling_rate(settings.learning_rate, done)
             index = self._draw(len(samples), settings.batch_size)
             seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
             loss = (self._model.predict(seen) - target).square().mean()
@@ -142,6 +147,23 @@ class PredictorTrainer:
     def examine(self) -> tuple[list[Picture], Reliability]:
         """Look at the predictor in missions that it has not learned from; see `examine`."""
         return examine(self._environments("validation"), self._view, self._model, self._planners[0])
+
+    def describe(self, found: Mapping[str, float]) -> str:
+        """Return the line of the log for what a round found."""
+        flown = [value for name, value in found.items() if name.startswith("roi_entropy")]
+        mean = f"{sum(flown) / len(flown):.4f}" if flown else "–"
+        return (
+            f"round {self.rounds}/{self._settings.rounds} | ROI entropy {mean} | error "
+            f"{found['error']:.4f}, of the belief {found['belief_error']:.4f} | calibration error "
+            f"{found['calibration_error']:.4f}"
+        )
+
+    def finish(self, run: RunFolder) -> dict[str, float]:
+        """Draw what the predictor expects of missions that it has not learned from."""
+        pictures, reliability = self.examine()
+        predictions_figure(pictures, self.config, run.figures / "predictions.png")
+        reliability_figure(reliability, run.figures / "reliability.png")
+        return {"examined_calibration_error": reliability.error()}
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
         """Return the missions of each world: the largest team in the longest missions."""

@@ -40,6 +40,8 @@ from marl_framework.runs.log import LOG
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
+INITIAL_WEIGHTS = "initial_weights"
+"""Key of records of what a training started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training."""
 _LARGEST_DIFF = 2**24
@@ -165,11 +167,15 @@ class RunFolder:
             training_step: training step of the checkpoint.
             changed: changed configuration keys with their new values.
         """
-        noted = read_json(self.environment_file)
         now = describe_environment()
         kept = {name: now[name] for name in ("command", "commit", "uncommitted_changes")}
         entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
-        noted["resumed"] = [*noted.get("resumed", []), entry]
+        earlier = read_json(self.environment_file).get("resumed", [])
+        self.note(resumed=[*earlier, entry])
+
+    def note(self, **known: Any) -> None:
+        """Add to `environment.json`; ignore write errors."""
+        noted = {**read_json(self.environment_file), **known}
         with suppress(OSError):  # a full disk must not stop the training
             write_json(self.environment_file, noted)
 

@@ -108,6 +108,7 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
             resume=options.resume,
             allow_changed=options.allow_changed,
             archive_earlier=archive,
+            init_from=options.init_from,
             ranks=ranks,
             log=log,
         )
@@ -177,6 +178,15 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError(
             f"--profile {options.profile}: give a number of training steps, 1 or more"
         )
+    if options.init_from is not None:
+        if deployed or config.experiment.policy != LEARNED:
+            raise ConfigError(
+                "--init-from: there is no training; --checkpoint names a team that flies"
+            )
+        try:
+            checkpoint_file(options.init_from)  # a missing one is told before PyTorch loads
+        except ConfigError as error:
+            raise ConfigError(f"--init-from: {error}") from error
     if options.profile and (deployed or config.experiment.policy != LEARNED):
         raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:

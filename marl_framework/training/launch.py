@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.mission.fusion import window_kernels
-from marl_framework.runs.folder import RunFolder
+from marl_framework.planners.team import find_checkpoint
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
 from marl_framework.runs.start import start_run
@@ -41,6 +43,7 @@ def train(
     resume: bool = False,
     allow_changed: Sequence[str] = (),
     archive_earlier: bool = False,
+    init_from: str | None = None,
     ranks: Ranks | None = None,
     log: RunLog | None = None,
 ) -> int:
@@ -55,6 +58,8 @@ def train(
         resume: continue the run of this name; start it where there is none.
         allow_changed: keys that may differ from what a resumed run began with.
         archive_earlier: a new run first moves an earlier one of its name to the history.
+        init_from: run folder or checkpoint of a team whose weights a new run starts with; a
+            resumed one needs it no more.
         ranks: the place of this process among those that train together.
         log: is attached to the run folder.
 
@@ -76,10 +81,10 @@ def train(
     try:
         with joined(config, device, ranks):
             if check:
-                Trainer(config, device, ranks)
+                _initial(Trainer(config, device, ranks), init_from)
                 _say(ranks, "the configuration is valid")
                 return 0
-            return _start_or_resume(config, device, ranks, find, start, profile, log)
+            return _start_or_resume(config, device, ranks, find, start, profile, log, init_from)
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
@@ -106,15 +111,20 @@ def _start_or_resume(
     start: Callable[[], RunFolder],
     profile: int,
     log: RunLog | None,
+    init_from: str | None,
 ) -> int:
-    found = ranks.on_leader(find, lambda f: f and Resumption(None, f.payload, {}, f.finished))
+    found = ranks.on_leader(
+        find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)
+    )
     try:
         if found is not None and found.finished:
             _say(ranks, f"finished already: {found.run and found.run.summary}")
             return 0
-        trainer = Trainer(config, device, ranks)
+        trainer, initial = Trainer(config, device, ranks), None
         if found is not None and found.payload is not None:
             trainer.load_state_dict(found.payload, _warn if ranks.leads else _be_silent)
+        else:
+            initial = _initial(trainer, init_from or (found and found.initial))
         _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
 
         if device.type == "cuda":
@@ -129,6 +139,8 @@ def _start_or_resume(
             if log is not None:
                 log.attach(run.path)
             note_job(run.path, ranks)
+            if initial is not None:
+                run.note(**{INITIAL_WEIGHTS: initial})
             run.write_status("training", process=this_process())
             return run
 
@@ -145,6 +157,19 @@ def _start_or_resume(
     finally:
         if found is not None and found.run is not None:
             found.run.release()
+
+
+def _initial(trainer: Trainer, init_from: str | None) -> dict[str, Any] | None:
+    """Start with the weights of a trained team, if one is named; return a record of it."""
+    if init_from is None:
+        return None
+    try:
+        checkpoint = find_checkpoint(init_from)
+    except ConfigError as error:
+        raise ConfigError(f"--init-from: {error}") from error
+    record, line = trainer.start_from(checkpoint)
+    _say(trainer.ranks, line)
+    return record
 
 
 def _follow(trainer: Trainer) -> int:

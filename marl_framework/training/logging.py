@@ -49,6 +49,11 @@ METRICS: dict[str, tuple[str, str]] = {
         "policy/kl",
         "KL(policy that flew ‖ policy), of the last pass, before each update [nat]",
     ),
+    "teacher_kl": (
+        "policy/teacher_kl",
+        "KL(teacher ‖ policy), of the last pass, before each update, while learning.teacher pulls "
+        "[nat]",
+    ),
     "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit held back"),
     "learning_rate_factor": (
         "loss/learning_rate_factor",

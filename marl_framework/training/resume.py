@@ -21,7 +21,7 @@ from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import misfit
 from marl_framework.runs.checkpoint_store import newest_checkpoint
 from marl_framework.runs.files import read_json
-from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 
 _ELSEWHERE = "logging.directory"  # where the run was found; it may have been moved since
 
@@ -38,6 +38,8 @@ class Resumption:
     """Keys whose values differ from the checkpoint's, with the new values."""
     finished: bool = False
     """Nothing is left to train."""
+    initial: str | None = None
+    """Checkpoint that it started with."""
 
 
 def find_run(
@@ -73,8 +75,9 @@ def find_run(
         refuse_changes(run.path, changed, allowed)
         finished = read_json(run.summary).get("results", {}).get("finished") is True
         new = _flat(config_to_dict(config))
+        started = read_json(run.environment_file).get(INITIAL_WEIGHTS, {}).get("checkpoint")
         return Resumption(
-            run, payload, {key: new[key] for key in changed}, finished and not changed
+            run, payload, {key: new[key] for key in changed}, finished and not changed, started
         )
     except BaseException:
         run.release()

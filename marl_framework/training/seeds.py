@@ -75,15 +75,37 @@ def train_each(
     Returns:
         0 done, 1 where one failed, 130 interrupted.
     """
+    code = train_in_turn(
+        runs, train, lambda name, config: f"seed {config.environment.seed}: {name}"
+    )
+    if code != INTERRUPTED:
+        found = sum_up(runs)
+        write_json(summary, found)
+        print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
+    return code
+
+
+def train_in_turn(
+    runs: Mapping[str, Config],
+    train: Callable[[Config, str], int],
+    title: Callable[[str, Config], str],
+) -> int:
+    """Train one run after the other; a failed one does not keep the others from being trained.
+
+    Args:
+        runs: configuration by run name.
+        train: trains one run; returns its exit code.
+        title: returns a line about a run, which is printed before it.
+
+    Returns:
+        0 done, 1 where one failed, 130 interrupted.
+    """
     codes = []
     for name, config in runs.items():
-        print(f"seed {config.environment.seed}: {name}", flush=True)
+        print(title(name, config), flush=True)
         codes.append(train(config, name))
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
-    found = sum_up(runs)
-    write_json(summary, found)
-    print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return FAILED if any(codes) else 0
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.ranks import means_over_ranks
@@ -71,11 +71,16 @@ def flown_metrics(
     return metrics, counts
 
 
-def weights_checksum(algorithm: Algorithm) -> str:
+def weights_checksum(modules: Mapping[str, nn.Module]) -> str:
     """Return the SHA-256 of all weights; equal runs have equal ones."""
+    return tensors_checksum(*(module.state_dict() for module in modules.values()))
+
+
+def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of all tensors."""
     digest = hashlib.sha256()
-    for module in algorithm.modules.values():
-        for tensor in module.state_dict().values():
+    for state in states:
+        for tensor in state.values():
             digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
 
@@ -98,7 +103,7 @@ def results(
         "finished": finished,
         "last": {name: last[name] for name in _RESULTS if name in last},
         "best": dict(best),
-        "weights_sha256": weights_checksum(trainer.algorithm),
+        "weights_sha256": weights_checksum(trainer.algorithm.modules),
     }
 
 

@@ -21,8 +21,10 @@ from marl_framework.evaluation.flight import evaluate, validate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
+from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import save_checkpoint
-from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
+from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit
@@ -75,6 +77,7 @@ class Trainer:
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config.compute, device)
             self.algorithm = make_algorithm(config, device, self.task.symmetries, graphs)
+            follow_teacher(self.algorithm, config, device)
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False
@@ -86,6 +89,7 @@ class Trainer:
         self._skipped = torch.zeros((), device=device)
         self._absent_streams: list[dict[str, Any]] = []
         self._seconds_before = 0.0
+        self._started: dict[str, Any] = {}
         self._evaluations_without_better = 0
         if self.ranks.leads:
             self._validation = MissionEnvironment(
@@ -142,7 +146,10 @@ class Trainer:
                 out.end_step()
             self._finish(out, run, timer, saved)
         return {
-            "results": results(self, self._last, self._best, finished=self.is_over()),
+            "results": {
+                **results(self, self._last, self._best, finished=self.is_over()),
+                **self._started,
+            },
             "timing": timing(self, timer, self._seconds_before),
             "machine": describe_machine(self, out.hardware),
         }
@@ -262,6 +269,12 @@ class Trainer:
         """
         return validate(self._validation, self._planner)
 
+    def start_from(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
+        """Take the weights of a trained team before the first step; see `take_weights`."""
+        record, line = take_weights(self.algorithm, self.config, checkpoint)
+        self._started = {INITIAL_WEIGHTS: record}
+        return record, line
+
     # Saving -------------------------------------------------------------------------------
 
     def state_dict(self, logger: Mapping[str, Any], timer: StageTimer) -> dict[str, Any]:
@@ -287,6 +300,7 @@ class Trainer:
             "other_generators": others,
             "ranks": self.ranks.count,
             "seconds": self._seconds_before + timer.wall(total=True),
+            **self._started,
         }
 
     def _streams(self) -> list[dict[str, Any]]:
@@ -317,6 +331,7 @@ class Trainer:
             self._evaluations_without_better = int(state["evaluations_without_better"])
             self._seconds_before = float(state["seconds"])
             self._waiting = state["logger"]
+            self._started = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
             self._load_generators(state, report)
         except KeyError as error:
             raise ConfigError(

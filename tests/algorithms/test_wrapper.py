@@ -34,7 +34,7 @@ def settings(compute=None, algorithm="coma", **options) -> Config:
         "critic": {"learning_rate": 1e-2},
     }
     for key, value in options.items():
-        learning[key] = {**learning[key], **value} if isinstance(value, dict) else value
+        learning[key] = {**learning.get(key, {}), **value} if isinstance(value, dict) else value
     widths = {"conv_channels": 16, "hidden_dim": 16}
     return Config.model_validate(
         {

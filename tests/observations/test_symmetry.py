@@ -19,6 +19,7 @@ from marl_framework.observations.symmetry import Symmetries
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import random_actions, small_config
+from tests.turned import turned_mission
 
 ALL = {
     name: True
@@ -49,32 +50,6 @@ def _flown(config: Config) -> tuple[MissionEnvironment, MissionState, Tensor]:
     return env, state, random_actions(env, state, generator)
 
 
-def _turned(maps: Tensor, turn: tuple[bool, bool, bool]) -> Tensor:
-    """Exchange the last two axes, then flip the first, then the second of them."""
-    swap, flip_x, flip_y = turn
-    maps = maps.mT if swap else maps
-    axes = [axis for axis, flip in ((-2, flip_x), (-1, flip_y)) if flip]
-    return maps.flip(axes).contiguous()
-
-
-def _turned_mission(
-    env: MissionEnvironment, state: MissionState, turn: tuple[bool, bool, bool]
-) -> MissionState:
-    """Turn all that observations are made of, by hand."""
-    after = state.clone()
-    for name in ("beliefs", "global_belief", "pooled_readings"):
-        setattr(after, name, _turned(getattr(state, name), turn))
-    planar = state.positions[..., :2].flip(-1) if turn[0] else state.positions[..., :2].clone()
-    for axis, flip in enumerate(turn[1:]):
-        if flip:
-            planar[..., axis] = env.lattice.shape[axis] - 1 - planar[..., axis]
-    after.positions = torch.cat((planar, state.positions[..., 2:]), -1)
-    readings = after.pooled_readings.clone()
-    env.refresh(after)
-    after.pooled_readings = readings
-    return after
-
-
 def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) -> Transitions:
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
     observations = builder.actor(state).flatten(0, 1)
@@ -82,11 +57,13 @@ def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) 
     masks = env.lattice.boundary_mask(state.positions).flatten(0, 1)
     policy = masks / masks.sum(-1, keepdim=True)
     targets = torch.arange(len(masks)).float()
-    return Transitions(observations, critic_maps, actions.flatten(), masks, policy, targets)
+    return Transitions(
+        observations, critic_maps, actions.flatten(), masks, policy, targets, teacher=policy
+    )
 
 
 @pytest.mark.parametrize(("world", "count"), WORLDS)
-def test_turned_transitions_are_those_of_the_turned_mission(
+def test_turned_transitions_are_those_of_theturned_mission(
     world: dict[str, Any], count: int
 ) -> None:
     config = small_config(**{**world, "observation": {**ALL, **world.get("observation", {})}})
@@ -99,11 +76,11 @@ def test_turned_transitions_are_those_of_the_turned_mission(
         for flip_x in (False, True):
             for flip_y in (False, True):
                 turn = (swap, flip_x, flip_y)
-                after = _turned_mission(env, state, turn)
+                after = turned_mission(env, state, turn)
                 goals = env.lattice.move(state.positions, actions)
                 moved = state.clone()
                 moved.positions = goals
-                goals = _turned_mission(env, moved, turn).positions
+                goals = turned_mission(env, moved, turn).positions
                 steps = (goals - after.positions).unsqueeze(2)
                 turned_actions = (steps == env.lattice.offsets).all(-1).int().argmax(-1)
                 expected = _transitions(env, after, turned_actions)
@@ -127,6 +104,7 @@ def _agree(
         torch.equal(got.actions, expected.actions)
         and torch.equal(got.masks, expected.masks)
         and torch.allclose(got.old_probabilities, expected.old_probabilities)
+        and torch.allclose(got.teacher, expected.teacher)
         and torch.equal(got.targets, expected.targets)
         and torch.allclose(shown[:, exact], wanted[:, exact], atol=1e-5)
         and bool((shown - wanted).abs().mean() < 0.02)

@@ -53,6 +53,7 @@ def transitions(number: int, generator: torch.Generator, config: Any = None) -> 
         masks=masks,
         old_probabilities=policy / policy.sum(1, keepdim=True),
         targets=torch.randn(number, generator=generator),
+        teacher=masks / masks.sum(1, keepdim=True),
     )
 
 
@@ -66,8 +67,9 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     weights = losses.normalized(advantages, batch.shares)
     actor = losses.actor(policy, batch, weights, floor, entropy, clip)
     critic = losses.critic(values, batch)
-    (actor * 3 + critic * 2).backward()
-    return probabilities, advantages, weights, actor, critic, logits.grad, values.grad
+    pull = losses.pull(policy, batch, floor)
+    (actor * 3 + critic * 2 + pull).backward()
+    return probabilities, advantages, weights, actor, critic, pull, logits.grad, values.grad
 
 
 @given(

@@ -1,20 +1,20 @@
-"""A predictor's training from its start to its end: new or resumed, finished or interrupted."""
+"""Trainings in rounds of flying and learning, from start to end: new, resumed or interrupted."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from marl_framework.command_line import INTERRUPTED
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
-from marl_framework.prediction.figures import predictions_figure, reliability_figure
-from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
@@ -24,12 +24,65 @@ from marl_framework.runs.start import start_run
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.signals import interruptible
+from marl_framework.training.summary import weights_checksum
+
+_LAST_RATE = 0.01  # share of the learning rate that is left in the last update
 
 
-def train(config: Config, name: str | None, *, check: bool, resume: bool, log: RunLog) -> int:
-    """Train a predictor under a run name; return the exit code: 0 done, 130 interrupted.
+class RoundTrainer(Protocol):
+    """Learns in rounds."""
+
+    name: str
+    """Of what it does, before the slash in TensorBoard's tags."""
+    config: Config
+    device: torch.device
+    modules: Mapping[str, nn.Module]
+    """All networks by name."""
+    rounds: int
+    """Made so far."""
+    interrupted: bool
+    """Whether the training is to end after the current round."""
+
+    def interrupt(self) -> None:
+        """Ask for the end of the training after the current round; usable in signal handlers."""
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to train."""
+
+    def round(self) -> dict[str, float]:
+        """Make the next round; return what to log."""
+
+    def describe(self, found: Mapping[str, float]) -> str:
+        """Return the line of the log for what a round found."""
+
+    def finish(self, run: RunFolder) -> dict[str, float]:
+        """Look at what was learned, once all rounds are made; return more results."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how the training goes on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+def falling_rate(first: float, done: float) -> float:
+    """Return the learning rate once the share `done` of all updates is made: a line down."""
+    return first * (1 - (1 - _LAST_RATE) * done)
+
+
+def train_in_rounds(
+    make: Callable[[Config, torch.device], RoundTrainer],
+    config: Config,
+    name: str | None,
+    *,
+    check: bool,
+    resume: bool,
+    log: RunLog,
+) -> int:
+    """Train under a run name; return the exit code: 0 done, 130 interrupted.
 
     Args:
+        make: returns the trainer.
         config: what to train.
         name: folder below `logging.directory`; None for one from title and time.
         check: only see whether the training could start.
@@ -41,7 +94,7 @@ def train(config: Config, name: str | None, *, check: bool, resume: bool, log: R
         OSError: its state could not be saved.
     """
     device = resolve_device(config.compute.device)
-    trainer = PredictorTrainer(config, device)
+    trainer = make(config, device)
     if check:
         print("the configuration is valid")
         return 0
@@ -60,6 +113,10 @@ def train(config: Config, name: str | None, *, check: bool, resume: bool, log: R
         print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
         with interruptible(trainer, Ranks()):
             return _train(trainer, run)
+    except BaseException:
+        if found is None and trainer.rounds == 0:
+            run.discard()  # nothing was learned yet; the name stays free
+        raise
     finally:
         run.release()
 
@@ -73,7 +130,7 @@ def _claim(
     return found.run
 
 
-def _train(trainer: PredictorTrainer, run: RunFolder) -> int:
+def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     """Train; write logs, checkpoints and the summary; return the exit code."""
     start = time.perf_counter()
     run.write_status("training", process=this_process())
@@ -82,13 +139,20 @@ def _train(trainer: PredictorTrainer, run: RunFolder) -> int:
     with closing(SummaryWriter(str(run.tensorboard))) as writer:
         while not (trainer.is_over() or trainer.interrupted):
             found = trainer.round()
-            _log(writer, trainer, found)
+            for name, value in found.items():
+                writer.add_scalar(f"{trainer.name}/{name}", value, trainer.rounds)
+            print(trainer.describe(found), flush=True)
             if not store.save(trainer.rounds, trainer.state_dict()):
                 raise OSError(f"the state after round {trainer.rounds} could not be saved")
             run.write_status("training", training_step=trainer.rounds, last=found)
     if trainer.is_over():
-        found = found | _draw(trainer, run)
-    results = {"finished": trainer.is_over(), "training_steps": trainer.rounds, "last": found}
+        found = found | trainer.finish(run)
+    results = {
+        "finished": trainer.is_over(),
+        "training_steps": trainer.rounds,
+        "last": found,
+        "weights_sha256": weights_checksum(trainer.modules),
+    }
     seconds = time.perf_counter() - start
     run.write_summary(results, {"seconds": seconds}, {"device": describe_device(trainer.device)})
     if not trainer.is_over():
@@ -99,27 +163,6 @@ def _train(trainer: PredictorTrainer, run: RunFolder) -> int:
     run.write_status("finished")
     print(f"done: {run.summary}")
     return 0
-
-
-def _draw(trainer: PredictorTrainer, run: RunFolder) -> dict[str, float]:
-    """Draw what the trained predictor expects of missions that it has not learned from."""
-    pictures, reliability = trainer.examine()
-    predictions_figure(pictures, trainer.config, run.figures / "predictions.png")
-    reliability_figure(reliability, run.figures / "reliability.png")
-    return {"examined_calibration_error": reliability.error()}
-
-
-def _log(writer: SummaryWriter, trainer: PredictorTrainer, found: Mapping[str, float]) -> None:
-    for name, value in found.items():
-        writer.add_scalar(f"prediction/{name}", value, trainer.rounds)
-    flown = [value for name, value in found.items() if name.startswith("roi_entropy")]
-    mean = f"{sum(flown) / len(flown):.4f}" if flown else "–"
-    print(
-        f"round {trainer.rounds}/{trainer.config.prediction.rounds} | ROI entropy {mean} | error "
-        f"{found['error']:.4f}, of the belief {found['belief_error']:.4f} | calibration error "
-        f"{found['calibration_error']:.4f}",
-        flush=True,
-    )
 
 
 def _warn(text: str) -> None:

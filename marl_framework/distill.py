@@ -1,0 +1,112 @@
+"""Makes one team of several teachers: `python -m marl_framework.distill`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from marl_framework.command_line import as_program, loaded
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.distillation.tasks import with_tasks
+from marl_framework.distillation.workers import train_workers, worker_runs
+from marl_framework.runs.log import RunLog
+from marl_framework.training.rounds_command import configured, guarded, rounds_parser
+from marl_framework.training.seeds import check_free
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = rounds_parser("distill", __doc__, "params_fast.yaml")
+    parser.add_argument(
+        "--tasks",
+        metavar="FILE",
+        help="missions by name, each with what differs from the params file; sets "
+        "distillation.tasks",
+    )
+    parser.add_argument(
+        "--teacher",
+        action="append",
+        default=[],
+        metavar="TASK=TEACHER",
+        help="who teaches a task: a run folder, a run of logging.directory, a checkpoint or a "
+        "planner; NAME alone: the runs NAME-TASK of all tasks; repeatable",
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="FILE",
+        help="instead, train a team for each task of a file, one after the other: NAME-TASK for "
+        "--run-name NAME; with --resume go on where it stopped",
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the complete configuration as a params file and exit",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code.
+
+    0 done, 1 failed, 2 bad input, 130 interrupted.
+    """
+    options = _parser().parse_args(arguments)
+    return guarded(lambda log: _run(options, log))
+
+
+def _run(options: argparse.Namespace, log: RunLog) -> int:
+    if options.workers is not None:
+        return _train_workers(options, log)
+    config = with_tasks(configured(options), options.tasks, options.teacher)
+    if options.print_config:
+        print(format_yaml(config_to_dict(config)), end="", flush=True)
+        return 0
+
+    # They load PyTorch: help and bad input come at once.
+    from marl_framework.distillation.trainer import Distiller
+    from marl_framework.training.rounds import train_in_rounds
+
+    loaded()
+    return train_in_rounds(
+        Distiller,
+        config,
+        options.run_name,
+        check=options.check,
+        resume=options.resume,
+        log=log,
+    )
+
+
+def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
+    for name in ("tasks", "teacher", "print_config"):
+        if getattr(options, name):
+            raise ConfigError(f"--workers: does not go with --{name.replace('_', '-')}")
+    if options.run_name is None:
+        raise ConfigError("--workers: name the runs with --run-name")
+    config = configured(options)
+    runs = worker_runs(config, options.workers, options.run_name)
+    if not (options.resume or options.check):
+        check_free(runs)
+
+    from marl_framework.device import resolve_device
+    from marl_framework.training.launch import train
+
+    loaded()
+
+    def train_one(config: Config, name: str) -> int:
+        device = resolve_device(config.compute.device)
+        return train(config, device, name, check=options.check, resume=options.resume, log=log)
+
+    return train_workers(runs, train_one)
+
+
+def command() -> int:
+    """Run the command line as a program of its own; return its exit code."""
+    return as_program(main)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

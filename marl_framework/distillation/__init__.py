@@ -1,0 +1,1 @@
+"""Trains one team from several teachers, and teams to become teachers."""

@@ -1,0 +1,248 @@
+"""Trains a student: it flies the missions of all tasks, and learns what their teachers say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
+from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.threads import with_batch_threads
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.device import autocast, grad_scaler
+from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.mission.seeding import MAX_RANK, split_seed
+from marl_framework.observations.symmetry import Symmetries
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.ranks import Ranks
+from marl_framework.training.rounds import falling_rate
+from marl_framework.training.schedule import passes
+from marl_framework.training.streams import restore_streams, stream_state
+from marl_framework.training.summary import tensors_checksum
+
+
+class Distiller:
+    """Makes one team of several teachers.
+
+    In each round the student flies missions of every task. The task's teacher labels all states
+    that it reaches, and makes a share of the moves in the first rounds (DAgger, Ross et al. 2011).
+    Then the actor learns the labels of the latest rounds. The critic learns the returns of the
+    round's missions, so that a training can go on from here; the critic of an algorithm of the
+    user's own stays untrained unless it has a `fit_critic`.
+
+    Args:
+        config: the student, and `distillation`.
+        device: where everything lives.
+
+    Attributes:
+        name: before the slash in TensorBoard's tags.
+        algorithm: the student.
+        modules: its networks by name.
+        lessons: one for each task.
+        rounds: made so far.
+        interrupted: whether the training is to end after the current round.
+
+    Raises:
+        ConfigError: tasks, teachers and student do not go together.
+    """
+
+    name = "distillation"
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self._settings = config.distillation
+        names = sorted(self._settings.teachers)
+        self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
+        self._symmetries = self._common_symmetries()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.environment.seed)
+            self.algorithm = make_algorithm(self._largest(), device, self._symmetries)
+        self.modules = self.algorithm.modules
+        actor = self.modules["actor"]
+        self._actor = with_batch_threads(actor, device)
+        self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
+        self._scaler = grad_scaler(device, self.algorithm.precision)
+        seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
+        self.rounds = 0
+        self.interrupted = False
+
+    def _largest(self) -> Config:
+        """Return the configuration with the largest team of all tasks; give all its sizes.
+
+        Only networks that see a plane for each UAV notice, and their weights suit any team.
+        """
+        team = max(lesson.task.n_agents for lesson in self.lessons)
+        config = self.config
+        missions = config.experiment.missions.model_copy(update={"n_agents": team})
+        experiment = config.experiment.model_copy(update={"missions": missions})
+        largest = config.model_copy(update={"experiment": experiment})
+        for lesson in self.lessons:
+            lesson.task.sizes = largest.network_sizes
+        return largest
+
+    def _common_symmetries(self) -> Symmetries | None:
+        """Return the symmetries of all missions; None where they are off."""
+        found = [lesson.task.symmetries for lesson in self.lessons]
+        return min((each for each in found if each is not None), key=len, default=None)
+
+    def interrupt(self) -> None:
+        """Ask for the end of the training after the current round; usable in signal handlers."""
+        self.interrupted = True
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.rounds >= self._settings.rounds
+
+    def round(self) -> dict[str, float]:
+        """Fly missions of all tasks, then learn from the latest rounds.
+
+        Returns:
+            `NAME/TASK` for everything that `Lesson.fly` measures and, when it is due,
+            `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss` of the
+            critic, `skipped_updates`, whose numbers were not finite, and the `teacher_share`.
+        """
+        share = self._teacher_share()
+        measured: dict[str, Tensor] = {}
+        fresh, critic_losses = [], []
+        for lesson in self.lessons:
+            rollout, samples, found = lesson.fly(self.algorithm.act, share)
+            fresh.append(samples)
+            critic_losses += self._fit_critic(rollout)
+            measured |= _of_task(lesson, found)
+        known = [*self._replay, Samples.joined(fresh)]
+        measured |= self._learn(Samples.joined(known))
+        self._replay = known[max(len(known) + 1 - self._settings.replay_rounds, 0) :]
+        if critic_losses:
+            measured["critic_loss"] = torch.stack(critic_losses).mean()
+        self.rounds += 1
+        interval = self.config.evaluation.interval
+        if interval and (passes(interval, self.rounds - 1, self.rounds) or self.is_over()):
+            for lesson in self.lessons:
+                measured |= _of_task(lesson, lesson.validate(self.algorithm.act))
+        values = torch.stack([value.float() for value in measured.values()]).tolist()
+        return {**dict(zip(measured, values, strict=True)), "teacher_share": share}
+
+    def _teacher_share(self) -> float:
+        """Return the share of moves that the teachers make in the next round."""
+        share, last = self._settings.teacher_share, self._settings.teacher_rounds
+        return share * (1 - self.rounds / last) if self.rounds < last else 0.0
+
+    def _fit_critic(self, rollout: Rollout) -> list[Tensor]:
+        """Let the critic learn, where the algorithm can do that alone; return its loss then."""
+        fit: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)
+        return [] if fit is None else [fit(rollout, self._generator)]
+
+    def _learn(self, samples: Samples) -> dict[str, Tensor]:
+        """Make the updates of a round; return mean loss and skipped updates."""
+        settings = self._settings
+        losses, skipped = [], []
+        updates = settings.rounds * settings.updates
+        for update in range(settings.updates):
+            done = (self.rounds * settings.updates + update) / updates
+            set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
+            loss, bad = self._update(samples)
+            losses.append(loss)
+            skipped.append(bad)
+        return {
+            "loss": torch.stack(losses).mean(),
+            "skipped_updates": torch.stack(skipped).sum(),
+        }
+
+    def _update(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """Make one update on a batch of samples; return its loss, and 1 where it was skipped."""
+        size = self._settings.batch_size
+        index = torch.randint(len(samples), (size,), generator=self._generator, device=self.device)
+        batch = samples.batch(index)
+        if self._symmetries is not None:
+            which = self._symmetries.draw(size, self._generator)
+            batch = batch.turned(self._symmetries, which)
+        with autocast(self.device, self.algorithm.precision):
+            logits = self._actor(batch.observations)
+        policy = policy_probabilities(logits, batch.masks, 0.0)
+        loss = divergence(batch, policy, self._settings.loss)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._scaler.scale(loss).backward()
+        limit = self.config.learning.actor.gradient_norm
+        _, bad = descend(loss.detach(), self._optimizer, self._scaler, limit)
+        self._scaler.update()
+        return loss.detach(), bad
+
+    def describe(self, found: Mapping[str, float]) -> str:
+        """Return the line of the log for what a round found."""
+        tasks = (
+            f"{lesson.name}: agreement {found[f'agreement/{lesson.name}']:.3f}, ROI entropy "
+            f"{found[f'roi_entropy/{lesson.name}']:.4f}"
+            for lesson in self.lessons
+        )
+        head = f"round {self.rounds}/{self._settings.rounds} | loss {found['loss']:.4f}"
+        return " | ".join((head, *tasks))
+
+    def finish(self, run: RunFolder) -> dict[str, float]:
+        """Return no more results."""
+        return {}
+
+    # Saving -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how the training goes on."""
+        replay = [] if self.is_over() else self._replay
+        return {
+            **self.algorithm.state_dict(),
+            "config": config_to_dict(self.config),
+            "training_step": self.rounds,
+            "student_optimizer": self._optimizer.state_dict(),
+            "student_scaler": self._scaler.state_dict(),
+            "generators": [stream_state(generator, self.device) for generator in self._streams()],
+            "replay": [samples.tensors() for samples in replay],
+            "teachers": self._teachers(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            ConfigError: it is of something else, or a teacher has changed since.
+        """
+        if "student_optimizer" not in state:
+            raise ConfigError("checkpoint: it lacks the key student_optimizer; it is no student's")
+        for name, checksum in self._teachers().items():
+            if state["teachers"].get(name) != checksum:
+                raise ConfigError(
+                    f"distillation.teachers.{name}: {self._settings.teachers[name]} has other "
+                    "weights than when this run began; restore them, or start a new run"
+                )
+        self.algorithm.load_state_dict({**state, "training_step": 0})
+        self._optimizer.load_state_dict(state["student_optimizer"])
+        if self._scaler.is_enabled() and state["student_scaler"]:
+            self._scaler.load_state_dict(state["student_scaler"])
+        for saved, generator in zip(state["generators"], self._streams(), strict=True):
+            restore_streams([saved], generator, self.device, Ranks())
+        self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
+        self.rounds = int(state["training_step"])
+
+    def _streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions, and of what is learned from them."""
+        return [*(lesson.task.generator for lesson in self.lessons), self._generator]
+
+    def _teachers(self) -> dict[str, str]:
+        """Return a checksum of each team that teaches."""
+        return {
+            lesson.name: tensors_checksum(lesson.team.payload["actor"])
+            for lesson in self.lessons
+            if lesson.team is not None
+        }
+
+
+def _of_task(lesson: Lesson, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}/{lesson.name}": value for name, value in found.items()}

@@ -1,0 +1,44 @@
+"""Teams that are to teach: a training for each task, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import with_changes
+from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
+from marl_framework.distillation.tasks import check_task_name, read_tasks
+from marl_framework.training.seeds import train_in_turn
+
+
+def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
+    """Return what is trained for each task of a file, by the name of its run: `NAME-TASK`.
+
+    Raises:
+        ConfigError: a task is invalid, or leaves nothing to train.
+    """
+    runs: dict[str, Config] = {}
+    for task, changes in read_tasks(file).items():
+        check_task_name(task)
+        made = runs[f"{name}-{task}"] = with_changes(config, changes, f"{file}: {task}")
+        policy, mode = made.experiment.policy, made.experiment.missions.mission_mode
+        if policy != LEARNED or mode != "training":
+            key, found = (
+                ("policy", policy) if policy != LEARNED else ("missions.mission_mode", mode)
+            )
+            raise ConfigError(
+                f"{file}: {task}: experiment.{key} is {found}, so there is no team to train; a "
+                "planner needs no worker to teach"
+            )
+    return runs
+
+
+def train_workers(runs: dict[str, Config], train: Callable[[Config, str], int]) -> int:
+    """Train one run after the other; return 0 done, 1 where one failed, 130 interrupted.
+
+    Args:
+        runs: configuration by run name.
+        train: trains one run; returns its exit code.
+    """
+    return train_in_turn(runs, train, lambda name, config: f"worker: {name}")

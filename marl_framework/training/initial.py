@@ -1,0 +1,117 @@
+"""What a training takes from a trained team: its weights to start with, or a pull to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS
+from marl_framework.config.model import Config
+from marl_framework.planners.team import (
+    Checkpoint,
+    check_lattice,
+    find_checkpoint,
+    first_difference,
+    mission_config,
+    refuse_differences,
+    trained_team,
+    with_team,
+)
+from marl_framework.runs.checkpoint import misfit
+from marl_framework.training.summary import tensors_checksum
+
+_SEEN = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
+_OF_CRITIC = (
+    "experiment.algorithm",
+    *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS),
+)
+_WIDTHS = ("type", "conv_channels", "hidden_dim")
+_OF_ATTENTION = ("layers", "heads")
+
+
+def take_weights(
+    algorithm: Algorithm, config: Config, checkpoint: Checkpoint
+) -> tuple[dict[str, Any], str]:
+    """Give an algorithm the actor of a trained team, and its other networks where they fit.
+
+    Args:
+        algorithm: with fresh networks.
+        config: of the training.
+        checkpoint: of the team.
+
+    Returns:
+        What was taken, for the records of the run: `checkpoint`, `networks` and
+        `weights_sha256`; a line that says so.
+
+    Raises:
+        ConfigError: the actor is for another lattice, other actions, channels or sizes.
+    """
+    trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
+    who = f"--init-from {checkpoint.path}"
+    check_lattice(config, trained, who)
+    refuse_differences(config, trained, (*_SEEN, *_sizes(config, "actor")), who)
+    unfit = _unfit(algorithm, saved, ["actor"])
+    if unfit is not None:
+        raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
+    names = list(algorithm.modules)
+    keys = (*_OF_CRITIC, *_sizes(config, "critic"))
+    lack = first_difference(config, trained, keys) or _unfit(algorithm, saved, names)
+    taken = ["actor"] if lack else names
+    for name in taken:
+        algorithm.modules[name].load_state_dict(saved[name])
+    if not lack and hasattr(algorithm, "take_value_scale"):
+        algorithm.take_value_scale(saved)
+    line = f"starts with {', '.join(taken)} of {checkpoint.path}"
+    if lack:
+        line += f"; the rest is new, because it differs in {lack}"
+    checksum = tensors_checksum(*(saved[name] for name in taken))
+    record = {"checkpoint": str(checkpoint.path), "networks": taken, "weights_sha256": checksum}
+    return record, line
+
+
+def follow_teacher(algorithm: Algorithm, config: Config, device: torch.device) -> None:
+    """Pull an algorithm to the trained team of `learning.teacher`, if that has a weight.
+
+    Raises:
+        ConfigError: the team has another lattice, other actions or channels, or the algorithm
+            cannot be pulled.
+    """
+    teacher = config.learning.teacher
+    if not teacher.weight or teacher.run is None:
+        return
+    key = "learning.teacher.run"
+    follow = getattr(algorithm, "follow_teacher", None)
+    if follow is None:
+        raise ConfigError(f"{key}: {config.experiment.algorithm} has no follow_teacher; set null")
+    try:
+        checkpoint = find_checkpoint(teacher.run)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    trained = mission_config(None, (), checkpoint)
+    who = f"{key} {checkpoint.path}"
+    check_lattice(config, trained, who)
+    refuse_differences(config, trained, _SEEN, who)
+    team = trained_team(with_team(config, checkpoint), checkpoint, device)
+    follow(team.modules["actor"])
+
+
+def _sizes(config: Config, role: str) -> tuple[str, ...]:
+    """Return the keys that say what actor or critic is."""
+    attends = getattr(config.networks, role).type == "attention"
+    names = (*_WIDTHS, *_OF_ATTENTION) if attends else _WIDTHS
+    return tuple(f"networks.{role}.{name}" for name in names)
+
+
+def _unfit(algorithm: Algorithm, saved: Mapping[str, Any], names: list[str]) -> str | None:
+    """Return where saved networks differ in shape from those of an algorithm; None: nowhere."""
+    for name in names:
+        if not isinstance(saved.get(name), Mapping):
+            return f"{name}, which is absent there"
+        where = misfit(algorithm.modules[name].state_dict(), saved[name])
+        if where is not None:
+            return f"{name}: {where}"
+    return None

@@ -1,0 +1,202 @@
+"""A student's training: whose states it learns from, that it learns, and that it resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework.algorithms.rollout import RolloutCollector
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import with_changes
+from marl_framework.config.model import Config
+from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.samples import divergence
+from marl_framework.distillation.trainer import Distiller
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.task import MissionTask
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from tests.distillation.hand_made import ToTheCorner
+from tests.distillation.test_labels import save_team
+from tests.small import small_config
+
+CPU = torch.device("cpu")
+CORNER = "tests.distillation.hand_made.corner"
+FIELD = {"sensor": {"simulation": {"kinds": ["random_field"], "cluster_radius": 3.0}}}
+MANY = {"experiment": {"missions": {"n_agents": 4}, "constraints": {"budget": 2}}}
+
+
+def student(**settings: Any) -> Config:
+    """Return a configuration with small rounds."""
+    config = small_config(
+        evaluation={"interval": 2, "missions": 2},
+        learning={"symmetries": settings.pop("symmetries", False)},
+    )
+    small = {"missions": 4, "rounds": 4, "updates": 6, "batch_size": 16, "replay_rounds": 2}
+    return with_changes(config, {"distillation": {**small, **settings}}, "test")
+
+
+def test_without_a_share_the_states_are_those_of_the_student_alone() -> None:
+    config = student(teachers={"a": CORNER})
+    lesson = Lesson(config, "a", 0, CPU)
+    act = Distiller(config, CPU).algorithm.act
+    ours, samples, _ = lesson.fly(act, 0.0)
+    task = MissionTask(MissionEnvironment(config, 4, CPU))
+    theirs = RolloutCollector(task, len(task.metric_names)).collect(act, 0.0)
+    for name in vars(theirs):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    assert torch.equal(samples.observations, theirs.observations.flatten(0, 2).half())
+
+
+def test_with_the_whole_share_the_teacher_makes_all_moves() -> None:
+    config = student(teachers={"a": CORNER})
+    lesson = Lesson(config, "a", 0, CPU)
+    rollout, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 1.0)
+    task = MissionTask(MissionEnvironment(config, 4, CPU))
+    teacher = ToTheCorner(task.environment.lattice)
+    for t in range(task.episode_length):
+        decision = teacher.act(task.state, task.generator)
+        assert torch.equal(rollout.actions[t], decision.actions)
+        assert torch.equal(rollout.masks[t], decision.masks)
+        torch.rand(decision.masks.shape, generator=task.generator)  # the student's choices
+        torch.rand(4, generator=task.generator)  # who chooses
+        task.step(decision.actions)
+    assert found["left_out"] == 0
+    assert torch.equal(samples.labels.argmax(-1), rollout.actions.flatten())
+
+
+def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -> None:
+    config = student(
+        tasks={"crowd": {"experiment": {"missions": {"n_agents": 9}}}},
+        teachers={"crowd": "tests.distillation.hand_made.decided"},
+    )
+    lesson = Lesson(config, "crowd", 0, CPU)
+    _, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
+    silent = samples.weights == 0
+    assert 0 < found["left_out"] == silent.sum() < len(samples)
+    policy = samples.masks / samples.masks.sum(-1, keepdim=True)
+    before = divergence(samples, policy, "forward")
+    samples.labels[silent] = samples.labels[silent].flip(-1)
+    assert divergence(samples, policy, "forward") == before
+
+
+def test_the_share_of_the_teacher_falls_to_nothing() -> None:
+    trainer = Distiller(
+        student(teachers={"a": CORNER}, teacher_share=0.6, teacher_rounds=3, updates=1), CPU
+    )
+    shares = [trainer.round()["teacher_share"] for _ in range(4)]
+    assert shares == pytest.approx([0.6, 0.4, 0.2, 0.0])
+
+
+@pytest.mark.parametrize("loss", ["forward", "reverse"])
+def test_a_student_learns_what_its_teacher_does(loss: str) -> None:
+    config = small_config(dims=(10.0, 10.0), agents=2, evaluation={"interval": 0})
+    settings = {"teachers": {"a": CORNER}, "rounds": 6, "missions": 16, "updates": 80}
+    more = {"batch_size": 64, "learning_rate": 0.01, "teacher_rounds": 2, "loss": loss}
+    config = with_changes(config, {"distillation": {**settings, **more}}, "test")
+    trainer = Distiller(config, CPU)
+    found = [trainer.round() for _ in range(6)]
+    assert found[0]["agreement/a"] < 0.6
+    assert found[-1]["agreement/a"] > 0.9
+    assert found[-1]["loss/a"] < found[0]["loss/a"] / 2
+    assert trainer.is_over()
+
+
+def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path: Path) -> None:
+    team = save_team(tmp_path / "team.pt", small_config(agents=2))
+    config = student(
+        tasks={"field": FIELD, "many": MANY},
+        teachers={"field": "information_gain", "many": "oracle", "own": str(team)},
+        symmetries=True,
+    )
+    trainer = Distiller(config, CPU)
+    teams = {lesson.name: lesson.task.n_agents for lesson in trainer.lessons}
+    assert teams == {"field": 3, "many": 4, "own": 2}
+    first, second = trainer.round(), trainer.round()
+    for name in teams:
+        assert {f"{what}/{name}" for what in ("loss", "agreement", "return", "f1")} < first.keys()
+        assert f"validation_entropy/{name}" in second
+        assert f"validation_entropy/{name}" not in first
+    assert len({first[f"roi_entropy/{name}"] for name in teams}) == 3
+    assert first["skipped_updates"] == 0
+    states = 4 * (3 * 5 + 4 * 3 + 2 * 5)  # missions, UAVs, moves
+    assert [len(samples) for samples in trainer._replay] == [states]
+    assert len(trainer._symmetries or ()) == 8
+
+
+@pytest.mark.parametrize("algorithm", ["coma", "central_v"])
+def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm: str) -> None:
+    attention = {"type": "attention", "conv_channels": 8, "hidden_dim": 8}
+    tasks = {"two": {"experiment": {"missions": {"n_agents": 2}}}, "many": MANY}
+    changes = {
+        "observation": {"heard_uavs": True},
+        "networks": {"actor": attention, "critic": attention},
+        "experiment": {"algorithm": algorithm},
+    }
+    teachers = {"two": CORNER, "many": "information_gain"}
+    config = with_changes(
+        student(tasks=tasks, teachers=teachers, symmetries=True), changes, "attention"
+    )
+    trainer = Distiller(config, CPU)
+    (two,) = [lesson.task for lesson in trainer.lessons if lesson.name == "two"]
+    shown, own = two.observe(), two.builder.actor(two.state)
+    assert shown.shape[2] == own.shape[2] + 2
+    assert not shown[:, :, 2:4].any()
+    act = trainer.algorithm.act
+    torch.testing.assert_close(act(shown), act(own))
+    found = trainer.round()
+    assert found["skipped_updates"] == 0
+    assert found["critic_loss"] > 0
+
+
+def test_the_replay_holds_the_latest_rounds() -> None:
+    config = student(teachers={"a": CORNER}, updates=1, replay_rounds=3, rounds=5)
+    trainer = Distiller(config, CPU)
+    learned = []
+    trainer._learn = lambda samples: learned.append(len(samples)) or {}
+    for _ in range(5):
+        trainer.round()
+    states = 4 * 3 * 5  # missions, UAVs, moves
+    assert learned == [states, 2 * states, 3 * states, 3 * states, 3 * states]
+
+
+def test_the_critic_learns_beside_the_actor() -> None:
+    trainer = Distiller(student(teachers={"a": CORNER}), CPU)
+    before = [p.clone() for p in trainer.modules["critic"].parameters()]
+    assert trainer.round()["critic_loss"] > 0
+    after = list(trainer.modules["critic"].parameters())
+    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    for ours, theirs in zip(trainer.modules["target_critic"].parameters(), after, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    team = save_team(tmp_path / "team.pt", small_config())
+    config = student(
+        tasks={"field": FIELD},
+        teachers={"field": "information_gain", "own": str(team)},
+        symmetries=True,
+    )
+    whole = Distiller(config, CPU)
+    whole.round(), whole.round()
+    save_checkpoint(tmp_path / "c.pt", whole.state_dict())
+    rest = [whole.round(), whole.round()]
+    resumed = Distiller(config, CPU)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"))
+    assert [resumed.round(), resumed.round()] == rest
+    for name, module in whole.modules.items():
+        for key, tensor in module.state_dict().items():
+            assert torch.equal(tensor, resumed.modules[name].state_dict()[key])
+
+
+def test_a_teacher_that_has_changed_is_noticed(tmp_path: Path) -> None:
+    team = save_team(tmp_path / "team.pt", small_config())
+    config = student(teachers={"own": str(team)})
+    state = Distiller(config, CPU).state_dict()
+    payload = load_checkpoint(team)
+    payload["actor"]["head.bias"] += 1
+    save_checkpoint(team, payload)
+    with pytest.raises(ConfigError, match=r"^distillation.teachers.own: .* other weights"):
+        Distiller(config, CPU).load_state_dict(state)

@@ -1,0 +1,171 @@
+"""What teachers say of a state, and what a student is to learn of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.distillation.teachers import PlannerTeacher, TrainedTeacher, labels
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.symmetry import Symmetries
+from marl_framework.planners.team import find_checkpoint
+from marl_framework.runs.checkpoint import save_checkpoint
+from tests.distillation.hand_made import Scored
+from tests.small import random_actions, small_config
+from tests.turned import turned_mission
+
+CPU = torch.device("cpu")
+ANY = torch.Generator()
+
+
+def flown(config: Config, missions: int = 6) -> tuple[MissionEnvironment, MissionState]:
+    env = MissionEnvironment(config, missions, "cpu")
+    state = env.reset(env.draw_reset())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        env.step(state, random_actions(env, state, generator), env.draw_step())
+    return env, state
+
+
+def save_team(path: Path, config: Config) -> Path:
+    """Write the checkpoint of a team that has learned nothing, with wide logits."""
+    torch.manual_seed(5)
+    team = make_algorithm(config, "cpu")
+    with torch.no_grad():
+        team.modules["actor"].head.weight.mul_(20)
+    save_checkpoint(path, {**team.state_dict(), "config": config_to_dict(config)})
+    return path
+
+
+def student_masks(env: MissionEnvironment, state: MissionState) -> torch.Tensor:
+    """Masks that a team leaves which chooses at random."""
+
+    def choose(_: int, mask: torch.Tensor) -> torch.Tensor:
+        return (torch.rand(mask.shape) * mask).argmax(-1)
+
+    return env.lattice.choose_in_order(state.positions, choose)[1]
+
+
+@pytest.mark.parametrize("says", ["scores", "policy", "nothing"])
+def test_labels_of_a_planner_are_those_of_a_loop(says: str) -> None:
+    env, state = flown(small_config(dims=(10.0, 10.0), agents=4), 30)  # a crowd on 3 x 3 positions
+    planner = Scored(env.lattice, says)
+    masks, found = student_masks(env, state), planner.act(state, ANY)
+    opinion = PlannerTeacher(planner, temperature=2.0).judge(state, ANY)
+    policies, known = labels(opinion.values, masks)
+    scores = planner.scores(state)
+    for e in range(30):
+        for i in range(4):
+            weights = torch.zeros(6)
+            for action in range(6):
+                if not masks[e, i, action]:
+                    continue
+                if says == "nothing":
+                    weights[action] = float(action == found.actions[e, i])
+                elif found.masks[e, i, action]:
+                    hardness = 2.0 if says == "scores" else 1.0
+                    weights[action] = (scores[e, i, action] / hardness).exp()
+            assert known[e, i] == (weights.sum() > 0)
+            if known[e, i]:
+                torch.testing.assert_close(policies[e, i], weights / weights.sum())
+    if says == "nothing":
+        assert 0 < known.sum() < known.numel()  # some of its actions are forbidden here
+    assert policies.isfinite().all()
+    assert torch.equal(opinion.actions, found.actions)
+
+
+def test_a_team_labels_with_its_policy_under_the_masks_of_the_student(tmp_path: Path) -> None:
+    config = small_config()
+    env, state = flown(config)
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "t.pt", config)))
+    opinion = TrainedTeacher(env, checkpoint).judge(state, ANY)
+    torch.manual_seed(5)
+    masks = student_masks(env, state)
+    policies, known = labels(opinion.values, masks)
+    assert known.all()
+    team = make_algorithm(config, "cpu")
+    team.modules["actor"].load_state_dict(checkpoint.payload["actor"])
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    logits = team.act(builder.actor(state))
+    torch.testing.assert_close(policies, policy_probabilities(logits, masks, 0.0))
+
+
+def test_a_team_sees_its_own_channels_on_the_missions_of_the_student(tmp_path: Path) -> None:
+    """Here beliefs that only the teacher looks at, which missions keep up to date when asked."""
+    ours = small_config(seed=4)
+    theirs = small_config(observation={"uncertainty": True, "agent_id": False})
+    path = save_team(tmp_path / "t.pt", theirs)
+    settings = {"teachers": {"a": str(path)}, "missions": 6}
+    student = ours.model_validate({**config_to_dict(ours), "distillation": settings}, strict=False)
+    lesson = Lesson(student, "a", 0, CPU)
+    rollout, samples, _ = lesson.fly(make_algorithm(student, "cpu").act, 0.0)
+    assert samples.observations.shape[1] == len(ours.observation.actor_channels)
+    team = make_algorithm(theirs, "cpu")
+    team.modules["actor"].load_state_dict(find_checkpoint(str(path)).payload["actor"])
+    env = MissionEnvironment(theirs, 6, "cpu", seed=4)
+    builder = ObservationBuilder(theirs, env.lattice, env.camera)
+    state = env.reset(env.draw_reset())
+    wanted = []
+    for t in range(env.episode_length):
+        logits = team.act(builder.actor(state))
+        torch.rand(logits.shape, generator=env.generator)  # the student's choices
+        wanted.append(policy_probabilities(logits, rollout.masks[t], 0.0))
+        env.step(state, rollout.actions[t], env.draw_step(reuse=True))
+    torch.testing.assert_close(samples.labels, torch.stack(wanted).flatten(0, 2))
+
+
+def test_a_turned_observation_has_the_turned_label() -> None:
+    config = small_config(observation={"centred_probability": True, "agent_id": False})
+    env, state = flown(config)
+    symmetries = Symmetries(config, "cpu")
+
+    def samples_of(seen: MissionState) -> Samples:
+        builder = ObservationBuilder(config, env.lattice, env.camera)
+        masks = env.lattice.boundary_mask(seen.positions)
+        opinion = PlannerTeacher(Scored(env.lattice), 1.0).judge(seen, ANY)
+        allowed = opinion.values.masked_fill(~masks, -torch.inf)
+        policies, known = labels(allowed, masks)
+        flat = (t.flatten(0, 1) for t in (builder.actor(seen), masks, policies, known.float()))
+        return Samples(*flat)
+
+    position = config.observation.actor_channels.index("centred_probability")
+    found = set()
+    for number in range(8):
+        turn = (bool(number & 4), bool(number & 2), bool(number & 1))
+        wanted = samples_of(turned_mission(env, state, turn))
+        for which in range(8):
+            got = samples_of(state).turned(symmetries, torch.full((18,), which))
+            shown = got.observations[:, position], wanted.observations[:, position]
+            if torch.allclose(*shown, atol=1e-5):
+                torch.testing.assert_close(got.labels, wanted.labels)
+                assert torch.equal(got.masks, wanted.masks)
+                found.add((number, which))
+    assert len(found) == len({which for _, which in found}) == 8
+
+
+def test_divergences_are_those_of_their_formulas() -> None:
+    masks = torch.tensor([[True, True, False], [True, True, True], [True, False, True]])
+    teacher = torch.tensor([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
+    policy = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]])
+    batch = Samples(torch.zeros(3, 1, 1, 1), masks, teacher, torch.tensor([1.0, 1.0, 0.0]))
+    expected = {"forward": 0.0, "reverse": 0.0}
+    for row in range(2):  # the third has no label
+        for action in range(3):
+            p, q = float(teacher[row, action]), float(policy[row, action])
+            if p > 0:
+                expected["forward"] += p * torch.tensor(p / q).log().item() / 2
+            if q > 0:
+                soft = 0.99 * p + 0.01 / int(masks[row].sum())
+                expected["reverse"] += q * torch.tensor(q / soft).log().item() / 2
+    for direction, value in expected.items():
+        assert float(divergence(batch, policy, direction)) == pytest.approx(value, rel=1e-5)

@@ -1,0 +1,236 @@
+"""Trainings that start with the weights of a trained team."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.main import main
+from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.training.initial import follow_teacher, take_weights
+from marl_framework.training.timing import StageTimer
+from marl_framework.training.trainer import Trainer
+from tests.small import small_config
+
+CPU = torch.device("cpu")
+
+
+def team(config: Config) -> Checkpoint:
+    """Return a checkpoint whose weights no training starts with."""
+    torch.manual_seed(7)
+    state = make_algorithm(config, "cpu").state_dict()
+    return Checkpoint(Path("team.pt"), {**state, "config": config_to_dict(config)})
+
+
+def taken(config: Config, checkpoint: Checkpoint) -> tuple[Trainer, list[str], str]:
+    trainer = Trainer(config, CPU)
+    record, line = take_weights(trainer.algorithm, config, checkpoint)
+    for name, module in trainer.algorithm.modules.items():
+        same = [
+            torch.equal(ours, checkpoint.payload.get(name, {}).get(key, torch.empty(0)))
+            for key, ours in module.state_dict().items()
+        ]
+        assert all(same) == (name in record["networks"])
+    return trainer, record["networks"], line
+
+
+def test_all_networks_are_taken_where_all_fit() -> None:
+    """Terrain, team and schedule may differ."""
+    field = {"simulation": {"kinds": ("random_field",)}}
+    config = small_config(agents=4, sensor={**field, "pixel": {"number_x": 12, "number_y": 12}})
+    _, names, line = taken(config, team(small_config()))
+    assert names == ["actor", "critic", "target_critic"]
+    assert line == "starts with actor, critic, target_critic of team.pt"
+
+
+@pytest.mark.parametrize(
+    ("there", "key"),
+    [
+        ({"experiment": {"algorithm": "iac"}}, "experiment.algorithm"),
+        ({"observation": {"global_entropy": False}}, "observation.global_entropy"),
+        ({"networks": {"critic": {"conv_channels": 4}}}, "networks.critic.conv_channels"),
+    ],
+)
+def test_a_critic_that_does_not_fit_stays_new(there: dict[str, Any], key: str) -> None:
+    base = small_config().model_dump(by_alias=True)
+    for section, values in there.items():
+        base[section] = {**base[section], **values}
+    if "networks" in there:
+        base["networks"]["actor"] = small_config().networks.actor.model_dump()
+    _, names, line = taken(small_config(), team(Config.model_validate(base)))
+    assert names == ["actor"]
+    assert line.endswith(f"the rest is new, because it differs in {key}")
+
+
+def test_the_scale_of_a_critic_is_taken_with_it() -> None:
+    config = small_config(learning={"clip_ratio": 0.2})
+    config = config.model_copy(
+        update={"experiment": config.experiment.model_copy(update={"algorithm": "mappo"})}
+    )
+    checkpoint = team(config)
+    checkpoint.payload["value_normalizer"]["mean"].fill_(4.0)
+    trainer, names, _ = taken(config, checkpoint)
+    assert names == ["actor", "critic"]
+    assert trainer.algorithm.state_dict()["value_normalizer"]["mean"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "key"),
+    [
+        ({"dims": (40.0, 40.0)}, "environment.x_dim is 30, and 40 of the team that learns"),
+        ({"actions": 4}, "experiment.constraints.num_actions is 6, and 4"),
+        ({"observation": {"agent_id": False}}, "observation.agent_id is true, and false"),
+        (
+            {"networks": {"actor": {"conv_channels": 9, "hidden_dim": 8}}},
+            "networks.actor.conv_channels is 8, and 9",
+        ),
+    ],
+)
+def test_an_actor_that_does_not_fit_is_refused_by_the_key(ours: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        taken(small_config(**ours), team(small_config()))
+    assert str(error.value).startswith(f"--init-from team.pt: {key}")
+
+
+# --- a pull instead of a start ---------------------------------------------------------------
+
+
+def pulled(tmp_path: Path, there: Config) -> Trainer:
+    """Return a trainer whose actor is pulled to a team that was trained elsewhere."""
+    path = tmp_path / "teacher.pt"
+    save_checkpoint(path, team(there).payload)
+    teacher = {"run": str(path), "weight": 1.0}
+    return Trainer(small_config(learning={"teacher": teacher}), CPU)
+
+
+def test_a_training_is_pulled_to_its_teacher_of_any_width(tmp_path: Path) -> None:
+    wide = {"networks": {"actor": {"conv_channels": 9, "hidden_dim": 9}}}
+    trainer, alone = pulled(tmp_path, small_config(agents=2, **wide)), Trainer(small_config(), CPU)
+    actors = (each.algorithm.modules["actor"].parameters() for each in (trainer, alone))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*actors, strict=True))
+    metrics, _ = trainer.training_step(StageTimer(CPU))
+    assert metrics["teacher_kl"] > 0
+
+
+def test_a_teacher_of_weight_0_is_not_even_looked_for() -> None:
+    config = small_config(learning={"teacher": {"run": "missing.pt", "weight": 0.0}})
+    metrics, _ = Trainer(config, CPU).training_step(StageTimer(CPU))
+    assert "teacher_kl" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        ({"dims": (40.0, 40.0)}, "environment.x_dim is 40, and 30 of the team that learns"),
+        ({"observation": {"budget": False}}, "observation.budget is false, and true"),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_by_the_key(
+    tmp_path: Path, there: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^learning.teacher.run.*{line}"):
+        pulled(tmp_path, small_config(**there))
+
+
+def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:
+    config = small_config(learning={"teacher": {"run": "a.pt", "weight": 1.0}})
+    with pytest.raises(ConfigError, match=r"^learning.teacher.run: coma has no follow_teacher"):
+        follow_teacher(SimpleNamespace(), config, CPU)
+
+
+def test_a_weight_needs_a_teacher() -> None:
+    with pytest.raises(ValueError, match="weight 1 needs a teacher; name a trained team in run"):
+        small_config(learning={"teacher": {"weight": 1.0}})
+
+
+class House:
+    def __init__(self, base: Path) -> None:
+        self.runs = base / "runs"
+
+    def train(self, name: str, *options: str, seed: int = 3, steps: int = 4) -> int:
+        sets = (
+            f"logging.directory={self.runs}",
+            f"environment.seed={seed}",
+            f"learning.training_steps={steps}",
+            "logging.checkpoint_interval=1",
+            "evaluation.interval=0",
+        )
+        given = [part for text in sets for part in ("--set", text)]
+        start = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", name]
+        return main([*start, *given, *options])
+
+    def results(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.runs / name / "summary.json").read_text())
+        return found["results"]
+
+
+def test_a_run_records_what_it_started_with_and_resumes_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = House(tmp_path)
+    assert house.train("a", seed=9, steps=1) == 0
+    assert house.train("fresh") == 0
+    start = ("--init-from", str(house.runs / "a"))
+    assert house.train("whole", *start) == 0
+    assert f"starts with actor, critic, target_critic of {house.runs / 'a'}" in (
+        capsys.readouterr().out
+    )
+    whole = house.results("whole")
+    assert whole["weights_sha256"] != house.results("fresh")["weights_sha256"]
+    record = whole["initial_weights"]
+    assert record["checkpoint"] == str(house.runs / "a" / "checkpoints" / "best.pt")
+    noted = json.loads((house.runs / "whole" / "environment.json").read_text())
+    assert noted["initial_weights"] == record
+    assert "initial_weights" not in house.results("fresh")
+
+    assert house.train("parts", *start, steps=2) == 0
+    longer = ("--resume", "--allow-changed", "learning.training_steps")
+    assert house.train("parts", *longer) == 0
+    assert house.results("parts")["weights_sha256"] == whole["weights_sha256"]
+    assert house.results("parts")["initial_weights"] == record
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_as_it_did(
+    tmp_path: Path,
+) -> None:
+    house = House(tmp_path)
+    assert house.train("a", seed=9, steps=1) == 0
+    assert house.train("b", "--init-from", str(house.runs / "a")) == 0
+    expected = house.results("b")["weights_sha256"]
+    shutil.rmtree(house.runs / "b" / "checkpoints")
+    (house.runs / "b" / "summary.json").unlink()
+    assert house.train("b", "--resume") == 0
+    assert house.results("b")["weights_sha256"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--init-from", "missing.pt"), "error: --init-from: checkpoint missing.pt: cannot be"),
+        (
+            ("--init-from", __file__, "--set", "experiment.policy=random"),
+            "error: --init-from: there is no training",
+        ),
+        (("--init-from", __file__), "error: --init-from: checkpoint"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], line: str
+) -> None:
+    house = House(tmp_path)
+    assert house.train("c", *options) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(line)
+    assert error.count("\n") == 1
+    assert not house.runs.exists()
