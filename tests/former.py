@@ -28,9 +28,11 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     assert tree.pop("compute") == {}
     for key in KNOWN_TO:
         del tree["learning"][key]
+    assert tree["learning"].pop("teacher")["weight"] == 0
     assert tree.pop("learning") == {"actor": {}, "critic": {}}
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
+    del tree["distillation"]
     del tree["networks"]["predictor"]
     for name in ("no_fly_zones", "obstacles"):
         del tree["experiment"]["constraints"][name]
