@@ -45,8 +45,8 @@ def test_without_a_share_the_states_are_those_of_the_student_alone() -> None:
     ours, samples, _ = lesson.fly(act, 0.0)
     task = MissionTask(MissionEnvironment(config, 4, CPU))
     theirs = RolloutCollector(task, len(task.metric_names)).collect(act, 0.0)
-    for name in vars(theirs):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+    for name, tensor in theirs.tensors().items():
+        assert torch.equal(ours.tensors()[name], tensor)
     assert torch.equal(samples.observations, theirs.observations.flatten(0, 2).half())
 
 
