@@ -33,8 +33,8 @@ from tests.small import small_config
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 MISSIONS = 2
-ALL = {name: name not in PREDICTED_CHANNELS for name in ObservationConfig.model_fields}
-"""No kernel draws predictions."""
+PLAIN = (*PREDICTED_CHANNELS, "heard_uavs")  # drawn by no kernel
+ALL = {name: name not in PLAIN for name in ObservationConfig.model_fields}
 SOME = ALL | dict.fromkeys(("budget", "entropy", "footprint", "global_entropy"), False)
 ROUNDED = {"entropy", "local_entropy", "footprint"}
 """Logarithms and sums of products; all other channels are exact."""
