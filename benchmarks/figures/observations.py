@@ -73,7 +73,8 @@ class Scene:
 @torch.no_grad()
 def fly(config: Config) -> Scene:
     """Fly the mission that is drawn, always the same."""
-    drawn = {name: name not in PREDICTED_CHANNELS for name in ObservationConfig.model_fields}
+    other = (*PREDICTED_CHANNELS, "heard_uavs")  # need a predictor, or are as many as UAVs
+    drawn = {name: name not in other for name in ObservationConfig.model_fields}
     channels = ObservationConfig(**drawn)
     config = config.model_copy(update={"observation": channels})
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")

@@ -252,7 +252,10 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("environment: []", "environment: must be a section with keys below it, got []"),
     ("compute: {tf32: 1}", "compute.tf32: must be true or false, got 1"),
     ("networks: {actor: {type: 3}}", "networks.actor.type: must be a text, got 3"),
-    ("networks: {critic: {type: CNN}}", "networks.critic.type: must be one of 'cnn', or a dotted"),
+    (
+        "networks: {critic: {type: CNN}}",
+        "networks.critic.type: must be one of 'cnn', 'attention', or a dotted",
+    ),
     ("compute: {device: gpu}", "compute.device: must be auto, cpu, cuda or cuda:N, got 'gpu'"),
     ("compute: {device: 'cuda:٣'}", "compute.device: must be auto"),
     ("learning: {lambda: -0.1}", "learning.lambda: must be at least 0, got -0.1"),

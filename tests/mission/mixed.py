@@ -68,6 +68,7 @@ def reset_of_mission(draws: ResetDraws, e: int, team: Tensor) -> ResetDraws:
         start=draws.start[at],
         range_choice=draws.range_choice[at],
         first=of_mission(draws.first, e, team),
+        boxes=draws.boxes[at],
     )
 
 

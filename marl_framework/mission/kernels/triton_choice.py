@@ -63,7 +63,8 @@ def choose(
         z = tl.load(positions + uav * 3 + 2, mask=flown, other=0)
         inside = flown[:, None] & known[None, :]
         way = moves + (missions * stride + ((x * Y + y) * Z + z) * A)[:, None] + a[None, :]
-        allowed = tl.load(way, mask=inside, other=0) != 0
+        # Missions beyond the last one may do all, so that no number there is infinite.
+        allowed = (tl.load(way, mask=inside, other=1) != 0) & known[None, :]
         goal = (x.to(tl.int32)[:, None] + dx) * Y + y.to(tl.int32)[:, None] + dy
         for j in range(i):
             cell = tl.max(tl.where(uavs == j, taken, -1), 1)[:, None]

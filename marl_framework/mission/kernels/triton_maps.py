@@ -111,10 +111,10 @@ def draw_actor(
     cover_x,
     cover_y,
     shift,
-    open_share,
-    stride,
     active,
     budget,
+    open_share,
+    stride,
     out,
     MASKED: tl.constexpr,
     R: tl.constexpr,
@@ -153,9 +153,9 @@ def draw_actor(
         boxes: [X, Y, Z, 8] int64.
         cover_x, cover_y: shares of a footprint's parts on the map, [X, Z, X] and [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
-        open_share: [E, X, Y], `stride` apart; 0: one for all missions.
         active: UAVs that fly, [E, N]; read where MASKED, else all do.
         budget: moves before the last one, [E] int64.
+        open_share: [E, X, Y], `stride` apart; 0: one for all missions.
         out: [E, N, CHANNELS, X, Y], written.
     """
     index = tl.program_id(0).to(tl.int64)
