@@ -61,8 +61,9 @@ TABLES = {
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
     "gpu_memory": Table(("kernel_budget" + _HERE,), pages.gpu_memory),
-    "published": Table(("published_simulator-balanced" + _HERE,), pages.published),
-    "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
+    "published": Table(
+        ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published
+    ),
     "suite": Table(("suite", "suite_mixed"), pages.suite),
     "suite_teams": Table(("suite",), pages.suite_teams),
 }

@@ -47,20 +47,12 @@ def _whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
-def published(found: Found) -> str:
+def published(team: Found, planners: Found) -> str:
     """Return what flew in the published simulator, and how it differs from its planner."""
-    return _published(found, _BALANCED)
-
-
-def published_mixed(found: Found) -> str:
-    """Return the same of its five kinds of terrain."""
-    return _published(found, _MIXED)
-
-
-def _published(found: Found, team: str) -> str:
-    names = {"learned": team, **_PUBLISHED}
-    policies = found["policies"]
-    summaries = {names[name]: policies[name]["summary"] for name in names if name in policies}
+    summaries = {_BALANCED: team["policies"]["learned"]["summary"]}
+    summaries |= {
+        label: planners["policies"][name]["summary"] for name, label in _PUBLISHED.items()
+    }
 
     def spread(of: Found) -> str:
         return f"{of['mean']:.3f} ± {of['std']:.3f}"
