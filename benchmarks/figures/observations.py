@@ -47,6 +47,10 @@ _DPI = 100
 Array = NDArray[Any]
 
 
+_NOT_DRAWN = (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs")
+"""They need a predictor, need zones, or are as many as UAVs."""
+
+
 @dataclass(frozen=True)
 class Scene:
     """One UAV of one mission, on the host."""
@@ -73,8 +77,7 @@ class Scene:
 @torch.no_grad()
 def fly(config: Config) -> Scene:
     """Fly the mission that is drawn, always the same."""
-    other = (*PREDICTED_CHANNELS, "heard_uavs")  # need a predictor, or are as many as UAVs
-    drawn = {name: name not in other for name in ObservationConfig.model_fields}
+    drawn = {name: name not in _NOT_DRAWN for name in ObservationConfig.model_fields}
     channels = ObservationConfig(**drawn)
     config = config.model_copy(update={"observation": channels})
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")

@@ -20,7 +20,7 @@ from benchmarks.helpers.pretend_gpu import (
     pretend_gpu,
 )
 from marl_framework.algorithms import optimisers
-from marl_framework.algorithms.rollout import _draw_one_by_one
+from marl_framework.algorithms.rollout import draw_one_by_one
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.mission import environment
@@ -136,7 +136,7 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
             return env.lattice.choose_in_order(positions, choose, allowed, active)
 
         task: Any = SimpleNamespace(choose_in_order=choose_in_order)
-        _draw_one_by_one(task, logits, uniform, epsilon, *written)
+        draw_one_by_one(task, logits, uniform, epsilon, *written)
 
     return dict(
         zip(TEAM_OPERATORS, (draw_actor_maps, draw_critic_maps, choose_actions), strict=True)

@@ -164,6 +164,8 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
     tables = (symmetries._cells, symmetries._actions, symmetries._sources, symmetries._codes)
     policy = (logits, batch.masks, floor)
     index = torch.arange(5)
+    names = ("observations", "critic_maps", "actions", "masks", "old_probabilities", "targets")
+    turned = [getattr(batch, name) for name in names]
     calls: dict[str, tuple[Any, ...]] = {
         "judge_actions": (*policy, values, batch.actions, batch.targets),
         "actor_gradient": (
@@ -177,7 +179,7 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
         ),
         "critic_gradient": (values, batch.actions, batch.targets, None),
         "decide_descent": (one, one, None, 10.0),
-        "take_turned": (index, index, *tables, *batch.tensors().values(), 0),
+        "take_turned": (index, index, *tables, *turned, 0),
     }
     for name, arguments in calls.items():
         torch.library.opcheck(
