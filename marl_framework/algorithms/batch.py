@@ -134,7 +134,7 @@ def diagnostics(
         "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.shares),
     }
     if batch.teacher is not None:
-        found["teacher_kl"] = kl_divergence(batch.teacher, probabilities).mean()
+        found["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), batch.shares)
     if number_of_ranks() > 1:
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from marl_framework.algorithms.actor_critic import ActorCritic
-from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.batch import Transitions, diagnostics
 from marl_framework.algorithms.losses import td_lambda_returns
+from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.ppo import PPO
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.parts import ALGORITHMS
@@ -142,3 +143,15 @@ def test_the_policies_distance_is_that_of_active_agents() -> None:
     assert team._halted == 0
     team._watch_kl([batch], [batch.old_probabilities.where(gone, far)])
     assert team._halted == 1
+
+
+def test_the_divergence_from_a_teacher_is_that_of_active_agents() -> None:
+    batch = make("coma").transitions(partly_flown()).balanced()
+    policy = batch.old_probabilities
+    batch = replace(batch, teacher=policy.flip(0).where(batch.masks, 0.0) + 0.01)
+    active = of_active(batch)
+    values, advantages = policy + 1.0, batch.targets
+    found = diagnostics(batch, values, policy, advantages)["teacher_kl"]
+    alone = kl_divergence(active.teacher, active.old_probabilities).mean()
+    torch.testing.assert_close(found, alone)
+    assert not torch.allclose(found, kl_divergence(batch.teacher, policy).mean())
