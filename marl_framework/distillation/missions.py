@@ -11,6 +11,7 @@ from torch import Tensor
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector, draw_one_by_one
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.samples import Samples, divergence, weighted_mean
 from marl_framework.distillation.tasks import TASKS, task_config, with_mission
@@ -129,8 +130,7 @@ class Lesson:
         if trained is not None:
             check_lattice(config, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # of beliefs that the missions keep up to date
-                observation = seen.observation.model_copy(update={"uncertainty": True})
-                seen = seen.model_copy(update={"observation": observation})
+                seen = with_changes(seen, {"observation": {"uncertainty": True}}, f"task {name}")
         environment = MissionEnvironment(seen, settings.missions, device, "training", rank=number)
         judge = make_teacher(teacher, environment, self.team, settings.temperature)
         self.task = TaughtTask(environment, self.config, judge)

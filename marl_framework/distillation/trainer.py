@@ -14,22 +14,20 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import config_to_dict, with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
-from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.runs.folder import RunFolder
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.rounds import falling_rate
+from marl_framework.training.rounds import RoundTrainer, falling_rate
 from marl_framework.training.schedule import passes
 from marl_framework.training.streams import restore_streams, stream_state
 from marl_framework.training.summary import tensors_checksum
 
 
-class Distiller:
+class Distiller(RoundTrainer):
     """Makes one team of several teachers.
 
     In each round the student flies missions of every task. The task's teacher labels all states
@@ -43,12 +41,8 @@ class Distiller:
         device: where everything lives.
 
     Attributes:
-        name: before the slash in TensorBoard's tags.
-        algorithm: the student.
-        modules: its networks by name.
+        algorithm: the student; `modules` are its networks.
         lessons: one for each task.
-        rounds: made so far.
-        interrupted: whether the training is to end after the current round.
 
     Raises:
         ConfigError: tasks, teachers and student do not go together.
@@ -57,8 +51,7 @@ class Distiller:
     name = "distillation"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config = config
-        self.device = device
+        super().__init__(config, device, config.distillation.rounds)
         self._settings = config.distillation
         names = sorted(self._settings.teachers)
         self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
@@ -71,11 +64,7 @@ class Distiller:
         self._actor = with_batch_threads(actor, device)
         self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
         self._scaler = grad_scaler(device, self.algorithm.precision)
-        seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
-        self._generator = torch.Generator(device).manual_seed(seed)
         self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
-        self.rounds = 0
-        self.interrupted = False
 
     def _largest(self) -> Config:
         """Return the configuration with the largest team of all tasks; give all its sizes.
@@ -83,10 +72,8 @@ class Distiller:
         Only networks that see a plane for each UAV notice, and their weights suit any team.
         """
         team = max(lesson.task.n_agents for lesson in self.lessons)
-        config = self.config
-        missions = config.experiment.missions.model_copy(update={"n_agents": team})
-        experiment = config.experiment.model_copy(update={"missions": missions})
-        largest = config.model_copy(update={"experiment": experiment})
+        changes = {"experiment": {"missions": {"n_agents": team}}}
+        largest = with_changes(self.config, changes, "the largest team of all tasks")
         for lesson in self.lessons:
             lesson.task.sizes = largest.network_sizes
         return largest
@@ -95,14 +82,6 @@ class Distiller:
         """Return the symmetries of all missions; None where they are off."""
         found = [lesson.task.symmetries for lesson in self.lessons]
         return min((each for each in found if each is not None), key=len, default=None)
-
-    def interrupt(self) -> None:
-        """Ask for the end of the training after the current round; usable in signal handlers."""
-        self.interrupted = True
-
-    def is_over(self) -> bool:
-        """Whether nothing is left to train."""
-        return self.rounds >= self._settings.rounds
 
     def round(self) -> dict[str, float]:
         """Fly missions of all tasks, then learn from the latest rounds.
@@ -187,10 +166,6 @@ class Distiller:
         )
         head = f"round {self.rounds}/{self._settings.rounds} | loss {found['loss']:.4f}"
         return " | ".join((head, *tasks))
-
-    def finish(self, run: RunFolder) -> dict[str, float]:
-        """Return no more results."""
-        return {}
 
     # Saving -------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from marl_framework.algorithms.optimisers import set_rate
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
@@ -23,10 +23,10 @@ from marl_framework.prediction.examination import examine
 from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from marl_framework.prediction.samples import Samples, fly
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training.rounds import falling_rate
+from marl_framework.training.rounds import RoundTrainer, falling_rate
 
 
-class PredictorTrainer:
+class PredictorTrainer(RoundTrainer):
     """Flies rounds of missions and fits the predictor to them.
 
     The loss of a belief is the mean over lattice positions of (ρ·H − target)²: H is the entropy
@@ -38,18 +38,13 @@ class PredictorTrainer:
         device: where everything lives.
 
     Attributes:
-        name: before the slash in TensorBoard's tags.
         network: the predictor.
-        modules: the same by name.
-        rounds: made so far.
-        interrupted: whether the training is to end after the current round.
     """
 
     name = "prediction"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config = config
-        self.device = device
+        super().__init__(config, device, config.prediction.rounds)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
         lattice = self._worlds[0].lattice
@@ -70,20 +65,8 @@ class PredictorTrainer:
             weight_decay=settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
-        self._generator = torch.Generator(device).manual_seed(seed)
         self._samples: Samples | None = None
         self._symmetries = 8 if config.quarter_turns else 4
-        self.rounds = 0
-        self.interrupted = False
-
-    def interrupt(self) -> None:
-        """Ask for the end of the training after the current round; usable in signal handlers."""
-        self.interrupted = True
-
-    def is_over(self) -> bool:
-        """Whether nothing is left to train."""
-        return self.rounds >= self._settings.rounds
 
     def round(self) -> dict[str, float]:
         """Fly missions over all worlds, then learn from all flown so far.
@@ -116,8 +99,7 @@ class PredictorTrainer:
         updates = settings.rounds * settings.updates
         for update in range(settings.updates):
             done = (self.rounds * settings.updates + update) / updates
-            for group in self._optimizer.param_groups:
-                group["lr"] = falling_rate(settings.learning_rate, done)
+            set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
             index = self._draw(len(samples), settings.batch_size)
             seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
             loss = (self._model.predict(seen) - target).square().mean()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from marl_framework.command_line import INTERRUPTED
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
+from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
@@ -29,38 +31,58 @@ from marl_framework.training.summary import weights_checksum
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
 
 
-class RoundTrainer(Protocol):
-    """Learns in rounds."""
+class RoundTrainer(ABC):
+    """Learns in rounds.
+
+    Args:
+        config: what to train.
+        device: where everything lives.
+        total: rounds to make.
+
+    Attributes:
+        name: before the slash in TensorBoard's tags.
+        modules: all networks by name.
+        rounds: made so far.
+        interrupted: whether the training is to end after the current round.
+    """
 
     name: str
-    """Of what it does, before the slash in TensorBoard's tags."""
-    config: Config
-    device: torch.device
     modules: Mapping[str, nn.Module]
-    """All networks by name."""
-    rounds: int
-    """Made so far."""
-    interrupted: bool
-    """Whether the training is to end after the current round."""
+
+    def __init__(self, config: Config, device: torch.device, total: int) -> None:
+        self.config = config
+        self.device = device
+        seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._total = total
+        self.rounds = 0
+        self.interrupted = False
 
     def interrupt(self) -> None:
         """Ask for the end of the training after the current round; usable in signal handlers."""
+        self.interrupted = True
 
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
+        return self.rounds >= self._total
 
+    @abstractmethod
     def round(self) -> dict[str, float]:
         """Make the next round; return what to log."""
 
+    @abstractmethod
     def describe(self, found: Mapping[str, float]) -> str:
         """Return the line of the log for what a round found."""
 
     def finish(self, run: RunFolder) -> dict[str, float]:
         """Look at what was learned, once all rounds are made; return more results."""
+        return {}
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the training goes on."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
 
