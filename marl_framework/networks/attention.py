@@ -5,21 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import NetworkConfig
-from marl_framework.networks.convolutional import exactly, hidden_layers
+from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers
 
 
-class AttentionNetwork(nn.Module):
+class AttentionNetwork(HiddenAndHead):
     """A token for the UAV and its maps, one for each UAV that it hears, and layers of attention.
 
     The input starts with a plane for each UAV of the team, itself first (`heard_uavs`). One whose
     plane is 0 was not heard and is attended to by nobody. So the output does not depend on the
     order of the others, nor on UAVs that are not heard, and the same weights serve any team.
     The maps that follow pass through the convolutions of `ConvolutionalNetwork`. Layers
-    normalise first (Xiong et al. 2020) and are followed by a hidden layer of twice the width;
-    the last layer runs in float32 under mixed precision too.
+    normalise first (Xiong et al. 2020) and are followed by a hidden layer of twice the width.
 
     Args:
         channels: of the input.
@@ -27,15 +25,7 @@ class AttentionNetwork(nn.Module):
         outputs: one for each action.
         settings: widths, layers and heads.
         heard: how many of the channels are planes of UAVs; other teams may have more or fewer.
-
-    Attributes:
-        recompute: keep only the input until the backward pass, which then computes the hidden
-            layers once more (gradient checkpointing).
-        independent_rows: rows of a batch do not depend on each other.
     """
-
-    recompute = False
-    independent_rows = True
 
     def __init__(
         self,
@@ -54,16 +44,8 @@ class AttentionNetwork(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """Map planes and stacked channels [B, N + C, X, Y] to [B, outputs] float32."""
-        hidden: Tensor
-        if self.recompute and torch.is_grad_enabled():
-            hidden = checkpoint(self._hide, maps, use_reentrant=False, preserve_rng_state=False)
-        else:
-            hidden = self._hide(maps)
-        return exactly(self.head, hidden)
-
-    def _hide(self, maps: Tensor) -> Tensor:
+    def hide(self, maps: Tensor) -> Tensor:
+        """Run all layers but the last on planes and stacked channels [B, N + C, X, Y]."""
         planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
         heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
         tokens = self.uav(planes)

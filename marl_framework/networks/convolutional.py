@@ -26,41 +26,55 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU())
 
 
-def exactly(layer: nn.Linear, hidden: Tensor) -> Tensor:
-    """Run a layer in its own precision, under mixed precision too."""
-    exact = layer.weight.dtype
-    if hidden.dtype == exact:
-        found: Tensor = layer(hidden)
-        return found
-    with torch.autocast(hidden.device.type, enabled=False):
-        return layer(hidden.to(exact))
+class HiddenAndHead(nn.Module):
+    """A network whose last layer is linear and runs in float32 under mixed precision too.
 
-
-class ConvolutionalNetwork(nn.Module):
-    """Three convolutions without padding, two linear layers, ReLU after all but the last.
-
-    Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1; Westheider et al. 2023,
-    section IV-B); on an input too small for one, that kernel shrinks to what is left
-    (6 × 6 → 2 → 1 → 1).
-
-    The last layer runs in float32 under mixed precision too: actions differ in value by a
-    hundredth of the value itself, which is as fine as bfloat16 resolves.
-
-    Args:
-        channels: of the input.
-        shape: of the input, (X, Y).
-        outputs: one for each action.
-        settings: widths.
+    Actions differ in value by a hundredth of the value itself, which is as fine as bfloat16
+    resolves.
 
     Attributes:
+        head: the last layer, made by subclasses.
         recompute: keep only the input until the backward pass, which then computes the hidden
             layers once more (gradient checkpointing).
         independent_rows: rows of a batch do not depend on each other, so it can be divided among
             the cores of a CPU.
     """
 
+    head: nn.Linear
     recompute = False
     independent_rows = True
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
+        hidden: Tensor
+        if self.recompute and torch.is_grad_enabled():
+            hidden = checkpoint(self.hide, maps, use_reentrant=False, preserve_rng_state=False)
+        else:
+            hidden = self.hide(maps)
+        exact = self.head.weight.dtype
+        if hidden.dtype == exact:
+            return self.head(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.head(hidden.to(exact))
+
+    def hide(self, maps: Tensor) -> Tensor:
+        """Run all layers but the last, which subclasses define."""
+        raise NotImplementedError
+
+
+class ConvolutionalNetwork(HiddenAndHead):
+    """Three convolutions without padding, two linear layers, ReLU after all but the last.
+
+    Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1; Westheider et al. 2023,
+    section IV-B); on an input too small for one, that kernel shrinks to what is left
+    (6 × 6 → 2 → 1 → 1).
+
+    Args:
+        channels: of the input.
+        shape: of the input, (X, Y).
+        outputs: one for each action.
+        settings: widths.
+    """
 
     def __init__(
         self, channels: int, shape: tuple[int, int], outputs: int, settings: NetworkConfig
@@ -69,16 +83,7 @@ class ConvolutionalNetwork(nn.Module):
         self.body = hidden_layers(channels, shape, settings)
         self.head = nn.Linear(settings.hidden_dim, outputs)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
-        hidden: Tensor
-        if self.recompute and torch.is_grad_enabled():
-            hidden = checkpoint(self._hide, maps, use_reentrant=False, preserve_rng_state=False)
-        else:
-            hidden = self._hide(maps)
-        return exactly(self.head, hidden)
-
-    def _hide(self, maps: Tensor) -> Tensor:
+    def hide(self, maps: Tensor) -> Tensor:
         """Run the hidden layers; on a GPU with weights that are cast all at once."""
         device = maps.device.type
         if device != "cuda" or not torch.is_autocast_enabled(device):
