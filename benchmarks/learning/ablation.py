@@ -15,7 +15,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -149,17 +150,40 @@ def run(
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
     found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
     found["machine"] = harness.announce_machine(device)
-    for seed in seeds:
-        for variant in variants:
-            if any((one["variant"], one["seed"]) == (variant, seed) for one in found["runs"]):
-                continue
-            chosen = with_overrides(config, f"environment.seed={seed}", *VARIANTS[variant])
-            rows = learn(chosen, device)
-            found["runs"].append({"variant": variant, "seed": seed, "rows": rows})
-            print(f"{variant}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
-            harness.write_json(path, SUITE, found)
-            draw(found, path.with_suffix(".png"))
+    for one, _ in missing_runs(found, config, device, variants, seeds):
+        found["runs"].append(one)
+        harness.write_json(path, SUITE, found)
+        draw(found, path.with_suffix(".png"))
     return found
+
+
+def missing_runs(
+    found: Mapping[str, Any],
+    config: Config,
+    device: torch.device,
+    variants: Sequence[str],
+    seeds: Sequence[int],
+) -> Iterator[tuple[dict[str, Any], Config]]:
+    """Train the variants and seeds that are not among the runs found, one after the other.
+
+    Args:
+        found: `runs`, and `settings` with the overrides of `variants`.
+        config: what the variants change.
+        device: where everything lives.
+        variants: names.
+        seeds: of `environment.seed`.
+
+    Yields:
+        A run: `variant`, `seed` and `rows` (see `learn`); its configuration.
+    """
+    known = {(one["variant"], one["seed"]) for one in found["runs"]}
+    for seed, variant in dict.fromkeys(product(seeds, variants)):
+        if (variant, seed) not in known:
+            overrides = found["settings"]["variants"][variant]
+            chosen = with_overrides(config, f"environment.seed={seed}", *overrides)
+            rows = learn(chosen, device)
+            print(f"{variant}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
+            yield {"variant": variant, "seed": seed, "rows": rows}, chosen
 
 
 def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -25,10 +25,9 @@ from benchmarks.helpers.command_line import (
     parse_names,
     parse_numbers,
     read_options,
-    with_overrides,
     with_steps,
 )
-from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, learn
+from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, missing_runs
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -66,20 +65,10 @@ def run(
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
     found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
     found["machine"] = harness.announce_machine(device)
-    for seed in seeds:
-        for variant in variants:
-            if any((one["variant"], one["seed"]) == (variant, seed) for one in found["runs"]):
-                continue
-            chosen = with_overrides(config, f"environment.seed={seed}", *VARIANTS[variant])
-            one = {
-                "variant": variant,
-                "seed": seed,
-                "rows": learn(chosen, device),
-                "planners": {name: planner_entropy(name, chosen, device) for name in PLANNERS},
-            }
-            found["runs"].append(one)
-            print(f"{variant}, seed {seed}: {entropy(one):.3f}", file=sys.stderr)
-            harness.write_json(path, SUITE, found)
+    for one, chosen in missing_runs(found, config, device, variants, seeds):
+        one["planners"] = {name: planner_entropy(name, chosen, device) for name in PLANNERS}
+        found["runs"].append(one)
+        harness.write_json(path, SUITE, found)
     return found
 
 

@@ -18,7 +18,7 @@ def test_runs_are_written_and_not_made_again(tmp_path, capsys, monkeypatch):
     assert set(only["planners"]) == {"information_gain", "random"}
     made = []
     learn = ablation.learn
-    monkeypatch.setattr(no_fly, "learn", lambda *a: made.append(a) or learn(*a))
+    monkeypatch.setattr(ablation, "learn", lambda *a: made.append(a) or learn(*a))
     second = run(no_fly, tmp_path, *TINY, "--variants", "open,obstacles")
     assert len(made) == 1
     assert second["runs"][0] == only
