@@ -128,5 +128,4 @@ class Missions:
             allowed = mask.gather(1, wanted.unsqueeze(1)).squeeze(1)
             return torch.where(allowed, wanted, (mask * self._ids).argmax(-1))
 
-        lattice, state = self.environment.lattice, self.state
-        return lattice.choose_in_order(state.positions, choose, self.masks(), state.active)[0]
+        return self.environment.lattice.choose_in_missions(self.state, choose)[0]

@@ -20,10 +20,20 @@ def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Te
 
 
 def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
-    """Return the shares [..., outputs] of equal parts of an axis that [low, high) [...] covers."""
+    """Return the shares of equal parts of an axis that intervals of it cover, float32.
+
+    Args:
+        low: first cell of each of S intervals, [..., S].
+        high: one past the last one.
+        cells: of the axis.
+        outputs: parts.
+
+    Returns:
+        [..., outputs, S].
+    """
     width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
-    start = torch.arange(outputs, device=low.device) * width
-    first, last = (bound.unsqueeze(-1).to(width.dtype) for bound in (low, high))
+    start = torch.arange(outputs, device=low.device).unsqueeze(1) * width
+    first, last = (bound.unsqueeze(-2).to(width.dtype) for bound in (low, high))
     return interval_overlap(first, last, start, width)
 
 

@@ -95,6 +95,7 @@ class Camera:
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
         self.shape = config.map_shape
+        self._has_inactive = config.has_inactive
         lattice = config.lattice_shape
         view, spacing = config.sensor.field_of_view, config.experiment.constraints.spacing
         angles = (view.angle_x, view.angle_y)
@@ -148,6 +149,8 @@ class Camera:
             active: [E, N] bool.
         """
         boxes = self.boxes(positions)
+        if not self._has_inactive:
+            return boxes
         first = active.int().argmax(1).view(-1, 1, 1).expand(-1, 1, boxes.shape[-1])
         blind = boxes.gather(1, first)
         blind = torch.cat((blind[..., :1], blind[..., :1], blind[..., 2:]), dim=-1)

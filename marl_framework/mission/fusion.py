@@ -41,9 +41,7 @@ class WindowFusion:
         self._has_inactive = config.has_inactive
 
     def _boxes(self, state: MissionState) -> Tensor:
-        """Return the footprints, see `Camera.boxes`; UAVs that do not fly see nothing."""
-        if not self._has_inactive:
-            return self._camera.boxes(state.positions)
+        """Return the footprints, see `Camera.team_boxes`."""
         return self._camera.team_boxes(state.positions, state.active)
 
     def _footprint(self, state: MissionState) -> Footprint:

@@ -74,6 +74,10 @@ class Lattice:
         """Return the flat index x·Y + y of positions [..., 3]."""
         return positions[..., 0] * self.shape[1] + positions[..., 1]
 
+    def places(self, positions: Tensor) -> Tensor:
+        """Return the flat index (x·Y + y)·Z + z of positions [..., 3]."""
+        return self.cells(positions) * self.shape[2] + positions[..., 2]
+
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, on the lattice or not: [E, N, A, 3]."""
         return positions.unsqueeze(-2) + self.offsets

@@ -130,13 +130,8 @@ class ObservationBuilder:
         level (z + 1)/Z; 0 everywhere for a UAV that is not heard.
         """
         footprint = self._camera.footprint(state.positions)
-        spans = (footprint.row0, footprint.row1), (footprint.col0, footprint.col1)
-        rows, cols = (
-            covered(low, high, cells, outputs)
-            for (low, high), cells, outputs in zip(
-                spans, self._camera.shape, self.shape, strict=True
-            )
-        )
+        rows = covered(footprint.row0, footprint.row1, self._camera.shape[0], self.shape[0])
+        cols = covered(footprint.col0, footprint.col1, self._camera.shape[1], self.shape[1])
         level = self._level(state, self._lattice.shape[2])
         return channels.heard_planes(rows, cols, level, state.heard, self._order)
 
@@ -212,10 +207,7 @@ class ObservationBuilder:
         return self._agent_id.expand(state.positions.shape[0], -1, -1, -1)
 
     def _strips(self, state: Seen) -> channels.FootprintStrips:
-        if self._has_inactive:
-            boxes = self._camera.team_boxes(state.positions, state.active)
-        else:
-            boxes = self._camera.boxes(state.positions)
+        boxes = self._camera.team_boxes(state.positions, state.active)
         footprint = Footprint(*boxes.unbind(-1))
         return channels.FootprintStrips(footprint, self._camera.shape, self.shape)
 

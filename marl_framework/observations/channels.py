@@ -10,7 +10,7 @@ import torch
 from kornia.geometry.transform import remap
 from torch import Tensor
 
-from marl_framework.mission.area import area_pool, grid_coordinates, interval_overlap
+from marl_framework.mission.area import area_pool, covered, grid_coordinates
 from marl_framework.mission.belief import clamp_probability, weighted_entropy
 from marl_framework.mission.camera import Footprint
 
@@ -219,12 +219,9 @@ def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor
     """
     border = torch.zeros_like(low[:, :1])
     edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values
-    start, end = edges[:, :-1].unsqueeze(1), edges[:, 1:].unsqueeze(1)
-    covers = (start >= low.unsqueeze(2)) & (end <= high.unsqueeze(2))
-    width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
-    origin = torch.arange(outputs, device=low.device).view(1, -1, 1) * width
-    shares = interval_overlap(start.to(width.dtype), end.to(width.dtype), origin, width)
-    return covers.to(width.dtype), shares
+    start, end = edges[:, :-1], edges[:, 1:]
+    covers = (start.unsqueeze(1) >= low.unsqueeze(2)) & (end.unsqueeze(1) <= high.unsqueeze(2))
+    return covers.to(torch.float32), covered(start, end, cells, outputs)
 
 
 def heard_planes(
@@ -236,13 +233,13 @@ def heard_planes(
     altitude level.
 
     Args:
-        rows: shares of the lattice's rows in each footprint, [E, N, X].
-        cols: shares of its columns, [E, N, Y].
+        rows: shares of the lattice's rows in each footprint, [E, X, N].
+        cols: shares of its columns, [E, Y, N].
         levels: altitude levels (z + 1)/Z [E, N].
         heard: who hears whom [E, N, N].
         order: [N, N] int64.
     """
-    seen = (levels.unsqueeze(-1) * rows).unsqueeze(-1) * cols.unsqueeze(-2)  # [E, N, X, Y]
+    seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)  # [E, N, X, Y]
     known = heard.gather(2, order.expand_as(heard))
     return seen[:, order] * known[..., None, None]
 

@@ -59,6 +59,7 @@ class _Team:
     """
 
     def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
+        self._lattice = lattice
         actions = config.experiment.constraints.num_actions
         self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
         self._level = _level(config) if self.climbs else lattice.shape[2] - 1
@@ -93,8 +94,8 @@ class _Team:
         found = torch.zeros_like(skips, dtype=torch.bool)
         for skip in range(self._lanes.points.shape[1]):
             ahead = _Plan(plan.piece, plan.entry, plan.direction, plan.progress + skip)
-            way = _at(lengths, self._target(ahead).unsqueeze(2)).squeeze(2)
-            near = way <= left.unsqueeze(1)
+            place = self._lattice.places(self._target(ahead)).unsqueeze(2)
+            near = lengths.flatten(2).gather(2, place).squeeze(2) <= left.unsqueeze(1)
             skips = torch.where(near & ~found, skip, skips)
             found |= near
         plan.progress += skips
@@ -235,7 +236,7 @@ class CoveragePlanner:
         lengths = path_lengths(self._lattice, state.moves, target, self._longest)
         last = torch.tensor(self._lattice.shape, device=target.device) - 1
         goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(last)
-        return _at(lengths, goals)
+        return lengths.flatten(2).gather(2, self._lattice.places(goals))
 
     def _targets(self, state: MissionState) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
@@ -258,13 +259,6 @@ class CoveragePlanner:
 def make(environment: MissionEnvironment) -> CoveragePlanner:
     """Create the planner for an environment."""
     return CoveragePlanner(environment.config, environment.lattice)
-
-
-def _at(lengths: Tensor, positions: Tensor) -> Tensor:
-    """Return lengths [E, N, X, Y, Z] at positions [E, N, K, 3]: [E, N, K]."""
-    x, y, z = positions.unbind(-1)
-    _, size_y, size_z = lengths.shape[2:]
-    return lengths.flatten(2).gather(2, (x * size_y + y) * size_z + z)
 
 
 def _level(config: Config) -> int:

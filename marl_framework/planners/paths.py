@@ -20,19 +20,13 @@ def path_lengths(lattice: Lattice, moves: Tensor, origins: Tensor, most: int) ->
         origins: lattice indices, [E, N, 3].
         most: longest path looked for.
     """
-    _, size_y, size_z = lattice.shape
     e, n = origins.shape[:2]
-    start = (origins[..., 0] * size_y + origins[..., 1]) * size_z + origins[..., 2]
     length = origins.new_full((e, n, moves[0, ..., 0].numel()), most + 1)
-    length.scatter_(2, start.unsqueeze(-1), 0)
+    length.scatter_(2, lattice.places(origins).unsqueeze(-1), 0)
     open_moves = moves.flatten(1, 3).unsqueeze(1)  # [E, 1, P, A]
-    places = torch.arange(length.shape[-1], device=length.device)
-    steps = (lattice.offsets[:, 0] * size_y + lattice.offsets[:, 1]) * size_z + lattice.offsets[
-        :, 2
-    ]
-    goals = (places.unsqueeze(1) + steps).clamp(
-        0, length.shape[-1] - 1
-    )  # closed beyond the lattice
+    last = length.shape[-1] - 1
+    places = torch.arange(last + 1, device=length.device)
+    goals = (places.unsqueeze(1) + lattice.places(lattice.offsets)).clamp(0, last)
     for _ in range(most):
         before = length
         for action in range(lattice.num_actions):
