@@ -34,7 +34,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
     del tree["distillation"]
     del tree["networks"]["predictor"]
-    for name in ("no_fly_zones", "obstacles"):
+    for name in ("cost", "no_fly_zones", "obstacles"):
         del tree["experiment"]["constraints"][name]
     for name in (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs"):
         assert tree["observation"].pop(name) is False

@@ -1,4 +1,4 @@
-"""Trainings, wrappers, exports and own planners among zones and obstacles."""
+"""Trainings, wrappers, exports and own planners among zones, obstacles and costs."""
 
 from __future__ import annotations
 
@@ -49,18 +49,32 @@ def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
     assert weights(tmp_path, "other") != weights(tmp_path, "whole")
 
 
-def test_an_export_with_observations_refuses_zones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+LIMITED = ("experiment.constraints.cost.limit=30",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown", "without"),
+    [
+        (CROWDED, "no zones", f"{OBSTACLES}.number=0"),
+        (LIMITED, "no cost of moves", "experiment.constraints.cost.limit=null"),
+    ],
+)
+def test_an_export_with_observations_refuses_what_it_would_not_know(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: tuple[str, ...],
+    unknown: str,
+    without: str,
 ) -> None:
-    assert train(tmp_path, "t", *CROWDED) == 0
+    assert train(tmp_path, "t", *settings) == 0
     capsys.readouterr()
     out = tmp_path / "team.pt2"
     team = ["--checkpoint", str(tmp_path / "runs" / "t"), "--format", "torch", "--out", str(out)]
     assert export([*team, "--observations"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: --observations: the file knows no zones")
+    assert error.startswith(f"error: --observations: the file knows {unknown}")
     assert error.count("\n") == 1
-    assert export([*team, "--observations", "--set", f"{OBSTACLES}.number=0"]) == 0
+    assert export([*team, "--observations", "--set", without]) == 0
     assert export(team) == 0
 
 

@@ -138,6 +138,7 @@ def test_stops_and_crashes_change_nothing(house: House, whole: Path, capsys) -> 
 DIFFERENT = (
     "experiment.missions.n_agents=[2, 4]",
     "experiment.constraints.budget=[3, 5]",
+    "experiment.constraints.cost.limit=[12, 30]",
     "environment.num_envs=6",
     "evaluation.missions=6",
 )

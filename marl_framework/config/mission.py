@@ -15,6 +15,7 @@ from marl_framework.config.types import (
     Drawn,
     Metres,
     Noise,
+    NonNegative,
     Point,
     Policy,
     Positive,
@@ -146,8 +147,23 @@ class ObstaclesConfig(Section):
         return self
 
 
+class CostConfig(Section):
+    """What moves cost a UAV, in metres, seconds or any other unit, and how much it may spend."""
+
+    limit: Drawn[Positive] | None = None
+    """What a UAV may spend; null = moves alone count; a list: each UAV draws its own from it."""
+    horizontal: NonNegative = 1.0
+    """Of a metre along x and y."""
+    climb: NonNegative = 1.0
+    """Of a metre up."""
+    descent: NonNegative = 1.0
+    """Of a metre down."""
+    reading: NonNegative = 0.0
+    """Of the reading at the end of each move."""
+
+
 class ConstraintsConfig(Section):
-    """Planning lattice, mission length, action set, and where nobody flies."""
+    """Planning lattice, mission length, action set, what moves cost, and where nobody flies."""
 
     spacing: Metres = 5.0
     """Between lattice positions [m]."""
@@ -159,6 +175,7 @@ class ConstraintsConfig(Section):
     """A mission has budget + 1 moves; a list: each mission draws its budget from it."""
     num_actions: Literal[4, 6, 9, 27] = 6
     """Moves to choose from (see `mission.lattice.action_offsets`)."""
+    cost: CostConfig = CostConfig()
     no_fly_zones: Text | None = None
     """GeoJSON file of polygons that no UAV enters (see `mission.no_fly_zones`)."""
     obstacles: ObstaclesConfig = ObstaclesConfig()

@@ -154,6 +154,17 @@ class Config(Section):
         return choices(self.experiment.constraints.budget)
 
     @property
+    def has_cost(self) -> bool:
+        """Whether UAVs may only fly moves that they can pay for."""
+        return self.experiment.constraints.cost.limit is not None
+
+    @property
+    def cost_limits(self) -> tuple[float, ...]:
+        """What UAVs draw the cost that they may spend from; infinite without a limit."""
+        limit = self.experiment.constraints.cost.limit
+        return (math.inf,) if limit is None else choices(limit)
+
+    @property
     def drawn_keys(self) -> tuple[str, ...]:
         """Keys of which each mission draws its own value, where there is more than one."""
         experiment = self.experiment
@@ -180,8 +191,9 @@ class Config(Section):
 
     @property
     def has_inactive(self) -> bool:
-        """Whether some UAVs do not fly all the time: teams or budgets differ."""
-        return len(set(self.team_sizes)) > 1 or len(set(self.budgets)) > 1
+        """Whether some UAVs do not fly all the time: teams or budgets differ, or moves cost."""
+        differ = len(set(self.team_sizes)) > 1 or len(set(self.budgets)) > 1
+        return differ or self.has_cost
 
     @property
     def rollouts_per_step(self) -> int:
@@ -213,7 +225,7 @@ class Config(Section):
 
     @property
     def transitions_per_mission(self) -> Fraction:
-        """Moves of all UAVs of a mission; their mean where missions differ."""
+        """Moves of all UAVs of a mission, affordable or not; their mean where missions differ."""
         sizes, budgets = self.team_sizes, self.budgets
         return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,7 @@ class Deployment:
         for index, origin in enumerate(record.window_origins.tolist()):
             target = folder / f"mission_{index:03d}"
             target.mkdir()
-            path = record.alone(index).path[0]
-            nearest = self._write_data(record.belief[index], path, origin, target)
+            nearest = self._write_data(record.belief[index], record.tracks(index), origin, target)
             mission_figure(record, index, target / "mission.png")
             film_strip(record, index, target / "film.png")
             mission_gif(record, index, target / "mission.gif")
@@ -98,30 +98,30 @@ class Deployment:
         return entries
 
     def _write_data(
-        self, belief: Tensor, path: Tensor, origin: list[float], folder: Path
+        self, belief: Tensor, paths: list[Tensor], origin: list[float], folder: Path
     ) -> dict[str, Any]:
         """Write belief and waypoints, on Earth and with mission files where the place is known.
 
         Returns what `summary.json` says of the mission files.
         """
         local_frame.write_belief(belief, folder)
-        local_frame.write_table(path, folder)
+        local_frame.write_table(paths, folder)
         if self.place is None:
             local_frame.write_image(belief, folder)
-            local_frame.write_waypoints(path, origin, folder)
+            local_frame.write_waypoints(paths, origin, folder)
             return {}
         place, config = self.place.moved(*origin), self.environment.config
         georeferenced.write_belief(belief, config.cell_size, place, folder)
-        georeferenced.write_waypoints(path, place, folder)
+        georeferenced.write_waypoints(paths, place, folder)
         where = (place, config, (origin[0], origin[1]))
         zones = self.environment.zones
         fences = [] if zones is None else mission_files.geofence(zones, *where)
-        nearest = mission_files.write_missions(path, place, config, folder, fences)
+        nearest = mission_files.write_missions(paths, place, config, folder, fences)
         said: dict[str, Any] = {}
         if nearest is not None:
-            said["closest_approach"] = _describe(nearest, len(path))
+            said["closest_approach"] = _describe(nearest, paths)
         if zones is not None:
-            said["through_zones"] = mission_files.ways_through_zones(zones, path, *where)
+            said["through_zones"] = mission_files.ways_through_zones(zones, paths, *where)
         return said
 
 
@@ -174,7 +174,8 @@ def _place(environment: MissionEnvironment) -> Place | None:
     return found
 
 
-def _describe(nearest: Approach, readings: int) -> dict[str, Any]:
+def _describe(nearest: Approach, paths: Sequence[Tensor]) -> dict[str, Any]:
     """Return what `summary.json` says of the place where two UAVs come nearest."""
+    readings = max(len(paths[uav - 1]) for uav in nearest.uavs)
     where = mission_files.describe_leg(nearest.leg, readings)
     return {"metres": round(nearest.metres, 3), "uavs": list(nearest.uavs), "where": where}

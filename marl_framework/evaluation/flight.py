@@ -91,6 +91,13 @@ class FlightRecord:
             config = config.of_mission(int(team.sum()), budget=readings - 2)
         return replace(self, config=config, metrics=metrics, **cut)
 
+    def tracks(self, index: int) -> list[Tensor]:
+        """Return where each UAV of a mission made its readings [m], N times [readings, 3]."""
+        one = self.alone(index)
+        return [
+            one.path[0, :readings, n] for n, readings in enumerate(one.active[0].sum(0).tolist())
+        ]
+
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
         moved: dict[str, Any] = {

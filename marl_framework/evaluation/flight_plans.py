@@ -7,6 +7,7 @@ of the mission.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -51,25 +52,28 @@ class Approach:
     """Their numbers, from 1."""
 
 
-def team_stops(path: Array, home: tuple[float, float], separation: float, top: float) -> Array:
+def team_stops(
+    paths: Sequence[Array], home: tuple[float, float], separation: float, top: float
+) -> Array:
     """Return all stops of a team from take-off to landing, [S, N, 3] [m].
 
+    A UAV that makes fewer readings than others flies home at once and stays on the ground.
+
     Args:
-        path: position of each reading [m], [T + 1, N, 3]; x to the east.
+        paths: position of each reading of each UAV [m], N times [T + 1, 3]; x to the east.
         home: where UAV 1 takes off (x, y) [m]; the others do so east of it.
         separation: between the UAVs at home, and between their altitudes on the way [m].
         top: highest altitude of the mission [m].
     """
-    number = np.arange(path.shape[1])
-    pads = np.stack((home[0] + separation * number, np.full(len(number), home[1])), axis=1)
-    levels = top + separation * (number + 1)
-
-    def at(planar: Array, altitude: Any) -> Array:
-        return np.column_stack((planar, np.broadcast_to(altitude, len(number))))
-
-    out = [at(pads, 0.0), at(pads, levels), at(path[0, :, :2], levels)]
-    back = [at(path[-1, :, :2], levels), at(pads, levels), at(pads, 0.0)]
-    return np.stack([*out, *path.astype(np.float64), *back])
+    most = max(map(len, paths))
+    tracks = []
+    for n, path in enumerate(paths):
+        pad, level = (home[0] + separation * n, home[1]), top + separation * (n + 1)
+        start, end = path[0, :2], path[-1, :2]
+        out = [(*pad, 0.0), (*pad, level), (*start, level)]
+        back = [(*end, level), (*pad, level), *[(*pad, 0.0)] * (most - len(path) + 1)]
+        tracks.append(np.concatenate((out, path, back)))
+    return np.stack(tracks, axis=1)
 
 
 def waits(stops: Array, speed: float) -> Array:
@@ -114,7 +118,7 @@ def _to_origin(a: Array, b: Array) -> float:
 
 
 def mission_items(
-    degrees: Array, altitudes: Array, waiting: Array, settings: DeploymentConfig
+    degrees: Array, altitudes: Array, waiting: Array, readings: int, settings: DeploymentConfig
 ) -> list[Item]:
     """Return the mission of one UAV: take-off, waypoints with photos, return.
 
@@ -122,6 +126,7 @@ def mission_items(
         degrees: (longitude, latitude) of its stops, [S, 2].
         altitudes: of its stops [m], [S].
         waiting: at its stops [s], [S].
+        readings: number of them; the others have landed.
         settings: altitudes and speed.
     """
     frame = ABOVE_GROUND if settings.altitudes == "ground" else ABOVE_HOME
@@ -131,9 +136,9 @@ def mission_items(
         Item(TAKE_OFF, ABOVE_HOME, (0, 0, 0, None, *stops[1])),
         Item(SPEED, _COMMAND_FRAME, (1, settings.speed, -1, 0, 0, 0, 0)),
     ]
-    for k in range(1, len(stops) - 1):
+    for k in range(1, BEFORE + readings + AFTER - 1):
         seconds = round(float(waiting[k]), 1)
         items.append(Item(WAYPOINT, frame, (seconds, 0, 0, None, *stops[k])))
-        if BEFORE <= k < len(stops) - AFTER:
+        if BEFORE <= k < BEFORE + readings:
             items.append(Item(PHOTO, _COMMAND_FRAME, (0, 0, 1, 0, 0, 0, 0)))
     return [*items, Item(RETURN, _COMMAND_FRAME, (0, 0, 0, 0, 0, 0, 0))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,19 +47,21 @@ def write_belief(belief: Tensor, cell: tuple[float, float], place: Place, folder
         file.set_band_description(1, "P(region of interest)")
 
 
-def write_waypoints(path: Tensor, place: Place, folder: Path) -> None:
+def write_waypoints(paths: Sequence[Tensor], place: Place, folder: Path) -> None:
     """Write each UAV's readings to `waypoints.geojson`, longitude and latitude (RFC 7946).
 
     The standard counts a third coordinate from the ellipsoid; altitudes above ground are
     therefore properties.
 
     Args:
-        path: positions from the window's lower left corner [m], [T + 1, N, 3], on the CPU.
+        paths: positions of each UAV from the window's lower left corner [m], [readings, 3] each,
+            on the CPU.
         place: of the window.
         folder: existing folder.
     """
     features = []
-    for n, track in enumerate(path.transpose(0, 1).double().numpy(), start=1):
+    for n, path in enumerate(paths, start=1):
+        track = path.double().numpy()
         altitudes = {"altitudes_above_ground_m": track[:, 2].tolist()}
         properties = {"uav": n, "readings": len(track), **altitudes}
         geometry = line_geometry(place.degrees(track[:, :2]).round(9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -42,33 +43,32 @@ def write_image(belief: Tensor, folder: Path) -> None:
     (folder / "belief.tiff").write_bytes(data.tobytes())
 
 
-def write_table(path: Tensor, folder: Path) -> None:
+def write_table(paths: Sequence[Tensor], folder: Path) -> None:
     """Write the position of each reading to `waypoints.csv`.
 
     Args:
-        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
+        paths: positions of each UAV in `FRAME` [m], [readings, 3] each, on the CPU.
         folder: existing folder.
     """
-    tracks = path.transpose(0, 1).tolist()
     with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("uav", "reading", "x_m", "y_m", "altitude_m"))
-        for n, track in enumerate(tracks, start=1):
-            writer.writerows((n, reading, *point) for reading, point in enumerate(track, start=1))
+        for n, path in enumerate(paths, start=1):
+            points = enumerate(path.tolist(), start=1)
+            writer.writerows((n, reading, *point) for reading, point in points)
 
 
-def write_waypoints(path: Tensor, origin: list[float], folder: Path) -> None:
+def write_waypoints(paths: Sequence[Tensor], origin: list[float], folder: Path) -> None:
     """Write the position of each reading to `waypoints.json`.
 
     Args:
-        path: positions in `FRAME` [m], [T + 1, N, 3], on the CPU.
+        paths: positions of each UAV in `FRAME` [m], [readings, 3] each, on the CPU.
         origin: lower left corner (x, y) of the window on the map [m].
         folder: existing folder.
     """
-    tracks = enumerate(path.transpose(0, 1).tolist(), start=1)
     found = {
         "coordinate_frame": FRAME,
         "window_origin_m": origin,
-        "uavs": [{"uav": n, "positions_m": track} for n, track in tracks],
+        "uavs": [{"uav": n, "positions_m": path.tolist()} for n, path in enumerate(paths, start=1)],
     }
     write_results(found, folder / "waypoints.json")

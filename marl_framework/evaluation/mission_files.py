@@ -29,6 +29,7 @@ from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Array, Place
 
 Fence = list[list[float]]
+Paths = Sequence[Tensor]
 
 _FARTHEST_HOME = 50e3  # [m]
 _PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
@@ -41,24 +42,24 @@ _SMOOTH = 0.02  # [m] that a fence may be off
 
 
 def write_missions(
-    path: Tensor, place: Place, config: Config, folder: Path, fences: Sequence[Fence] = ()
+    paths: Paths, place: Place, config: Config, folder: Path, fences: Sequence[Fence] = ()
 ) -> Approach | None:
     """Write `uav_N.plan` and `uav_N.waypoints` for each UAV; return how near two of them come.
 
     Args:
-        path: position of each reading from the window's lower left corner [m], [T + 1, N, 3], on
-            the CPU.
+        paths: position of each reading of each UAV from the window's lower left corner [m],
+            N times [T + 1, 3], on the CPU.
         place: of the window.
         config: its section `deployment` says home, speed and altitudes.
         folder: existing folder.
         fences: of the plans, see `geofence`.
     """
     settings = config.deployment
-    stops = _stops(path, place, config)
+    stops = _stops(paths, place, config)
     waiting = waits(stops, settings.speed)
     for n in range(stops.shape[1]):
         degrees = place.degrees(stops[:, n, :2])
-        items = mission_items(degrees, stops[:, n, 2], waiting[:, n], settings)
+        items = mission_items(degrees, stops[:, n, 2], waiting[:, n], len(paths[n]), settings)
         name = f"uav_{n + 1}"
         pad = degrees[0][::-1].round(9).tolist()
         write_results(plan(items, pad, settings.speed, fences), folder / f"{name}.plan")
@@ -66,30 +67,30 @@ def write_missions(
     return closest_approach(stops, settings.speed)
 
 
-def _stops(path: Tensor, place: Place, config: Config) -> Array:
+def _stops(paths: Paths, place: Place, config: Config) -> Array:
     """Return all stops of a team from take-off to landing, [S, N, 3] [m]."""
-    settings, readings = config.deployment, path.double().numpy()
+    settings, readings = config.deployment, [path.double().numpy() for path in paths]
     home = home_metres(place, settings.home)
     return team_stops(readings, home, settings.separation, config.altitudes[-1])
 
 
 def ways_through_zones(
-    zones: NoFlyZones, path: Tensor, place: Place, config: Config, origin: tuple[float, float]
+    zones: NoFlyZones, paths: Paths, place: Place, config: Config, origin: tuple[float, float]
 ) -> list[dict[str, Any]]:
     """Return which UAVs, by number from 1, touch a zone on their ways to the starts and back.
 
     Args:
         zones: of the map.
-        path: see `write_missions`.
+        paths: see `write_missions`.
         place: of the window.
         config: its section `deployment` says home and altitudes.
         origin: lower left corner of the window on the map [m].
     """
-    stops = _stops(path, place, config)
+    stops = _stops(paths, place, config)
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for leg, (start, end) in enumerate(pairwise(stops)):
-        where = describe_leg(leg, len(path))
         for n in range(stops.shape[1]):
+            where = describe_leg(leg, len(paths[n]))
             if (n, where) not in found and zones.touch(start[n], end[n], origin):
                 found[n, where] = {"uav": n + 1, "where": where}
     return list(found.values())

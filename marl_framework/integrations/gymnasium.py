@@ -87,11 +87,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
         self.missions = Missions(config, num_envs, device, split, seed)
-        budgets = set(self.missions.environment.config.budgets)
-        if len(budgets) > 1 and self.autoreset_mode != AutoresetMode.DISABLED:
+        settings = self.missions.environment.config
+        differ = len(set(settings.budgets)) > 1 or settings.has_cost
+        if differ and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
                 "experiment.constraints.budget: missions that start anew by themselves must end "
-                "together; choose one budget, or autoreset_mode=AutoresetMode.DISABLED"
+                "together; choose one budget and no cost.limit, or "
+                "autoreset_mode=AutoresetMode.DISABLED"
             )
         self.single_observation_space, self.single_action_space = _spaces(self.missions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

@@ -26,9 +26,10 @@ class Missions:
 
     In a MissionEnvironment the UAVs choose one after the other and avoid each other's
     destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
-    excludes moves off the lattice and into zones, and `step` resolves conflicts in the UAVs'
-    order: a UAV whose destination is taken flies the allowed action with the highest index
-    instead. Actions from `environment.lattice.choose_in_order` never conflict.
+    excludes moves off the lattice, into zones and beyond what is left to spend, and `step`
+    resolves conflicts in the UAVs' order: a UAV whose destination is taken flies the allowed
+    action with the highest index instead. Actions from `environment.lattice.choose_in_order` never
+    conflict.
 
     Args:
         config: configuration, or a params file as for `load_config`.
@@ -108,8 +109,8 @@ class Missions:
         return self.builder.team(self.state)
 
     def masks(self) -> Tensor:
-        """Return the actions that stay on the lattice and out of zones, [E, N, A] bool."""
-        return self.environment.lattice.allowed(self.state.positions, self.state.moves)
+        """Return the actions that missions allow their UAVs, [E, N, A] bool."""
+        return self.environment.lattice.options(self.state)
 
     def step(self, actions: Tensor) -> StepResult:
         """Fly one step.

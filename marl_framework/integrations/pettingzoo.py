@@ -134,15 +134,15 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         moves = dict(zip(names, chosen, strict=True))
         team = [[moves.get(name, 0) for name in self.possible_agents]]
         result = self.missions.step(torch.tensor(team, device=device))
-        over = bool(result.terminated[0])
+        flies = dict(zip(self.possible_agents, self.missions.state.active[0].tolist(), strict=True))
+        over = {name: bool(result.terminated[0]) or not flies[name] for name in names}
         observations, reward = self._observations(names), float(result.reward[0])
-        if over:
-            self.agents = []
+        self.agents = [name for name in names if not over[name]]
         self._show()
         return (
             observations,
             dict.fromkeys(names, reward),
-            dict.fromkeys(names, over),
+            over,
             dict.fromkeys(names, False),
             {name: {} for name in names},
         )

@@ -60,6 +60,8 @@ class ResetDraws:
     """[E] int64, index into the budgets; None where there is but one."""
     failure_rate: Tensor | None = None
     """[E] int64, index into the failure rates; None where there is but one."""
+    limit: Tensor | None = None
+    """[E, N] int64, index into the limits of cost; None where there is but one."""
 
 
 class StepResult(NamedTuple):
@@ -143,6 +145,8 @@ class MissionEnvironment:
         )
         self._team_sizes = torch.tensor(config.team_sizes, device=device)
         self._budgets = torch.tensor(config.budgets, device=device)
+        self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
+        self._has_cost = config.has_cost
         self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, (x, y), device)
         if self.device.type != "meta":
@@ -184,17 +188,18 @@ class MissionEnvironment:
             team=self._choice_if_any(self._team_sizes),
             budget=self._choice_if_any(self._budgets),
             failure_rate=self._choice_if_any(self._failure_rates),
+            limit=self._choice_if_any(self._limits, self.n_agents),
             boxes=self._uniform(self.num_envs, self.obstacles.number, NUMBERS),  # seeds: last
         )
 
-    def _choice_if_any(self, values: Tensor) -> Tensor | None:
+    def _choice_if_any(self, values: Tensor, *each: int) -> Tensor | None:
         """Return what `_choice` does; None, and nothing drawn, where there is one value."""
-        return self._choice(values) if len(values) > 1 else None
+        return self._choice(values, *each) if len(values) > 1 else None
 
-    def _choice(self, values: Tensor) -> Tensor:
-        """Draw an index into values for each mission, [E] int64."""
+    def _choice(self, values: Tensor, *each: int) -> Tensor:
+        """Draw indices into values for each mission, [E, …] int64."""
         return torch.randint(
-            len(values), (self.num_envs,), generator=self.generator, device=self.device
+            len(values), (self.num_envs, *each), generator=self.generator, device=self.device
         )
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -229,6 +234,10 @@ class MissionEnvironment:
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
         _assign(state.failure_rate, failure_rate, mask)
+        limits = self._limits if draws.limit is None else self._limits[draws.limit]
+        limits = limits.expand(state.limit.shape)
+        _assign(state.limit, limits, mask)
+        _assign(state.left, limits, mask)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
         if self._moves_differ:
@@ -269,6 +278,8 @@ class MissionEnvironment:
             draws: from `draw_step`.
         """
         positions, flown = self.lattice.move(state.positions, actions), self._all
+        if self._has_cost:
+            state.left.sub_(self.lattice.costs[actions] * state.active)
         if self.has_inactive:
             positions = positions.where(state.active.unsqueeze(-1), state.positions)
             flown = state.active.any(1)
@@ -281,6 +292,8 @@ class MissionEnvironment:
         if self.has_inactive:
             reward = reward.where(flown, 0.0)
             state.active.logical_and_(~terminated.unsqueeze(1))
+            if self._has_cost:  # who can pay for no move has made the last one
+                state.active.logical_and_(self.lattice.options(state).any(-1))
             terminated = ~state.active.any(1)
         return StepResult(
             reward=reward,
@@ -368,6 +381,8 @@ class MissionEnvironment:
             active=zeros(n, dtype=torch.bool).fill_(True),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
             failure_rate=zeros(),
+            limit=zeros(n, dtype=torch.float64),
+            left=zeros(n, dtype=torch.float64),
         )
 
     def _of_all(self, table: Tensor) -> Tensor:

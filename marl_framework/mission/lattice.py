@@ -26,6 +26,33 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
     return [(dx, dy, dz) for dz, dx, dy in product(levels, (-1, 0, 1), (-1, 0, 1))]
 
 
+def action_costs(config: Config) -> list[float]:
+    """Return what each action costs a UAV, its reading included (`experiment.constraints.cost`).
+
+    Raises:
+        ConfigError: the limit does not pay for every move, or nothing costs anything.
+    """
+    constraints = config.experiment.constraints
+    cost, spacing = constraints.cost, constraints.spacing
+    costs = []
+    for dx, dy, dz in action_offsets(constraints.num_actions):
+        vertical = dz * (cost.climb if dz > 0 else -cost.descent)
+        metres = spacing * (math.hypot(dx, dy) * cost.horizontal + vertical)
+        costs.append(metres + cost.reading)
+    dearest, least = max(costs), min(config.cost_limits)
+    if least < dearest:
+        raise ConfigError(
+            f"experiment.constraints.cost.limit: {least:g} does not pay for the dearest move, "
+            f"which costs {dearest:g}; raise it, or lower what moves cost"
+        )
+    if config.has_cost and dearest == 0:
+        raise ConfigError(
+            "experiment.constraints.cost: nothing costs anything; set horizontal, climb, descent "
+            "or reading, or limit: null"
+        )
+    return costs
+
+
 class Missions(Protocol):
     """What `Lattice.choose_in_missions` asks of missions; a MissionState is one."""
 
@@ -35,6 +62,8 @@ class Missions(Protocol):
     """Actions allowed at each position, [E, X, Y, Z, A] bool."""
     active: Tensor
     """UAVs that fly, [E, N] bool."""
+    left: Tensor
+    """Cost that each UAV may still spend, [E, N] float64."""
 
 
 class Lattice:
@@ -45,6 +74,7 @@ class Lattice:
         spacing: distance of neighbours [m].
         altitudes: [Z] float32 [m], lowest first.
         offsets: [A, 3] int64, the lattice step of each action.
+        costs: [A] float64, what each action costs a UAV.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
@@ -56,6 +86,10 @@ class Lattice:
         self.offsets = torch.tensor(steps, device=device)
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
+        self._has_cost = config.has_cost
+        self.costs = torch.tensor(action_costs(config), dtype=torch.float64, device=device)
+        # Sums of steps such as 0.1 are not exact: what is short by less than this is paid for.
+        self._prices = self.costs - 1e-9 * max(config.cost_limits) if self._has_cost else self.costs
         self._starts = config.experiment.missions.start
         self._n_agents = config.most_agents
         self._has_inactive = config.has_inactive
@@ -119,6 +153,31 @@ class Lattice:
         mission = torch.arange(len(x), device=x.device) // (len(x) // len(moves))
         return moves[mission.view(-1, *(1,) * (x.dim() - 1)), x, y, z]
 
+    def options(self, state: Missions) -> Tensor:
+        """Return the actions that missions allow their UAVs now, [E, N, A] bool.
+
+        A UAV that flies has those that it can pay for. One that does not fly has all of its place,
+        since a choice among none would have no probabilities.
+        """
+        allowed = self.allowed(state.positions, state.moves)
+        if self._has_cost:
+            paid = self._prices <= state.left.unsqueeze(-1)
+            allowed = allowed & (paid | ~state.active.unsqueeze(-1))
+        return allowed
+
+    def level_moves(self, left: Tensor) -> Tensor | None:
+        """Return how many level moves can be paid for, and one at least, int64 of any shape.
+
+        None without a limit. Planners count on these: they plan again after every move.
+
+        Args:
+            left: cost that may still be spent.
+        """
+        if not self._has_cost:
+            return None
+        price = self._prices[self._moves & (self.offsets[:, 2] == 0)].amin()
+        return (left / price.clamp(min=1e-9)).clamp(1, 2**20).long()
+
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return the positions [E, N, 3] after `actions` [E, N]."""
         return positions + self.offsets[actions]
@@ -166,9 +225,8 @@ class Lattice:
     def choose_in_missions(
         self, state: Missions, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Let the UAVs of missions choose in order, among the actions that their missions allow."""
-        allowed = self.allowed(state.positions, state.moves)
-        return self.choose_in_order(state.positions, choose, allowed, state.active)
+        """Let the UAVs of missions choose in order, among their `options`."""
+        return self.choose_in_order(state.positions, choose, self.options(state), state.active)
 
     def start_positions(
         self, keys: Tensor, sizes: Tensor | None = None, moves: Tensor | None = None

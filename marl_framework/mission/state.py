@@ -61,6 +61,10 @@ class MissionState:
     """Moves of each mission before its last one, [E] int64."""
     failure_rate: Tensor
     """Share of messages that are lost in each mission, [E] float32."""
+    limit: Tensor
+    """Cost that each UAV may spend in all, [E, N] float64; infinite where none is limited."""
+    left: Tensor
+    """What of `limit` each UAV has not spent yet, [E, N] float64."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) pairs."""

@@ -44,6 +44,10 @@ class Seen(Protocol):
     """UAVs that fly, [E, N] bool."""
     budget: Tensor
     """Moves before the last one, [E] int64."""
+    limit: Tensor
+    """Cost that each UAV may spend in all, [E, N]; looked at where moves cost."""
+    left: Tensor
+    """Cost that each UAV may still spend, [E, N]; looked at where moves cost."""
 
 
 class ObservationBuilder:
@@ -73,6 +77,7 @@ class ObservationBuilder:
         self._lattice = lattice
         self._camera = camera
         self._has_inactive = config.has_inactive
+        self._has_cost = config.has_cost
         self._most_moves = max(config.budgets)
         self._n_agents = config.most_agents
         self._prediction = _prediction(config, lattice)
@@ -90,7 +95,7 @@ class ObservationBuilder:
         """
         n = state.positions.shape[1]
         parts: dict[str, Callable[[], Tensor]] = {
-            "budget": lambda: channels.budget_map(state.t, self._budget(state), self.shape, n),
+            "budget": lambda: channels.budget_map(self._left(state), self.shape),
             "agent_id": lambda: self._agent_ids(state),
             "position": lambda: channels.position_map(
                 self._lattice.cells(state.positions),
@@ -163,7 +168,11 @@ class ObservationBuilder:
 
     def team(self, state: MissionState) -> Tensor:
         """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""
-        budget = channels.budget_map(state.t, self._budget(state), self.shape, 1)
+        left = self._left(state)
+        if self._has_cost:  # of the UAVs that fly, on average
+            left = left * state.active / state.active.sum(1, keepdim=True).clamp(min=1)
+            left = left.sum(1, keepdim=True)
+        budget = channels.budget_map(left[:, :1], self.shape)
         parts = self._team_parts(state)
         return torch.cat([budget, *(parts[name]() for name in self.team_channels[1:])], dim=1)
 
@@ -198,8 +207,11 @@ class ObservationBuilder:
         """Return the UAVs that fly, [E, N] bool; None where all do."""
         return state.active if self._has_inactive else None
 
-    def _budget(self, state: Seen) -> int | Tensor:
-        return state.budget if self._has_inactive else self._most_moves
+    def _left(self, state: Seen) -> Tensor:
+        """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""
+        budget = state.budget if self._has_inactive else self._most_moves
+        left = channels.share_left(state.t, budget).unsqueeze(1).expand(-1, self._n_agents)
+        return left.minimum((state.left / state.limit).float()) if self._has_cost else left
 
     def _agent_ids(self, state: Seen) -> Tensor:
         if self._has_inactive:

@@ -18,17 +18,24 @@ UNSEEN = 0.5
 """Value of footprint maps where nobody looks."""
 
 
-def budget_map(t: Tensor, budget: int | Tensor, shape: tuple[int, int], n_agents: int) -> Tensor:
-    """Return the share of the budget that is left, constant over each map: [E, N, X, Y].
+def share_left(t: Tensor, budget: int | Tensor) -> Tensor:
+    """Return the share of the moves that missions have left, [E] float32.
 
     Args:
         t: moves made so far, [E].
         budget: moves before the last one, of all missions or [E].
-        shape: (X, Y).
-        n_agents: N.
     """
-    left = (budget - t).to(torch.float32) / budget
-    return left.view(-1, 1, 1, 1).expand(-1, n_agents, *shape)
+    return (budget - t).to(torch.float32) / budget
+
+
+def budget_map(left: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return the share of the budget that is left, constant over each map: [E, N, X, Y].
+
+    Args:
+        left: that share, of each UAV, [E, N].
+        shape: (X, Y).
+    """
+    return left.unsqueeze(-1).unsqueeze(-1).expand(*left.shape, *shape)
 
 
 def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) -> Tensor:

@@ -107,8 +107,8 @@ class ActionKernel:
 
 
 def uses_kernels(config: Config, device: torch.device) -> bool:
-    """Return whether a device draws observations and actions in kernels."""
-    if fusion_type(config, device) is not TritonFusion:
+    """Return whether a device draws observations and actions in kernels, which know no cost."""
+    if config.has_cost or fusion_type(config, device) is not TritonFusion:
         return False
     from marl_framework.mission.kernels.team_operators import fits
 

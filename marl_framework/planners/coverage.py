@@ -78,7 +78,7 @@ class _Team:
         Args:
             positions: of the UAVs, [E, size, 3].
             t: moves made, [E].
-            left: moves left, [E].
+            left: moves left to each, [E, size].
             lengths: of the ways from the UAVs to everywhere, [E, size, X, Y, Z]; None where no
                 zone is in the way.
         """
@@ -95,7 +95,7 @@ class _Team:
         for skip in range(self._lanes.points.shape[1]):
             ahead = _Plan(plan.piece, plan.entry, plan.direction, plan.progress + skip)
             place = self._lattice.places(self._target(ahead)).unsqueeze(2)
-            near = lengths.flatten(2).gather(2, place).squeeze(2) <= left.unsqueeze(1)
+            near = lengths.flatten(2).gather(2, place).squeeze(2) <= left
             skips = torch.where(near & ~found, skip, skips)
             found |= near
         plan.progress += skips
@@ -142,13 +142,13 @@ class _Team:
 
         Args:
             positions: of the UAVs, [E, N, 3].
-            moves: left, [E].
+            moves: left to each, [E, N].
         """
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
         travel = self._steps(positions[:, :, None, None], points)  # [E, N, G, L]
-        left = moves.view(-1, 1, 1, 1) - travel
+        left = moves[:, :, None, None] - travel
         cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
         piece = _assign(best.values)
@@ -231,6 +231,12 @@ class CoveragePlanner:
 
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
+    def _moves_left(self, state: MissionState) -> Tensor:
+        """Return the moves that each UAV has left, [E, N]."""
+        moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
+        paid = self._lattice.level_moves(state.left)
+        return moves if paid is None else moves.minimum(paid)
+
     def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
         """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
         lengths = path_lengths(self._lattice, state.moves, target, self._longest)
@@ -244,9 +250,9 @@ class CoveragePlanner:
         if self._sizes is not None and self._sizes.shape == sizes.shape:
             sizes = sizes.where(state.t == 0, self._sizes)
         self._sizes = sizes
-        targets = state.positions
+        targets, moves = state.positions, self._moves_left(state)
         for size, team in self._teams.items():
-            positions, left = state.positions[:, :size], state.budget + 1 - state.t
+            positions, left = state.positions[:, :size], moves[:, :size]
             lengths = None
             if self._has_zones:
                 lengths = path_lengths(self._lattice, state.moves, positions, self._longest)

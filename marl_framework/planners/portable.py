@@ -59,6 +59,8 @@ class _BuilderInput:
     open_share: Tensor
     active: Tensor
     budget: Tensor
+    limit: Tensor
+    left: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -72,7 +74,7 @@ class PortableTeam(nn.Module):
         device: device of the actor.
 
     Raises:
-        ConfigError: the mission has zones or obstacles, which it would not know.
+        ConfigError: the mission has zones, obstacles or a limit of cost, which it would not know.
     """
 
     inputs = ("positions", "t", "heard", "beliefs", "readings")
@@ -85,6 +87,11 @@ class PortableTeam(nn.Module):
                 "--observations: the file knows no zones; add --set "
                 "experiment.constraints.no_fly_zones=null --set "
                 "experiment.constraints.obstacles.number=0, or leave it out and mask moves yourself"
+            )
+        if config.has_cost:
+            raise ConfigError(
+                "--observations: the file knows no cost of moves; add --set "
+                "experiment.constraints.cost.limit=null, or leave it out and mask moves yourself"
             )
         self.actor = actor
         self._lattice = Lattice(config, device)
@@ -119,6 +126,8 @@ class PortableTeam(nn.Module):
             open_share=torch.ones_like(pooled[:, 0]),
             active=torch.ones_like(positions[..., 0], dtype=torch.bool),
             budget=torch.full_like(t, self._budget),
+            limit=torch.ones_like(pooled[:, :, 0, 0]),
+            left=torch.ones_like(pooled[:, :, 0, 0]),
         )
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])

@@ -83,9 +83,11 @@ class _CheckedPlanner:
                 raise self._refusal(f"{name} must be {wanted}, got {got}")
         codes = torch.arange(each[-1], device=decision.actions.device)
         chosen = decision.actions.unsqueeze(-1) == codes
-        allowed = self._lattice.allowed(state.positions, state.moves)
+        allowed = self._lattice.options(state)
         if not (chosen & allowed).any(-1).all():
-            raise self._refusal("an action is none of them, leaves the lattice or enters a zone")
+            raise self._refusal(
+                "an action is none of them, leaves the lattice, enters a zone or cannot be paid for"
+            )
         return decision
 
     def _refusal(self, wrong: str) -> ConfigError:

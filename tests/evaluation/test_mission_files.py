@@ -31,6 +31,7 @@ from tests.evaluation.test_georeferenced import (
     flown,
     fly,
     missions,
+    tracks,
     utm,
 )
 
@@ -204,7 +205,7 @@ def test_uavs_keep_apart_on_the_way_there_and_back(
 ) -> None:
     number = min(len(starts), len(ends))
     path = np.array([[(5.0 * x, 5.0 * y, 15.0) for x, y in at[:number]] for at in (starts, ends)])
-    stops = team_stops(path, home, separation, 15.0)
+    stops = team_stops(list(path.transpose(1, 0, 2)), home, separation, 15.0)
     for part in (stops[: BEFORE + 1], stops[-AFTER - 1 :]):
         nearest = closest_approach(part, speed)
         assert nearest is not None
@@ -239,9 +240,38 @@ def test_uavs_that_swap_places_meet() -> None:
     [(2, "on the way to their starts"), (3, "on move 1"), (5, "on move 3"), (6, "on the way home")],
 )
 def test_a_leg_is_told_in_words(leg: int, where: str) -> None:
-    path = np.zeros((4, 2, 3))  # four readings, three moves
-    assert len(team_stops(path, (0, 0), 5, 15)) == BEFORE + 4 + AFTER
-    assert describe_leg(leg, len(path)) == where
+    readings = 4  # three moves
+    assert len(team_stops([np.zeros((readings, 3))] * 2, (0, 0), 5, 15)) == BEFORE + 4 + AFTER
+    assert describe_leg(leg, readings) == where
+
+
+def test_who_reads_less_flies_home_at_once() -> None:
+    paths = [
+        np.array([(10.0 * n, 5.0 * k, 15.0) for k in range(number)])
+        for n, number in ((1, 2), (2, 4))
+    ]
+    short, long = team_stops(paths, (0, 0), 5, 15).transpose(1, 0, 2).tolist()
+    assert short[BEFORE : BEFORE + 2] == paths[0].tolist()
+    assert short[BEFORE + 2 :] == [[10, 5, 20], [0, 0, 20], *[[0, 0, 0]] * 3]
+    assert long[BEFORE : BEFORE + 4] == paths[1].tolist()
+    assert long[BEFORE + 4 :] == [[20, 15, 25], [5, 0, 25], [5, 0, 0]]
+
+
+def test_a_uav_that_can_pay_for_no_more_moves_makes_no_more_photos(
+    fly: Fly, utm: Path, tmp_path: Path
+) -> None:
+    cost = "experiment.constraints.cost"
+    limits = (f"{cost}.limit=[12, 60]", "experiment.missions.n_agents=4")
+    assert fly(utm, *limits) == 0
+    taken = set()
+    for folder, mission in missions(tmp_path):
+        for uav in range(1, 5):
+            items = json.loads((folder / f"uav_{uav}.plan").read_text())["mission"]["items"]
+            photos = sum(item["command"] == PHOTO for item in items)
+            assert photos == len(readings(folder, mission, uav))
+            assert photos == tracks(folder)[uav - 1]["properties"]["readings"]
+            taken.add(photos)
+    assert taken == {3, 5}  # 5 m a move
 
 
 def test_everyone_waits_for_the_slowest() -> None:

@@ -158,8 +158,10 @@ def test_a_bad_override_is_one_clear_line() -> None:
         task.get_env_fun(1, continuous_actions=False, seed=None, device="cpu")
 
 
-def test_teams_that_differ_are_refused() -> None:
-    overrides = ["experiment.missions.n_agents=[2, 3]"]
-    task = MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": overrides})
+@pytest.mark.parametrize(
+    "override", ["experiment.missions.n_agents=[2, 3]", "experiment.constraints.cost.limit=40"]
+)
+def test_uavs_that_do_not_fly_all_the_time_are_refused(override: str) -> None:
+    task = MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": [override]})
     with pytest.raises(ConfigError, match=r"n_agents .* choose one value"):
         task.get_env_fun(2, continuous_actions=False, seed=None, device="cpu")

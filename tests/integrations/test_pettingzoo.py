@@ -93,3 +93,19 @@ def test_agents_are_those_that_fly() -> None:
             moves += 1
         found.add((team, moves))
     assert found == {(1, 2), (1, 4), (3, 2), (3, 4)}
+
+
+def test_an_agent_ends_when_it_can_pay_for_no_more_moves() -> None:
+    cost = {"limit": (11.0, 30.0), "climb": 0.0}
+    env = MissionParallelEnv(small_config(constraints={"cost": cost}, budget=9))
+    seen, _ = env.reset()
+    ends: dict[str, int] = {}
+    for move in range(10):
+        if not env.agents:
+            break
+        actions = {name: int(seen[name]["action_mask"].nonzero()[0][-1]) for name in env.agents}
+        seen, _, over, *_ = env.step(actions)
+        assert env.agents == [name for name in over if not over[name]]
+        ends |= {name: move for name in over if over[name]}
+    assert set(ends) == set(env.possible_agents)
+    assert len(set(ends.values())) > 1

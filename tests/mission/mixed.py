@@ -23,6 +23,8 @@ OF_UAV = {
     "pooled_readings",
     "pooled_beliefs",
     "pooled_uncertainty",
+    "limit",
+    "left",
 }
 EVERYTHING = {
     "uncertainty": True,

@@ -104,7 +104,8 @@ def test_footprint_maps_equal_full_resolution_drawing(dims):
 
 
 def test_constant_maps():
-    budget = channels.budget_map(torch.tensor([0, 7, 14]), 14, (2, 2), 3)
+    left = channels.share_left(torch.tensor([0, 7, 14]), 14).unsqueeze(1).expand(-1, 3)
+    budget = channels.budget_map(left, (2, 2))
     assert budget[:, 0, 0, 0].tolist() == [1.0, 0.5, 0.0]
     ids = channels.agent_id_map(4, (2, 2), torch.device("cpu"))
     assert ids[:, 1, 1].tolist() == [0.25, 0.5, 0.75, 1.0]

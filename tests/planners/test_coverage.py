@@ -86,7 +86,7 @@ def test_only_missions_at_their_start_are_planned(monkeypatch: pytest.MonkeyPatc
         if move < 3:
             env.step(state, actions, env.draw_step())
     assert planned == [3, 1]
-    fresh = plan(state.positions, state.budget + 1 - state.t)
+    fresh = plan(state.positions, planner._moves_left(state))
     assert torch.equal(team._plan.piece[1], fresh.piece[1])
     assert torch.equal(team._plan.entry[1], fresh.entry[1])
     assert torch.equal(team._plan.piece[[0, 2]], before["piece"][[0, 2]])

@@ -131,7 +131,8 @@ function drawTeam(layer, policy, reading) {
     make(layer, "circle", { ...ring, "stroke-width": 2.5 });
   });
   policy.path.forEach((track, n) => {
-    if (reading > 0) drawFootprint(layer, policy.footprints[n][reading - 1], mission.uavs[n]);
+    const footprint = policy.footprints[n][reading - 1];
+    if (footprint && footprint[1] > footprint[0]) drawFootprint(layer, footprint, mission.uavs[n]);
     const [x, y, altitude] = track[flown - 1];
     const at = `translate(${mapX(x)} ${mapY(y)})`;
     const marker = make(layer, "g", { class: "marker", transform: at });

@@ -82,12 +82,14 @@ class SearchPlanner:
         team = state.positions.shape[1]
         maps = list(self._model.left(state).unbind(1))
         moves = state.budget + 1 - state.t
+        paid = self._view.lattice.level_moves(state.left)
         # On a GPU the host would wait here for every move, so it searches on to the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
 
         def choose(i: int, mask: Tensor) -> Tensor:
+            affordable = moves if paid is None else moves.minimum(paid[:, i])
             action, left = self._search.search(
-                state.positions[:, i], mask, state.moves, maps[i], moves, most
+                state.positions[:, i], mask, state.moves, maps[i], affordable, most
             )
             remaining = left / maps[i].clamp(min=1e-9)
             if self._has_inactive:  # what does not fly removes nothing
