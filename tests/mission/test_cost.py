@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import TritonFusion
 from marl_framework.mission.lattice import action_offsets
 from marl_framework.mission.state import MissionState
+from marl_framework.observations import kernels
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.registry import make_planner
@@ -146,6 +148,17 @@ def test_the_budget_map_shows_the_smaller_share() -> None:
     state.active[0, 2] = False
     team = builder.team(state)[0, builder.team_channels.index("budget"), 2, 3]
     torch.testing.assert_close(team, torch.tensor(0.675))
+
+
+def test_kernels_that_know_no_cost_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "fusion_type", lambda *_: TritonFusion)
+    chosen = [
+        kernels.uses_kernels(
+            small_config(constraints={"cost": {"limit": limit}}), torch.device("cuda")
+        )
+        for limit in (None, 50.0)
+    ]
+    assert chosen == [True, False]
 
 
 def test_moves_that_were_not_flown_are_not_learned_from() -> None:
