@@ -36,7 +36,14 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     del tree["networks"]["predictor"]
     for name in ("cost", "no_fly_zones", "obstacles"):
         del tree["experiment"]["constraints"][name]
-    for name in (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs"):
+    for name in (
+        *PREDICTED_CHANNELS,
+        "no_fly",
+        "centred_no_fly",
+        "heard_uavs",
+        "team_size",
+        "radio_range",
+    ):
         assert tree["observation"].pop(name) is False
     uav = tree["experiment"]["uav"]
     uav |= {"fix_range": True, "sampled_ranges": [0.0, 15.0, 25.0, 100.0]}

@@ -248,7 +248,10 @@ def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None
         ("Maskless", "masks must be a tensor [4, 2, 6] bool, got NoneType"),
         ("Narrow", "masks must be [4, 2, 6] bool, got [4, 2, 2] bool"),
         ("Worded", "scores must be a tensor [4, 2, 6], got str"),
-        ("Beyond", "an action is none of them, leaves the lattice, enters a zone or costs too much"),
+        (
+            "Beyond",
+            "an action is none of them, leaves the lattice, enters a zone or costs too much",
+        ),
         ("Off", "an action is none of them, leaves the lattice, enters a zone or costs too much"),
     ],
 )

@@ -47,7 +47,14 @@ _DPI = 100
 Array = NDArray[Any]
 
 
-_NOT_DRAWN = (*PREDICTED_CHANNELS, "no_fly", "centred_no_fly", "heard_uavs")
+_NOT_DRAWN = (
+    *PREDICTED_CHANNELS,
+    "no_fly",
+    "centred_no_fly",
+    "heard_uavs",
+    "team_size",
+    "radio_range",
+)
 """They need a predictor, need zones, or are as many as UAVs."""
 
 

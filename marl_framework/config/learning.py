@@ -24,6 +24,8 @@ from marl_framework.config.types import (
 ACTOR_CHANNELS = (
     "budget",
     "agent_id",
+    "team_size",
+    "radio_range",
     "position",
     "entropy",
     "local_entropy",
@@ -62,10 +64,13 @@ class ObservationConfig(Section):
     means of p·H(p), taken cell by cell before they are averaged. The `predicted` channels show
     the entropy that a trained map predictor expects in the region of interest. The `no_fly`
     channels show the share of moves that zones and obstacles forbid, 1 beyond the lattice.
+    `team_size` and `radio_range` are numbers of the mission, constant over each map.
     """
 
     budget: bool = True
     agent_id: bool = True
+    team_size: bool = False
+    radio_range: bool = False
     position: bool = True
     entropy: bool = True
     local_entropy: bool = True

@@ -30,6 +30,8 @@ from marl_framework.config.types import (
     Threshold,
 )
 
+MOST_AGENTS = 16
+"""UAVs of the largest team that there can be."""
 _SYNTHETIC = tuple(name for name in TERRAINS if name != "raster")
 
 
@@ -214,7 +216,7 @@ class MissionsConfig(Section):
 
     mission_mode: Literal["training", "deployment"] = "training"
     """deployment flies windows of a whole raster with a trained team or a planner."""
-    n_agents: Drawn[Annotated[int, Field(ge=1, le=16)]] = 4
+    n_agents: Drawn[Annotated[int, Field(ge=1, le=MOST_AGENTS)]] = 4
     """UAVs of a mission; a list: each mission draws the size of its team from it."""
     start: Literal["random", "corners", "published"] = "random"
     """Where UAVs start, at the highest altitude: distinct random cells, corners, or as in the

@@ -230,6 +230,7 @@ class MissionEnvironment:
         if draws.moves is None and self.zones is not None and self.zones.follows_windows:
             raise ValueError("draws.moves: zones over windows of a map need it")
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
+        _assign(state.team_size, sizes, mask)
         _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
@@ -379,6 +380,7 @@ class MissionEnvironment:
             open_share=self._of_all(self.lattice.open_share(self._moves)),
             weighted_entropy=zeros(dtype=torch.float64),
             active=zeros(n, dtype=torch.bool).fill_(True),
+            team_size=zeros(dtype=torch.int64).fill_(n),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
             failure_rate=zeros(),
             limit=zeros(n, dtype=torch.float64),

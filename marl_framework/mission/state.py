@@ -57,6 +57,8 @@ class MissionState:
     """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
     read nothing, neither hear nor are heard, and are on no map. All True where
     `Config.has_inactive` is False."""
+    team_size: Tensor
+    """UAVs that fly at the start of each mission, [E] int64."""
     budget: Tensor
     """Moves of each mission before its last one, [E] int64."""
     failure_rate: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.learning import CENTRED
+from marl_framework.config.mission import MOST_AGENTS
 from marl_framework.config.model import Config
 from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera, Footprint
@@ -42,6 +44,10 @@ class Seen(Protocol):
     """Share of the moves at each (x, y) that zones leave, [E, X, Y] float32."""
     active: Tensor
     """UAVs that fly, [E, N] bool."""
+    team_size: Tensor
+    """UAVs that fly at the start, [E] int64."""
+    communication_range: Tensor
+    """Radio range [m], [E] float32."""
     budget: Tensor
     """Moves before the last one, [E] int64."""
     limit: Tensor
@@ -80,6 +86,7 @@ class ObservationBuilder:
         self._has_cost = config.has_cost
         self._most_moves = max(config.budgets)
         self._n_agents = config.most_agents
+        self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
         self._heard = config.observation.heard_uavs
         ids = torch.arange(self._n_agents, device=lattice.offsets.device)
@@ -97,6 +104,8 @@ class ObservationBuilder:
         parts: dict[str, Callable[[], Tensor]] = {
             "budget": lambda: channels.budget_map(self._left(state), self.shape),
             "agent_id": lambda: self._agent_ids(state),
+            "team_size": lambda: channels.number_map(state.team_size / MOST_AGENTS, n, self.shape),
+            "radio_range": lambda: channels.number_map(self._reach(state), n, self.shape),
             "position": lambda: channels.position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2] + 1),
@@ -202,6 +211,10 @@ class ObservationBuilder:
 
     def _level(self, state: Seen, levels: int) -> Tensor:
         return (state.positions[..., 2] + 1).to(torch.float32) / levels
+
+    def _reach(self, state: Seen) -> Tensor:
+        """Return the radio range as a share of the diagonal of the area, at most 1, [E]."""
+        return (state.communication_range / self._diagonal).clamp(max=1)
 
     def _active(self, state: Seen) -> Tensor | None:
         """Return the UAVs that fly, [E, N] bool; None where all do."""

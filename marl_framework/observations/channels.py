@@ -38,6 +38,11 @@ def budget_map(left: Tensor, shape: tuple[int, int]) -> Tensor:
     return left.unsqueeze(-1).unsqueeze(-1).expand(*left.shape, *shape)
 
 
+def number_map(numbers: Tensor, n_agents: int, shape: tuple[int, int]) -> Tensor:
+    """Return a number of each mission, [E], constant over the map of each UAV: [E, N, X, Y]."""
+    return numbers.view(-1, 1, 1, 1).expand(-1, n_agents, *shape)
+
+
 def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Return (i + 1)/N for UAV i, constant over each map: [N, X, Y]."""
     ids = torch.arange(1, n_agents + 1, device=device, dtype=torch.float32) / n_agents

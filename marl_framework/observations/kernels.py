@@ -126,8 +126,8 @@ def make_builder(
     """
     config = config or environment.config
     seen = config.observation
-    kernels = not (seen.sees_prediction or seen.heard_uavs)  # these are drawn by plain operators
-    kernels = kernels and uses_kernels(config, environment.device)
+    plain = seen.sees_prediction or seen.heard_uavs or seen.team_size or seen.radio_range
+    kernels = not plain and uses_kernels(config, environment.device)
     made = TritonBuilder if kernels else ObservationBuilder
     return made(config, environment.lattice, environment.camera)
 

@@ -58,6 +58,8 @@ class _BuilderInput:
     pooled_uncertainty: Tensor
     open_share: Tensor
     active: Tensor
+    team_size: Tensor
+    communication_range: Tensor
     budget: Tensor
     limit: Tensor
     left: Tensor
@@ -97,7 +99,8 @@ class PortableTeam(nn.Module):
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         self._builder = ObservationBuilder(config, self._lattice, self._camera)
-        self._budget = max(config.budgets)
+        self._budget, self._size = max(config.budgets), config.most_agents
+        self._range = _shortest_range(config)
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(
@@ -125,6 +128,8 @@ class PortableTeam(nn.Module):
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
             open_share=torch.ones_like(pooled[:, 0]),
             active=torch.ones_like(positions[..., 0], dtype=torch.bool),
+            team_size=torch.full_like(t, self._size),
+            communication_range=torch.full_like(pooled[:, 0, 0, 0], self._range),
             budget=torch.full_like(t, self._budget),
             limit=torch.ones_like(pooled[:, :, 0, 0]),
             left=torch.ones_like(pooled[:, :, 0, 0]),
@@ -153,7 +158,7 @@ def mission_facts(config: Config) -> dict[str, Any]:
             f"{' and '.join(config.drawn_keys)}: an exported team flies one kind of mission; "
             "choose one value, such as --set experiment.missions.n_agents=4"
         )
-    lattice, camera, uav = Lattice(config, "cpu"), Camera(config, "cpu"), config.experiment.uav
+    lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
     x, y, z = lattice.shape
     grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
     seen = camera.footprint(grid.view(x, y, z, 3))
@@ -174,9 +179,14 @@ def mission_facts(config: Config) -> dict[str, Any]:
         "miss": camera.error_rates[:, 0].tolist(),
         "false_alarm": camera.error_rates[:, 1].tolist(),
         "prior": config.mapping.prior,
-        "communication_range": min(*choices(uav.communication_range), _UNLIMITED_RANGE),
+        "communication_range": _shortest_range(config),
         "channels": [
             *(f"heard_uav_{k}" for k in range(config.network_sizes.heard)),
             *config.observation.actor_channels,
         ],
     }
+
+
+def _shortest_range(config: Config) -> float:
+    """Return the communication range [m]; infinity has no number in a file."""
+    return min(*choices(config.experiment.uav.communication_range), _UNLIMITED_RANGE)

@@ -1,0 +1,43 @@
+"""The channels that show numbers of the mission: how many fly, and how far they hear."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations import kernels
+from marl_framework.observations.builder import ObservationBuilder
+from tests.small import random_actions, small_config
+
+SEEN = {"team_size": True, "radio_range": True}
+RANGES = (0.0, 15.0, math.inf)
+
+
+def test_they_show_what_each_mission_has_drawn() -> None:
+    config = small_config(
+        agents=(2, 5), budget=(1, 3), uav={"communication_range": RANGES}, observation=SEEN
+    )
+    env = MissionEnvironment(config, 30, "cpu")
+    state = env.reset(env.draw_reset())
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    places = [builder.actor_channels.index(name) for name in SEEN]
+    sizes, reaches = state.active.sum(1) / 16, state.communication_range / math.hypot(30, 30)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(env.episode_length + 1):  # UAVs stop, and the team is still as large
+        size, reach = builder.actor(state)[:, :, places].unbind(2)
+        assert (size == sizes.view(-1, 1, 1, 1)).all()
+        assert (reach == reaches.clamp(max=1).view(-1, 1, 1, 1)).all()
+        env.step(state, random_actions(env, state, generator), env.draw_step())
+    assert not state.active.any()
+    assert [len(values.unique()) for values in (size, reach)] == [2, 3]
+
+
+@pytest.mark.parametrize("name", [*SEEN, "uncertainty"])
+def test_plain_operators_draw_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
+    env = MissionEnvironment(small_config(observation={name: True}), 2, "cpu")
+    plain = type(kernels.make_builder(env)) is ObservationBuilder
+    assert plain == (name in SEEN)
