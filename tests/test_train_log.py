@@ -160,7 +160,11 @@ def test_a_closing_terminal_is_one_signal(train: Train, log: Path, monkeypatch, 
         signal.raise_signal(signal.SIGHUP)
 
     raise_in_step_2(monkeypatch, problem)
-    assert train("--set", "learning.training_steps=9") == 130
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        assert train("--set", "learning.training_steps=9") == 130
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert capsys.readouterr().err.startswith("interrupted; ")
     assert json.loads((log.parent / "status.json").read_text())["training_step"] == 2
 

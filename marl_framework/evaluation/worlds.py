@@ -63,6 +63,9 @@ class World:
             }
             for section in _DEFINING
         }
+        constraints = mission["experiment"]["constraints"]
+        if constraints["cost"]["limit"] is None:  # as worlds were defined before moves cost
+            del constraints["cost"]
         if self.map_file is not None:
             mission["sensor"]["simulation"]["raster"]["path"] = _fingerprint(self.map_file)
         return {"name": self.name, "meaning": self.meaning, "seed": SEED, "mission": mission}

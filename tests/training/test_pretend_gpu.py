@@ -116,6 +116,7 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
         state = SimpleNamespace(
             positions=positions, t=t, heard=heard, pooled_beliefs=beliefs,
             pooled_readings=readings, pooled_uncertainty=unsure, open_share=open_share,
+            active=None,
         )  # fmt: skip
         return builder.actor(state)
 
@@ -123,7 +124,7 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
         positions: Tensor, actions: Tensor, belief: Tensor, unsure: Tensor, *tables: Any
     ) -> Tensor:
         state: Any = SimpleNamespace(
-            positions=positions, pooled_global=belief, pooled_global_uncertainty=unsure
+            positions=positions, pooled_global=belief, pooled_global_uncertainty=unsure, active=None
         )
         return builder.critic_only(state, actions)
 
