@@ -250,9 +250,12 @@ def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None
         ("Worded", "scores must be a tensor [4, 2, 6], got str"),
         (
             "Beyond",
-            "an action is none of them, leaves the lattice, enters a zone or costs too much",
+            "an action is none of them, leaves the lattice, enters a zone or cannot be paid for",
         ),
-        ("Off", "an action is none of them, leaves the lattice, enters a zone or costs too much"),
+        (
+            "Off",
+            "an action is none of them, leaves the lattice, enters a zone or cannot be paid for",
+        ),
     ],
 )
 def test_an_own_planner_that_returns_nonsense_is_one_clear_line(
