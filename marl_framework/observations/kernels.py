@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from marl_framework.config.learning import PREDICTED_CHANNELS
 from marl_framework.config.model import Config
 from marl_framework.device import uses_triton
 from marl_framework.mission.camera import Camera
@@ -16,6 +17,9 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder, Seen
 from marl_framework.observations.symmetry import Symmetries
+
+DRAWN_BY_OPERATORS = (*PREDICTED_CHANNELS, "heard_uavs", "team_size", "radio_range")
+"""Keys of `observation` that no kernel draws."""
 
 
 class TritonBuilder(ObservationBuilder):
@@ -125,8 +129,7 @@ def make_builder(
         config: the same missions, seen through other channels; the environment's by default.
     """
     config = config or environment.config
-    seen = config.observation
-    plain = seen.sees_prediction or seen.heard_uavs or seen.team_size or seen.radio_range
+    plain = any(getattr(config.observation, name) for name in DRAWN_BY_OPERATORS)
     kernels = not plain and uses_kernels(config, environment.device)
     made = TritonBuilder if kernels else ObservationBuilder
     return made(config, environment.lattice, environment.camera)

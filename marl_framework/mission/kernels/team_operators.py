@@ -219,9 +219,11 @@ def _grid(out: Tensor) -> tuple[int, int]:
 
 def _places(channels: str, known: list[str]) -> dict[str, int]:
     """Return a kernel's constants for the channels' places: those that `channels` lacks are -1."""
-    names = [name.upper() for name in channels.split()]
+    places = {name.upper(): place for place, name in enumerate(channels.split())}
     off = dict.fromkeys(known[known.index("BLOCK_S") + 1 :], -1)
-    return off | {name: place for place, name in enumerate(names)}
+    if unknown := places.keys() - off.keys():
+        raise ValueError(f"no kernel draws {', '.join(sorted(unknown))}")
+    return off | places
 
 
 def _dimensions(out: Tensor, boxes: Tensor, cells: list[int]) -> dict[str, Any]:

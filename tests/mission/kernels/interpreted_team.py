@@ -18,14 +18,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
-from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
+from marl_framework.config.learning import ObservationConfig
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion
 from marl_framework.mission.kernels import team_operators
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.observations.kernels import ActionKernel, TritonBuilder
+from marl_framework.observations.kernels import (
+    DRAWN_BY_OPERATORS,
+    ActionKernel,
+    TritonBuilder,
+)
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.mission.mixed import fly_and_compare, mixed_environment
 from tests.small import small_config
@@ -33,8 +37,7 @@ from tests.small import small_config
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 MISSIONS = 2
-PLAIN = (*PREDICTED_CHANNELS, "heard_uavs")  # drawn by no kernel
-ALL = {name: name not in PLAIN for name in ObservationConfig.model_fields}
+ALL = {name: name not in DRAWN_BY_OPERATORS for name in ObservationConfig.model_fields}
 SOME = ALL | dict.fromkeys(("budget", "entropy", "footprint", "global_entropy"), False)
 ROUNDED = {"entropy", "local_entropy", "footprint"}
 """Logarithms and sums of products; all other channels are exact."""
