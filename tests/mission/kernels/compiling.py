@@ -34,9 +34,10 @@ Launch = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
 def interpreted(*names: str) -> None:
     """Run `interpreted_NAME.py` in a process in which Triton interprets; all of it must pass."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    old = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"  # Triton 3.6 makes them
     tests = [str(Path(__file__).with_name(f"interpreted_{name}.py")) for name in names]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", old, *tests],
         cwd=Path(__file__).parents[3],
         env={**kept, "TRITON_INTERPRET": "1"},
         capture_output=True,
