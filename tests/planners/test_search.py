@@ -76,7 +76,7 @@ def test_a_wide_beam_finds_the_best_path(number: int) -> None:
     position = state.positions[:, 0]
     mask = env.lattice.allowed(position, state.moves)
     moves = view.moves - state.t
-    action, after = BeamSearch(view, 200).search(
+    action, after, _ = BeamSearch(view, 200).search(
         position, mask, state.moves, left, moves, view.moves
     )
     for e in range(2):

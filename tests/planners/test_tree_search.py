@@ -13,7 +13,11 @@ from torch import Tensor
 from benchmarks.reference.plain_tree import PlainLattice, PlainTree
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import fly_greedily
+from marl_framework.planners.search.models import TrueMap
+from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.protocol import Plan
 from marl_framework.planners.search.selection import EXPLORATION, Edges, select
 from marl_framework.planners.search.tree import TreeSearch
 from tests.small import small_config
@@ -36,9 +40,7 @@ def problem(missions: int, seed: int) -> tuple[Tensor, ...]:
     return position, mask, ways, left, moves
 
 
-def search(
-    case: tuple[Tensor, ...], simulations: int, depth: int, leaves: int
-) -> tuple[Tensor, Tensor]:
+def search(case: tuple[Tensor, ...], simulations: int, depth: int, leaves: int) -> Plan:
     return TreeSearch(VIEW, simulations, depth, leaves).search(*case, VIEW.moves)
 
 
@@ -71,7 +73,7 @@ def test_more_simulations_are_never_worse_and_none_is_worse_than_greedy(
     greedy = fly_greedily(VIEW, position, ways, left, moves, VIEW.moves, mask)
     gains = [greedy.gain]
     for simulations in (leaves, 3 * leaves, 6 * leaves):
-        action, after = search(case, simulations, depth, leaves)
+        action, after, _ = search(case, simulations, depth, leaves)
         assert mask.gather(1, action.unsqueeze(1)).all()
         assert ((after >= 0) & (after <= left)).all()
         gains.append((left - after).sum((1, 2)))
@@ -83,18 +85,49 @@ def test_more_simulations_are_never_worse_and_none_is_worse_than_greedy(
 @given(seed=st.integers(0, 10**6), leaves=st.sampled_from([1, 4, 9]))
 def test_missions_at_once_are_searched_as_each_alone(seed: int, leaves: int) -> None:
     case = problem(4, seed)
-    actions, after = search(case, 18, 5, leaves)
+    actions, after, _ = search(case, 18, 5, leaves)
     for e in range(4):
-        action, rest = search(tuple(part[e : e + 1] for part in case), 18, 5, leaves)
+        action, rest, _ = search(tuple(part[e : e + 1] for part in case), 18, 5, leaves)
         assert action == actions[e]
         torch.testing.assert_close(rest[0], after[e])
 
 
 def test_without_moves_left_nothing_is_flown() -> None:
     position, mask, ways, left, moves = problem(2, seed=3)
-    action, after = TreeSearch(VIEW, 4, 3, 2).search(position, mask, ways, left, 0 * moves, 0)
+    action, after, policy = TreeSearch(VIEW, 4, 3, 2).search(
+        position, mask, ways, left, 0 * moves, 0
+    )
     assert mask.gather(1, action.unsqueeze(1)).all()
     assert torch.equal(after, left)
+    assert policy is not None
+    assert policy.gather(1, action.unsqueeze(1)).eq(1).all()
+
+
+def test_its_policy_is_how_often_flights_began_with_each_action() -> None:
+    case = problem(5, seed=2)
+    tree, found = TreeSearch(VIEW, 40, 6, 4).grow(*case, VIEW.moves), search(case, 40, 6, 4)
+    position, mask, ways, left, moves = case
+    greedy = fly_greedily(VIEW, position, ways, left, moves, VIEW.moves, mask).first
+    assert found.policy is not None
+    for e in range(5):
+        tried = tree.visits[e, : ENV.lattice.num_actions].tolist()
+        tried[greedy[e]] += 1
+        assert found.policy[e].tolist() == pytest.approx([count / sum(tried) for count in tried])
+    assert found.policy[~mask].eq(0).all()
+    assert found.policy.gather(1, found.action.unsqueeze(1)).gt(0).all()
+
+
+def test_decisions_tell_the_policy_of_every_uav() -> None:
+    planner = SearchPlanner("tree", VIEW, TrueMap(VIEW), TreeSearch(VIEW, 12, 4, 4))
+    planner._chunk = 2
+    state = ENV.reset(ENV.draw_reset())
+    found = planner.act(state, ENV.generator)
+    assert found.probabilities is not None
+    assert found.probabilities.shape == found.masks.shape
+    assert found.probabilities[~found.masks].eq(0).all()
+    assert found.probabilities.gather(2, found.actions.unsqueeze(2)).gt(0).all()
+    beam = SearchPlanner("beam", VIEW, TrueMap(VIEW), BeamSearch(VIEW, 4))
+    assert beam.act(state, ENV.generator).probabilities is None
 
 
 @pytest.mark.parametrize("closed", [0.0, 0.4])
@@ -104,7 +137,7 @@ def test_enough_simulations_find_the_best_of_all_paths(closed: float) -> None:
     draws = torch.rand(ways.shape, generator=torch.Generator().manual_seed(2))
     ways = ways & ((draws >= closed) | (ways.cumsum(-1) == 1))  # some way is left
     mask = ENV.lattice.allowed(position, ways)
-    _, after = search((position, mask, ways, left, moves), 400, 8, 4)
+    _, after, _ = search((position, mask, ways, left, moves), 400, 8, 4)
     for e in range(2):
         best = 0.0
         for path in product(range(ENV.lattice.num_actions), repeat=3):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.protocol import Plan
 
 _DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 
@@ -45,8 +46,8 @@ class BeamSearch:
 
     def search(
         self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the first action [E] of the best path, and the map [E, X, Y] that it leaves.
+    ) -> Plan:
+        """Return the best path found.
 
         Args:
             position: where the UAV is, [E, 3].
@@ -70,7 +71,7 @@ class BeamSearch:
             beams = self._grow(beams, allowed, flies, depth == 0)
         best = beams.gain.argmax(1)
         at = torch.arange(len(best), device=best.device)
-        return beams.first[at, best], beams.left[at, best]
+        return Plan(beams.first[at, best], beams.left[at, best])
 
     def _grow(self, beams: _Beams, allowed: Tensor, flies: Tensor | None, root: bool) -> _Beams:
         """Make every path one move longer and keep the best.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -18,32 +16,11 @@ from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
+from marl_framework.planners.search.protocol import PathSearch
 from marl_framework.planners.search.tree import TreeSearch
 
 KEY = "experiment.baselines.search.predictor"
 _CHUNK = 2**26  # numbers in the search's largest array at once
-
-
-class PathSearch(Protocol):
-    """Finds a path of one UAV on a map."""
-
-    numbers: int
-    """In the largest array of a mission."""
-
-    def search(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the first action [E] of the path found, and the map [E, X, Y] that it leaves.
-
-        Args:
-            position: where the UAV is, [E, 3].
-            mask: its allowed first actions, [E, A].
-            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
-            left: entropy around each lattice position, [E, X, Y].
-            moves: moves left, [E].
-            most: no fewer than the most moves left.
-        """
-        ...
 
 
 class SearchPlanner:
@@ -75,22 +52,25 @@ class SearchPlanner:
             self._act(state[first : first + self._chunk])
             for first in range(0, len(state.positions), self._chunk)
         ]
-        actions, masks = zip(*parts, strict=True)
-        return Decision(torch.cat(actions), torch.cat(masks))
+        actions, masks, policies = zip(*parts, strict=True)
+        policy = None if policies[0] is None else torch.cat(policies)
+        return Decision(torch.cat(actions), torch.cat(masks), policy)
 
-    def _act(self, state: MissionState) -> tuple[Tensor, Tensor]:
+    def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor | None]:
         team = state.positions.shape[1]
         maps = list(self._model.left(state).unbind(1))
         moves = state.budget + 1 - state.t
         paid = self._view.lattice.level_moves(state.left)
         # On a GPU the host would wait here for every move, so it searches on to the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
+        policies: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
             affordable = moves if paid is None else moves.minimum(paid[:, i])
-            action, left = self._search.search(
+            action, left, policy = self._search.search(
                 state.positions[:, i], mask, state.moves, maps[i], affordable, most
             )
+            policies.extend([] if policy is None else [policy])
             remaining = left / maps[i].clamp(min=1e-9)
             if self._has_inactive:  # what does not fly removes nothing
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
@@ -101,7 +81,8 @@ class SearchPlanner:
                 maps[j] = shared
             return action
 
-        return self._view.lattice.choose_in_missions(state, choose)
+        actions, masks = self._view.lattice.choose_in_missions(state, choose)
+        return actions, masks, torch.stack(policies, 1) if policies else None
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:

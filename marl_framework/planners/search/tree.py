@@ -10,6 +10,7 @@ from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Flight, fly_greedily
+from marl_framework.planners.search.protocol import Plan
 from marl_framework.planners.search.selection import Edges, select
 
 SHARPNESS = 4.0
@@ -46,8 +47,8 @@ class TreeSearch:
 
     def search(
         self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the first action [E] of the best flight, and the map [E, X, Y] that it leaves.
+    ) -> Plan:
+        """Return the best flight, and how often each first action was tried.
 
         Args:
             position: where the UAV is, [E, 3].
@@ -58,7 +59,7 @@ class TreeSearch:
             most: no fewer than the most moves left.
         """
         tree = self.grow(position, mask, ways, left, moves, most)
-        return tree.action, tree.rest
+        return Plan(tree.action, tree.rest, tree.visit_shares())
 
     def grow(
         self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
@@ -146,9 +147,19 @@ class Tree:
         self._priors = torch.zeros_like(self.visits)
         self._best = torch.full_like(self.visits, -torch.inf)  # total of all flights through it
 
+    def visit_shares(self) -> Tensor:
+        """Return how often flights began with each action, shares of all, [E, A].
+
+        These are the walkers', and the greedy flight from the root.
+        """
+        tried = self.visits[:, : self._actions].clone()
+        tried.scatter_add_(1, self._first.unsqueeze(1), torch.ones_like(tried[:, :1]))
+        return tried / tried.sum(1, keepdim=True)
+
     def add_root(self, flight: Flight) -> None:
         """Open the root, given its greedy flight."""
         self.action, self.rest = flight.first, flight.left
+        self._first = flight.first
         self._most = self._least = flight.gain
         self._open(slice(0, 1), flight)
 
