@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
+import functools
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -23,7 +21,10 @@ from marl_framework.command_line import (
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
+from marl_framework.config.loading import with_changes
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES
+from marl_framework.distillation.tasks import read_tasks, with_mission
+from marl_framework.evaluation import options as asked
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
 from marl_framework.runs.log import Screen
@@ -32,20 +33,15 @@ from marl_framework.runs.log import Screen
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from marl_framework.config.model import Config
     from marl_framework.evaluation import comparison
-    from marl_framework.planners.team import Checkpoint
 
 _SEED = 10001
 _REFRESH = 20
 """Seconds after which a page that follows a training loads itself again."""
 _NOT_IN_A_SUITE = (
-    *("config", "terrain", "agents", "communication", "seed", "sample", "html", "watch"),
+    *("config", "terrain", "agents", "communication", "tasks", "seed", "sample", "html", "watch"),
     "overrides",
 )
-_RASTER = "raster:"
-_TEAM = "learned="
-_TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         "--policies",
         metavar="NAME,…",
         help=f"planners to compare: {', '.join(PLANNER_NAMES)} (the oracle sees the true map), or "
-        "your own as module.Class; learned=RUN,learned=RUN compares trained teams; differences are "
-        "taken to the best of information_gain, coverage and random",
+        "your own as module.Class; NAME=RUN is a trained team, and learned=RUN has the name of its "
+        "run; differences are taken to the best of information_gain, coverage and random",
     )
     add_checkpoint(parser)
     add(
@@ -76,11 +72,17 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--terrain",
         metavar="KIND",
-        help=f"terrain to fly over: {', '.join(_TERRAINS)}, raster:PATH, or your own as "
+        help=f"terrain to fly over: {', '.join(asked.TERRAIN_NAMES)}, raster:PATH, or your own as "
         "module.Class (default: the configuration's)",
     )
     add("--agents", metavar="N,…", help="team sizes; each flies with each range")
     add("--communication", metavar="M,…", help="radio ranges [m]; inf: all UAVs hear each other")
+    add(
+        "--tasks",
+        metavar="FILE",
+        help="fly the missions of each task of a file, see docs/distillation.md; "
+        f"{asked.TASK} in a RUN stands for the task's name",
+    )
     add_overrides(parser, "override a key of the configuration; repeatable")
     add("--missions", type=int, default=50, help="number of missions (default: 50)")
     add(
@@ -147,7 +149,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     check_numbers(options.missions, SEED)
     names, text = list(suite.POLICIES), options.policies
     if text is not None:
-        names = _planner_names(text, text.split(","))
+        names = asked.planner_names(text, text.split(","))
     runs = [] if options.checkpoint is None else options.checkpoint.split(",")
     teams = [find_checkpoint(run.strip()) for run in runs]
     device = resolve_device(options.device or "auto")
@@ -198,41 +200,25 @@ def _run(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"--policies: name the planners to compare, of {', '.join(PLANNER_NAMES)}"
         )
-    names, runs = _policies(options.policies)
+    names, runs = asked.policies(options.policies)
     options.seed = _SEED if options.seed is None else options.seed
     check_numbers(options.missions, options.seed)
+    worlds = _worlds(options)
     from marl_framework.config.loading import resolve_config_path
 
     if options.config is not None:
         resolve_config_path(options.config)
     if options.checkpoint is not None:
         checkpoint_file(options.checkpoint)
-    for run in runs.values():
+    for run in {run for world in worlds for run in _runs_in(world, runs, options).values()}:
         checkpoint_file(run)
 
-    from marl_framework.device import describe_device, resolve_device
-    from marl_framework.evaluation import comparison, report
-    from marl_framework.planners.team import find_checkpoint
+    from marl_framework.device import describe_device
+    from marl_framework.evaluation import report
 
     loaded()
-    checkpoint = find_checkpoint(options.checkpoint) if options.checkpoint is not None else None
-    teams = {name: find_checkpoint(run) for name, run in runs.items()}
-    configs = _configurations(options, checkpoint or next(iter(teams.values()), None))
-    device = resolve_device(next(iter(configs.values())).compute.device)
-
-    def prepare(config: Config) -> comparison.Comparison:
-        return comparison.prepare(
-            config,
-            device,
-            names,
-            options.missions,
-            options.seed,
-            checkpoint,
-            not options.sample,
-            teams,
-        )
-
-    prepared = {label: prepare(config) for label, config in configs.items()}  # or an error
+    prepared = _prepare(options, names, runs, worlds)  # or an error
+    device = next(iter(prepared.values())).device
     out = _output_folder(options.out)
     print(describe_device(device), flush=True)
     try:
@@ -246,6 +232,57 @@ def _run(options: argparse.Namespace) -> None:
         raise _not_writable(out, error) from error
     print(text, end="")
     print("\n".join(str(path) for path in sorted(out.rglob("*")) if path.is_file()))
+
+
+def _worlds(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what each world changes, by its name: overrides, or the keys of a task."""
+    if options.tasks is None:
+        return dict(asked.team_and_radio_overrides(options.agents, options.communication))
+    for name in ("agents", "communication", "terrain"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name}: --tasks says what is flown; leave one of them out")
+    return dict(read_tasks(options.tasks))
+
+
+def _runs_in(world: str, runs: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Return the runs of the teams that fly a world."""
+    if options.tasks is None:
+        return dict(runs)
+    return {name: run.replace(asked.TASK, world) for name, run in runs.items()}
+
+
+def _prepare(
+    options: argparse.Namespace,
+    names: list[str],
+    runs: Mapping[str, str],
+    worlds: Mapping[str, Any],
+) -> dict[str, comparison.Comparison]:
+    """Return the flights in each world, by its name."""
+    from marl_framework.device import resolve_device
+    from marl_framework.evaluation import comparison
+    from marl_framework.planners.team import find_checkpoint, mission_config
+
+    find = functools.cache(find_checkpoint)
+    checkpoint = find(options.checkpoint) if options.checkpoint is not None else None
+    overrides = [*asked.terrain_overrides(options.terrain), *options.overrides]
+    if options.device is not None:
+        overrides.append(f"compute.device={options.device}")
+    prepared: dict[str, comparison.Comparison] = {}
+    for world, changes in worlds.items():
+        teams = {name: find(run) for name, run in _runs_in(world, runs, options).items()}
+        team = checkpoint or next(iter(teams.values()), None)
+        if options.tasks is None:
+            config = mission_config(options.config, [*overrides, *changes], team)
+        else:
+            config = mission_config(options.config, overrides, team)
+            task = with_changes(config, changes, f"{options.tasks}: {world}")
+            config = with_mission(config, task, world)
+        device = resolve_device(config.compute.device)
+        prepared[world] = comparison.prepare(
+            config, device, names, options.missions, options.seed, checkpoint,
+            not options.sample, teams,
+        )  # fmt: skip
+    return prepared
 
 
 def _compare(
@@ -271,6 +308,7 @@ def _compare_all(
 ) -> tuple[str, dict[str, Any]]:
     """Fly every combination, with its figures in a folder of its own."""
     from marl_framework.evaluation import report
+    from marl_framework.evaluation.figures import worlds_figure
 
     texts, combinations = [], []
     for label, flights in prepared.items():
@@ -278,6 +316,8 @@ def _compare_all(
         text, found = _compare(flights, out / label, options)
         texts.append(f"{label}\n{text}")
         combinations.append({"name": label, **found})
+    if not options.no_figures:
+        worlds_figure(combinations, out / "worlds.png")
     texts.append(report.as_text(_overview(combinations)))
     return "\n".join(texts), {"combinations": combinations}
 
@@ -299,119 +339,6 @@ def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:
         ]
         drawn.add_row(found["name"], *means)
     return drawn
-
-
-def _configurations(
-    options: argparse.Namespace, checkpoint: Checkpoint | None
-) -> dict[str, Config]:
-    """Return the world of each combination of team size and radio range, by its name."""
-    from marl_framework.planners.team import mission_config
-
-    overrides = [*_terrain(options.terrain), *options.overrides]
-    if options.device is not None:
-        overrides.append(f"compute.device={options.device}")
-    agents: list[tuple[str, list[str]]] = [("", [])]
-    ranges: list[tuple[str, list[str]]] = [("", [])]
-    if options.agents is not None:
-        agents = [
-            (f"agents_{n}", [f"experiment.missions.n_agents={n}"])
-            for n in _list("--agents", options.agents, _team_size, "team sizes such as 2,4,8")
-        ]
-    if options.communication is not None:
-        ranges = [
-            (
-                f"range_{metres:g}",
-                [
-                    f"experiment.uav.communication_range={_yaml_number(metres)}",
-                ],
-            )
-            for metres in _list(
-                "--communication", options.communication, _range, "ranges [m] such as 0,25,inf"
-            )
-        ]
-    return {
-        "_".join(filter(None, (team, radio))) or "only": mission_config(
-            options.config, [*overrides, *of_team, *of_radio], checkpoint
-        )
-        for (team, of_team), (radio, of_radio) in product(agents, ranges)
-    }
-
-
-def _list(option: str, text: str, read: Any, wanted: str) -> list[Any]:
-    """Read a list of numbers, each named once."""
-    try:
-        values = [read(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option} {text}: give {wanted}") from error
-    if len(set(values)) < len(values):
-        raise ConfigError(f"{option} {text}: name each value once")
-    return values
-
-
-def _team_size(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(text)
-    return int(text)
-
-
-def _range(text: str) -> float:
-    metres = float(text)
-    if not metres >= 0:
-        raise ValueError(text)
-    return metres
-
-
-def _yaml_number(number: float) -> str:
-    return ".inf" if math.isinf(number) else repr(number)
-
-
-def _terrain(name: str | None) -> list[str]:
-    """Return the overrides that a --terrain stands for."""
-    if name is None:
-        return []
-    if name.startswith(_RASTER) and name != _RASTER:
-        path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
-        return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
-    if name not in _TERRAINS and "." not in name:
-        raise ConfigError(
-            f"--terrain {name}: use {', '.join(_TERRAINS)}, raster:PATH, or your own by dotted path"
-        )
-    return [f"sensor.simulation.kinds=[{name}]"]
-
-
-def _policies(text: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the planners, and the runs of those given as `learned=RUN`.
-
-    Such a team has the name of its run; where two have the same, that of its whole path.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    runs = [part.removeprefix(_TEAM) for part in parts if part.startswith(_TEAM)]
-    short = [Path(run).name for run in runs]
-    teams = [
-        name if short.count(name) == 1 else run.strip("/").replace("/", "_")
-        for run, name in zip(runs, short, strict=True)
-    ]
-    others = _planner_names(text, [part for part in parts if not part.startswith(_TEAM)])
-    if len({*teams, *others}) < len(parts):
-        raise ConfigError(f"--policies {text}: name each run once, and none like a planner")
-    waiting = iter(teams)
-    named = [next(waiting) if part.startswith(_TEAM) else part for part in parts]
-    return named, dict(zip(teams, runs, strict=True))
-
-
-def _planner_names(text: str, parts: Sequence[str]) -> list[str]:
-    """Return the planners that a text names in parts."""
-    names = [part.strip() for part in parts]
-    for name in names:
-        if name not in PLANNER_NAMES and "." not in name:
-            raise ConfigError(
-                f"--policies {text}: there is no planner {name!r}; known are "
-                f"{', '.join(PLANNER_NAMES)}, and your own by dotted path such as "
-                "my_module.MyPlanner"
-            )
-    if len(set(names)) < len(names):
-        raise ConfigError(f"--policies {text}: name each planner once")
-    return names
 
 
 def check_numbers(missions: int, seed: int) -> None:

@@ -39,6 +39,11 @@ class Comparison:
     settings: Mapping[str, Any]
     """Settings for `results.json`."""
 
+    @property
+    def device(self) -> torch.device:
+        """Of the environments."""
+        return next(iter(self.environments.values())).device
+
     def fly(self) -> dict[str, FlightRecord]:
         """Fly all missions with each planner; print the time each took."""
         records = {}
@@ -52,8 +57,7 @@ class Comparison:
 
     def results(self, records: Mapping[str, FlightRecord]) -> dict[str, Any]:
         """Return the results of the flights, see `report.results`."""
-        device = next(iter(self.environments.values())).device
-        return report.results(records, self.settings, describe_environment(device))
+        return report.results(records, self.settings, describe_environment(self.device))
 
 
 def prepare(

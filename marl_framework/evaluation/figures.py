@@ -133,6 +133,43 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=DPI)
 
 
+def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw ROI entropy and F1 of each policy in each world, with 95 % intervals.
+
+    Args:
+        worlds: results of each, see `report.results`, and its `name`.
+        path: PNG file to write.
+    """
+    policies = list(worlds[0]["summary"])
+    figure = new_figure((max(9.0, 1.5 + 0.35 * len(worlds) * len(policies)), 6.4))
+    step = 0.8 / len(policies)
+    panels = (("roi_entropy", "ROI entropy [bit]"), ("f1", "F1"))
+    for axes, (metric, label) in zip(figure.subplots(2, 1, sharex=True), panels, strict=True):
+        for k, name in enumerate(policies):
+            found = [world["summary"][name][metric] for world in worlds]
+            x = np.arange(len(worlds)) + (k - (len(policies) - 1) / 2) * step
+            means = np.array([each["iqm"] for each in found])
+            ends = np.array([each["iqm_interval"] or (each["iqm"],) * 2 for each in found]).T
+            axes.errorbar(
+                x,
+                means,
+                yerr=(means - ends[0], ends[1] - means),
+                fmt=_MARKERS[k % len(_MARKERS)],
+                color=_COLOURS[k % len(_COLOURS)],
+                markersize=5,
+                capsize=2,
+                label=name,
+            )
+        axes.set(ylabel=label, ylim=(0, 1.02))
+        axes.set_xticks(np.arange(len(worlds)), [world["name"] for world in worlds], rotation=20)
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Interquartile means over missions, with 95 % intervals")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(path, dpi=DPI)
+
+
 def new_figure(size: tuple[float, float]) -> Figure:
     """Return an empty figure of a size [inch] that keeps its parts apart."""
     figure = Figure(figsize=size)
