@@ -23,7 +23,7 @@ from marl_framework.command_line import (
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
-from marl_framework.distillation.tasks import read_tasks, with_mission
+from marl_framework.distillation.tasks import check_task_name, read_tasks, with_mission
 from marl_framework.evaluation import options as asked
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
@@ -241,7 +241,10 @@ def _worlds(options: argparse.Namespace) -> dict[str, Any]:
     for name in ("agents", "communication", "terrain"):
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name}: --tasks says what is flown; leave one of them out")
-    return dict(read_tasks(options.tasks))
+    tasks = read_tasks(options.tasks)
+    for name in tasks:
+        check_task_name(name)
+    return dict(tasks)
 
 
 def _runs_in(world: str, runs: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
