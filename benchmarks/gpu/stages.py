@@ -120,6 +120,13 @@ def make_stages(settings: Settings) -> list[Stage]:
             _transformations(out / "transformations.json"),
             *(("--agents", "1") if quick else ()),
         ),
+        bench(
+            "search",
+            "search",
+            _search(out / "search.json"),
+            *(("--quick",) if quick else ()),
+            limit=120,
+        ),
         bench("utilisation", "utilisation", _utilisation(out / "utilisation.json"), *many),
         Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line),
     ]
@@ -247,6 +254,18 @@ def _rollout(path: Path) -> Figure:
         return (
             f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions, "
             f"{row['share_of_bandwidth']:.1%} of the memory's bandwidth"
+        )
+
+    return read
+
+
+def _search(path: Path) -> Figure:
+    def read(_: Path) -> str:
+        found = [row for row in _json(path)["rows"] if row["simulations_per_s"]]
+        row = max(found, key=lambda row: row["simulations_per_s"])
+        return (
+            f"{row['simulations_per_s']:,.0f} simulations/s with {row['missions']:,} missions and "
+            f"{row['leaves']} leaves, {row['times_one_at_a_time']:.0f} times one at a time"
         )
 
     return read
