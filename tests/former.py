@@ -34,6 +34,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]
     del tree["distillation"]
     del tree["networks"]["predictor"]
+    assert tree["experiment"]["reward"].pop("f1_scale") == 0
     for name in ("cost", "no_fly_zones", "obstacles"):
         del tree["experiment"]["constraints"][name]
     for name in (

@@ -28,6 +28,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
 from marl_framework.evaluation import metrics
+from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
@@ -240,7 +241,7 @@ def replay(
         "utility_absolute": utility.absolute,
         "utility_relative": utility.relative,
         "roi_entropy": metrics.roi_entropy(state.global_belief, state.truth),
-        "f1_roi": metrics.f1(state.global_belief, state.truth),
+        "f1_roi": f1(state.global_belief, state.truth),
     }
     arrays = {name: value.cpu().numpy() for name, value in computed.items()}
     return arrays | {"next_positions_m": _to_metres(config, goals)}

@@ -231,6 +231,8 @@ class RewardConfig(Section):
     relative_scale: Scale = 22.0
     """Reward = relative_scale · relative gain + relative_offset."""
     relative_offset: Scale = -0.5
+    f1_scale: Scale = 0.0
+    """Added to the reward: f1_scale · gain in F1 of the belief from all readings."""
     absolute_scale: Scale = 10.0
     """Reported return = sum of absolute_scale · absolute gain + absolute_offset."""
     absolute_offset: Scale = -0.17

@@ -17,7 +17,8 @@ from marl_framework.distillation.samples import Samples, divergence, weighted_me
 from marl_framework.distillation.tasks import TASKS, task_config, with_mission
 from marl_framework.distillation.teachers import Teacher, find_team, labels, make_teacher
 from marl_framework.evaluation.flight import validate
-from marl_framework.evaluation.metrics import f1, roi_entropy
+from marl_framework.evaluation.metrics import roi_entropy
+from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.task import MissionTask

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.evaluation.metrics import coverage, f1, map_metrics, roi_entropy
+from marl_framework.evaluation.metrics import coverage, map_metrics, roi_entropy
 from marl_framework.evaluation.missions import DrawSource, MissionStreams, planner_generator
+from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.state import MissionState

@@ -16,29 +16,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from marl_framework.mission.accuracy import chunks, count, f1
 from marl_framework.mission.belief import clamp_probability, entropy
-
-FOUND_ABOVE = 0.501
-"""A cell is predicted as ROI above this probability.
-
-Contradicting readings leave a cell at 0.5 up to rounding; it is not predicted as ROI.
-"""
 
 
 def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
     """Return the mean entropy of the ROI cells [bit]: their remaining uncertainty."""
     return _mean_over_roi(entropy(belief), truth)
-
-
-def f1(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of the ROI class; cells above `FOUND_ABOVE` are predicted as ROI.
-
-    It is 0 if no cell is ROI and none is predicted.
-    """
-    predicted = belief > FOUND_ABOVE
-    hits = _count(predicted & truth).to(belief.dtype)
-    total = _count(predicted) + _count(truth)
-    return 2 * hits / total.clamp(min=1).to(belief.dtype)
 
 
 def rmse(belief: Tensor, truth: Tensor) -> Tensor:
@@ -63,7 +47,7 @@ def wmll(belief: Tensor, truth: Tensor) -> Tensor:
 
 def coverage(seen: Tensor) -> Tensor:
     """Return the share of observed cells, [E] float32, from their mask `seen` [E, R, C] bool."""
-    return _count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
+    return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
 MAP_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -76,24 +60,17 @@ MAP_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """All metrics of a belief, by their names in tables and files."""
 
-_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # cells per chunk; on a CPU they fit its caches
-
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     """Return all of `MAP_METRICS`, computed together in chunks of missions for speed."""
-    cells = belief.shape[-2] * belief.shape[-1]
-    chunk = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
-    parts = [
-        _chunk_metrics(beliefs, truths)
-        for beliefs, truths in zip(belief.split(chunk), truth.split(chunk), strict=True)
-    ]
+    parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
     return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}
 
 
 def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     """Return all of `MAP_METRICS` for a few missions, with each logarithm taken once."""
     roi = truth.to(belief.dtype)
-    weight = roi / _count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
+    weight = roi / count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
     p = clamp_probability(belief)
     log_p, log_q = p.log(), (1 - p).log()
     likelihoods = torch.where(truth, log_p, log_q)
@@ -113,13 +90,9 @@ def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _count(cells: Tensor) -> Tensor:
-    return cells.count_nonzero(dim=(-2, -1))
-
-
 def _mean_over_roi(values: Tensor, truth: Tensor) -> Tensor:
     total = torch.where(truth, values, torch.zeros_like(values)).sum(dim=(-2, -1))
-    return total / _count(truth).clamp(min=1).to(values.dtype)
+    return total / count(truth).clamp(min=1).to(values.dtype)
 
 
 def _log_likelihood(belief: Tensor, truth: Tensor) -> Tensor:

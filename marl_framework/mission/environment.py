@@ -10,6 +10,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
+from marl_framework.mission.accuracy import f1_in_chunks
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
@@ -136,6 +137,7 @@ class MissionEnvironment:
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
         self._reward = make_reward(config.experiment.reward)
+        self._f1_scale = config.experiment.reward.f1_scale
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
@@ -262,6 +264,8 @@ class MissionEnvironment:
         _assign(state.weighted_entropy, blank * self._cells, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
         self._fusion.update(state, draws.first.sensor, started)
+        if self._f1_scale:
+            self._gain_in_f1(state)
         return state
 
     def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
@@ -289,6 +293,8 @@ class MissionEnvironment:
         state.heard.copy_(self.hear(state, draws.communication))
         utility = self._fusion.update(state, draws.sensor, flown)
         reward = self._reward(state, actions, utility)
+        if self._f1_scale:
+            reward = reward + self._f1_scale * self._gain_in_f1(state)
         terminated = state.t > state.budget
         if self.has_inactive:
             reward = reward.where(flown, 0.0)
@@ -343,6 +349,12 @@ class MissionEnvironment:
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
 
+    def _gain_in_f1(self, state: MissionState) -> Tensor:
+        """Bring the F1 of the belief up to date; return what it has gained, [E]."""
+        before = state.f1.clone()
+        state.f1.copy_(f1_in_chunks(state.global_belief, state.truth))
+        return state.f1 - before
+
     def _fixed_moves(self) -> Tensor:
         """Return the moves that are open in all missions, [X, Y, Z, A] bool."""
         if self.zones is None or self.zones.follows_windows:
@@ -379,6 +391,7 @@ class MissionEnvironment:
             moves=self._of_all(self._moves),
             open_share=self._of_all(self.lattice.open_share(self._moves)),
             weighted_entropy=zeros(dtype=torch.float64),
+            f1=zeros(),
             active=zeros(n, dtype=torch.bool).fill_(True),
             team_size=zeros(dtype=torch.int64).fill_(n),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),

@@ -53,6 +53,8 @@ class MissionState:
     [E, X, Y] float32."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+    f1: Tensor
+    """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
     active: Tensor
     """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
     read nothing, neither hear nor are heard, and are on no map. All True where

@@ -11,6 +11,8 @@ from scipy.stats import entropy as scipy_entropy
 from sklearn.metrics import f1_score, log_loss, root_mean_squared_error
 
 from marl_framework.evaluation import metrics
+from marl_framework.mission import accuracy
+from marl_framework.mission.accuracy import f1
 
 
 def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,16 +79,16 @@ def test_a_perfect_and_an_ignorant_map() -> None:
     truth = torch.zeros(1, 6, 6, dtype=torch.bool)
     truth[:, :3] = True
     perfect, ignorant = truth.float(), torch.full((1, 6, 6), 0.5)
-    assert metrics.f1(perfect, truth).item() == 1
+    assert f1(perfect, truth).item() == 1
     assert metrics.rmse(perfect, truth).item() == 0
     assert metrics.roi_entropy(perfect, truth).item() < 0.002
-    assert metrics.f1(ignorant, truth).item() == 0
+    assert f1(ignorant, truth).item() == 0
     assert metrics.roi_entropy(ignorant, truth).item() == pytest.approx(1)
 
 
 def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     belief, truth = random_maps(3, missions=5)
-    monkeypatch.setattr(metrics, "_CPU_CELLS", 2 * belief[0].numel())
+    monkeypatch.setattr(accuracy, "_CPU_CELLS", 2 * belief[0].numel())
     for name, values in metrics.map_metrics(belief, truth).items():
         assert values.shape == (5,)
         torch.testing.assert_close(values, metrics.MAP_METRICS[name](belief, truth))

@@ -1,0 +1,51 @@
+"""How much of the region of interest a belief has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+FOUND_ABOVE = 0.501
+"""A cell is predicted as ROI above this probability.
+
+Contradicting readings leave a cell at 0.5 up to rounding; it is not predicted as ROI.
+"""
+
+_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # cells per chunk; on a CPU they fit its caches
+
+
+def f1(belief: Tensor, truth: Tensor) -> Tensor:
+    """Return the F1 score of the ROI class; cells above `FOUND_ABOVE` are predicted as ROI.
+
+    It is 0 if no cell is ROI and none is predicted.
+
+    Args:
+        belief: P(region of interest) of each cell, [E, R, C].
+        truth: region of interest (ROI), [E, R, C] bool.
+
+    Returns:
+        [E], as exact as the belief.
+    """
+    predicted = belief > FOUND_ABOVE
+    hits = count(predicted & truth).to(belief.dtype)
+    total = count(predicted) + count(truth)
+    return 2 * hits / total.clamp(min=1).to(belief.dtype)
+
+
+def f1_in_chunks(belief: Tensor, truth: Tensor) -> Tensor:
+    """Return `f1`, with masks of a few missions at once."""
+    return torch.cat([f1(*chunk) for chunk in chunks(belief, truth)])
+
+
+def chunks(belief: Tensor, truth: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield beliefs and truths of a few missions at a time."""
+    cells = belief.shape[-2] * belief.shape[-1]
+    size = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
+    return zip(belief.split(size), truth.split(size), strict=True)
+
+
+def count(cells: Tensor) -> Tensor:
+    """Return the number of cells in masks [..., R, C]."""
+    return cells.count_nonzero(dim=(-2, -1))
