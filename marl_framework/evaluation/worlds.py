@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,12 @@ _NOT_DEFINING = {
     "environment": ("num_envs", "seed"),
     "experiment": ("title", "algorithm", "policy", "reward", "baselines"),
 }
+_OFF: dict[str, Callable[[Any], bool]] = {
+    "cost": lambda cost: cost["limit"] is None,
+    "no_fly_zones": lambda file: file is None,
+    "obstacles": lambda boxes: boxes["number"] == 0,
+}
+"""Parts of `constraints` that define nothing while they are off."""
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -64,8 +70,8 @@ class World:
             for section in _DEFINING
         }
         constraints = mission["experiment"]["constraints"]
-        if constraints["cost"]["limit"] is None:  # as worlds were defined before moves cost
-            del constraints["cost"]
+        for name in [name for name, off in _OFF.items() if off(constraints[name])]:
+            del constraints[name]
         if self.map_file is not None:
             mission["sensor"]["simulation"]["raster"]["path"] = _fingerprint(self.map_file)
         return {"name": self.name, "meaning": self.meaning, "seed": SEED, "mission": mission}
