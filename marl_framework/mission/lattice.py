@@ -87,9 +87,13 @@ class Lattice:
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
         self._has_cost = config.has_cost
-        self.costs = torch.tensor(action_costs(config), dtype=torch.float64, device=device)
+        costs = action_costs(config)
+        self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
         # Sums of steps such as 0.1 are not exact: what is short by less than this is paid for.
-        self._prices = self.costs - 1e-9 * max(config.cost_limits) if self._has_cost else self.costs
+        self._rounding = 1e-9 * max(config.cost_limits)
+        moves = zip(steps, costs, strict=True)
+        level = [cost for (dx, dy, dz), cost in moves if dz == 0 and (dx or dy)]
+        self._level_cost = max(min(level), 1e-9)
         self._starts = config.experiment.missions.start
         self._n_agents = config.most_agents
         self._has_inactive = config.has_inactive
@@ -161,7 +165,7 @@ class Lattice:
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
-            paid = self._prices <= state.left.unsqueeze(-1)
+            paid = self.costs <= state.left.unsqueeze(-1) + self._rounding
             allowed = allowed & (paid | ~state.active.unsqueeze(-1))
         return allowed
 
@@ -175,8 +179,7 @@ class Lattice:
         """
         if not self._has_cost:
             return None
-        price = self._prices[self._moves & (self.offsets[:, 2] == 0)].amin()
-        return (left / price.clamp(min=1e-9)).clamp(1, 2**20).long()
+        return ((left + self._rounding) / self._level_cost).clamp(1, 2**20).long()
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return the positions [E, N, 3] after `actions` [E, N]."""

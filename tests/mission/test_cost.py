@@ -189,3 +189,17 @@ def test_moves_that_were_not_flown_are_not_learned_from() -> None:
 def test_bad_costs_are_refused(cost: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         environment(cost["limit"], cost=cost)
+
+
+@pytest.mark.parametrize("actions", [4, 6, 9, 27])
+def test_level_moves_are_those_that_can_be_paid_for(actions: int) -> None:
+    env, state = environment(36.0, actions=actions)
+    paid = env.lattice.level_moves(state.left)
+    assert paid is not None
+    assert paid.unique().tolist() == [5]  # of 7 each
+    assert env.lattice.level_moves(torch.tensor([0.5, 7.0, 13.9])).tolist() == [1, 1, 1]
+    free = {"horizontal": 0.0, "reading": 0.0}
+    env, state = environment(36.0, actions=27, cost=free)
+    paid = env.lattice.level_moves(state.left)
+    assert paid is not None
+    assert paid.min() > env.episode_length
