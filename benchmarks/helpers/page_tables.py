@@ -19,7 +19,7 @@ _WRAPPERS = {
 }
 
 
-_BALANCED, _MIXED = "`params_balanced.yaml`", "`params_fast.yaml` on `mixed`"
+_BALANCED, _MIXED = "`params_balanced.yaml`", "… then on `mixed`"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -53,7 +53,18 @@ def published(team: Found, planners: Found) -> str:
     summaries |= {
         label: planners["policies"][name]["summary"] for name, label in _PUBLISHED.items()
     }
+    return _in_published_simulator(summaries)
 
+
+def published_mixed(found: Found) -> str:
+    """Return what flew over all kinds of terrain of the published simulator."""
+    labels = {"learned": _MIXED, "published_information_gain": "published information gain"}
+    return _in_published_simulator(
+        {label: found["policies"][name]["summary"] for name, label in labels.items()}
+    )
+
+
+def _in_published_simulator(summaries: Mapping[str, Found]) -> str:
     def spread(of: Found) -> str:
         return f"{of['mean']:.3f} ± {of['std']:.3f}"
 

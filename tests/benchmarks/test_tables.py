@@ -87,7 +87,7 @@ def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
     assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
     assert lines[3].startswith("| | information gain | 0.415 [")
-    assert lines[5].startswith("| | `params_fast.yaml` on `mixed` | 0.215 [")
+    assert lines[5].startswith("| | … then on `mixed` | 0.215 [")
     assert len(tables.table("suite", tmp_path).splitlines()) == 3 + 2 * len(worlds.WORLDS)
     grid = tables.table("suite_teams", tmp_path).splitlines()
     assert (
