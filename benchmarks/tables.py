@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers.command_line import RESULTS
-from benchmarks.learning import ablation, algorithms, sample_reuse, update_interval
+from benchmarks.learning import ablation, algorithms, no_fly, sample_reuse, update_interval
 from benchmarks.speed import busy_machine, comparison, ranks, search, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
@@ -45,6 +45,7 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
     "algorithms": _printed("algorithms", algorithms.table),
+    "no_fly": _printed("no_fly", no_fly.table),
     "sample_reuse": _printed("sample_reuse", sample_reuse.table),
     "update_interval": _printed("update_interval", update_interval.table),
     "ranks": _printed("ranks", ranks.table),
@@ -64,6 +65,7 @@ TABLES = {
     "published": Table(
         ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published
     ),
+    "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
     "suite": Table(("suite", "suite_mixed"), pages.suite),
     "suite_teams": Table(("suite",), pages.suite_teams),
 }

@@ -94,7 +94,7 @@ def table(found: Mapping[str, Any]) -> str:
                 (variant, str(len(runs)), _with_interval([entropy(one) for one in runs]), *planners)
             )
     steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
-    title = f"ROI entropy [bit] of greedy validation after {steps} training steps"
+    title = f"ROI entropy of greedy validation after {steps} training steps, in bit"
     return harness.table_text(title, ("variant", "seeds", "learned [95 %]", *PLANNERS), lines)
 
 
