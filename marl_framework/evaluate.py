@@ -210,8 +210,9 @@ def _run(options: argparse.Namespace) -> None:
         resolve_config_path(options.config)
     if options.checkpoint is not None:
         checkpoint_file(options.checkpoint)
-    for run in {run for world in worlds for run in _runs_in(world, runs, options).values()}:
-        checkpoint_file(run)
+    for world in worlds:
+        for run in _runs_in(world, runs, options).values():
+            checkpoint_file(run)
 
     from marl_framework.device import describe_device
     from marl_framework.evaluation import report
