@@ -75,6 +75,7 @@ def test_an_export_with_observations_refuses_what_it_would_not_know(
     assert error.startswith(f"error: --observations: the file knows {unknown}")
     assert error.count("\n") == 1
     assert export([*team, "--observations", "--set", without]) == 0
+    assert export(team) == 0
 
 
 @pytest.mark.parametrize(
