@@ -23,7 +23,7 @@ from marl_framework.command_line import (
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
-from marl_framework.distillation.tasks import check_task_name, read_tasks, with_mission
+from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import options as asked
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file
@@ -33,7 +33,9 @@ from marl_framework.runs.log import Screen
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from marl_framework.config.model import Config
     from marl_framework.evaluation import comparison
+    from marl_framework.planners.team import Checkpoint
 
 _SEED = 10001
 _REFRESH = 20
@@ -242,10 +244,7 @@ def _worlds(options: argparse.Namespace) -> dict[str, Any]:
     for name in ("agents", "communication", "terrain"):
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name}: --tasks says what is flown; leave one of them out")
-    tasks = read_tasks(options.tasks)
-    for name in tasks:
-        check_task_name(name)
-    return dict(tasks)
+    return dict(read_tasks(options.tasks))
 
 
 def _runs_in(world: str, runs: Mapping[str, str], options: argparse.Namespace) -> dict[str, str]:
@@ -264,29 +263,50 @@ def _prepare(
     """Return the flights in each world, by its name."""
     from marl_framework.device import resolve_device
     from marl_framework.evaluation import comparison
-    from marl_framework.planners.team import find_checkpoint, mission_config
+    from marl_framework.planners.team import find_checkpoint
 
     find = functools.cache(find_checkpoint)
     checkpoint = find(options.checkpoint) if options.checkpoint is not None else None
+    teams = {
+        world: {name: find(run) for name, run in _runs_in(world, runs, options).items()}
+        for world in worlds
+    }
+    configs = {
+        world: _configuration(
+            options, world, changes, checkpoint or next(iter(teams[world].values()), None)
+        )
+        for world, changes in worlds.items()
+    }
+    device = resolve_device(next(iter(configs.values())).compute.device)
+    return {
+        world: comparison.prepare(
+            config, device, names, options.missions, options.seed, checkpoint,
+            not options.sample, teams[world],
+        )
+        for world, config in configs.items()
+    }  # fmt: skip
+
+
+def _configuration(
+    options: argparse.Namespace, world: str, changes: Any, team: Checkpoint | None
+) -> Config:
+    """Return a world as a team sees it.
+
+    Args:
+        options: of the command line.
+        world: its name.
+        changes: see `_worlds`.
+        team: that says how it is seen, if one flies.
+    """
+    from marl_framework.planners.team import mission_config
+
     overrides = [*asked.terrain_overrides(options.terrain), *options.overrides]
     if options.device is not None:
         overrides.append(f"compute.device={options.device}")
-    prepared: dict[str, comparison.Comparison] = {}
-    for world, changes in worlds.items():
-        teams = {name: find(run) for name, run in _runs_in(world, runs, options).items()}
-        team = checkpoint or next(iter(teams.values()), None)
-        if options.tasks is None:
-            config = mission_config(options.config, [*overrides, *changes], team)
-        else:
-            config = mission_config(options.config, overrides, team)
-            task = with_changes(config, changes, f"{options.tasks}: {world}")
-            config = with_mission(config, task, world)
-        device = resolve_device(config.compute.device)
-        prepared[world] = comparison.prepare(
-            config, device, names, options.missions, options.seed, checkpoint,
-            not options.sample, teams,
-        )  # fmt: skip
-    return prepared
+    if options.tasks is None:
+        return mission_config(options.config, [*overrides, *changes], team)
+    config = mission_config(options.config, overrides, team)
+    return with_mission(config, with_changes(config, changes, f"{options.tasks}: {world}"), world)
 
 
 def _compare(

@@ -30,12 +30,13 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     """Read a tasks file: the name of each task, and below it the keys that differ.
 
     Raises:
-        ConfigError: it cannot be read, or holds something else.
+        ConfigError: it cannot be read, holds something else, or a name is none.
     """
     tree = parse_yaml(read_text(Path(file)), file)
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{file}: must hold a task by its name, such as large: {{}}")
     for name, changes in tree.items():
+        check_task_name(str(name))
         if not isinstance(changes, dict | None):
             raise ConfigError(
                 f"{file}: {show(name)}: must hold sections such as experiment:, got {show(changes)}"

@@ -8,7 +8,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
-from marl_framework.distillation.tasks import check_task_name, read_tasks
+from marl_framework.distillation.tasks import read_tasks
 from marl_framework.training.seeds import train_in_turn
 
 
@@ -20,7 +20,6 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
     """
     runs: dict[str, Config] = {}
     for task, changes in read_tasks(file).items():
-        check_task_name(task)
         made = runs[f"{name}-{task}"] = with_changes(config, changes, f"{file}: {task}")
         policy, mode = made.experiment.policy, made.experiment.missions.mission_mode
         if policy != LEARNED or mode != "training":

@@ -106,18 +106,16 @@ def policies(text: str) -> tuple[list[str], dict[str, str]]:
         ConfigError: there is no such planner, or a name stands twice.
     """
     given = [part.strip().partition("=") for part in text.split(",")]
-    nameless = [run for name, _, run in given if run and name == LEARNED]
-    short = [_short_name(run) for run in nameless]
+    short = [_short_name(run) for name, _, run in given if name == LEARNED]
     names: list[str] = []
     runs: dict[str, str] = {}
-    for name, _, run in given:
-        if run and name != LEARNED:
+    for name, equals, run in given:
+        if equals and name == LEARNED:
+            own = _short_name(run)
+            name = own if short.count(own) == 1 else run.strip("/").replace("/", "_")
+        elif equals:
             check_run_name(name)
-        if run and name == LEARNED:
-            name = _short_name(run)
-            if short.count(name) > 1:
-                name = run.strip("/").replace("/", "_")
-        if run:
+        if equals:
             runs[name] = run
         names.append(name)
     planner_names(text, [name for name in names if name not in runs])
