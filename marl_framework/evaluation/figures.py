@@ -126,11 +126,7 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
         if missions > 1
         else "One mission"
     )
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False
-    )
-    figure.savefig(path, dpi=DPI)
+    _save_with_legend(figure, path)
 
 
 def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -165,8 +161,15 @@ def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle("Interquartile means over missions, with 95 % intervals")
+    _save_with_legend(figure, path)
+
+
+def _save_with_legend(figure: Figure, path: Path) -> None:
+    """Write a figure whose panels share the legend of the first one."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False
+    )
     figure.savefig(path, dpi=DPI)
 
 

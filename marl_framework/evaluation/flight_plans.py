@@ -60,7 +60,7 @@ def team_stops(
     A UAV that makes fewer readings than others flies home at once and stays on the ground.
 
     Args:
-        paths: position of each reading of each UAV [m], N times [T + 1, 3]; x to the east.
+        paths: position of each reading of each UAV [m], [readings, 3] each; x to the east.
         home: where UAV 1 takes off (x, y) [m]; the others do so east of it.
         separation: between the UAVs at home, and between their altitudes on the way [m].
         top: highest altitude of the mission [m].

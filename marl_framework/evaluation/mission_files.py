@@ -48,7 +48,7 @@ def write_missions(
 
     Args:
         paths: position of each reading of each UAV from the window's lower left corner [m],
-            N times [T + 1, 3], on the CPU.
+            [readings, 3] each, on the CPU.
         place: of the window.
         config: its section `deployment` says home, speed and altitudes.
         folder: existing folder.

@@ -237,10 +237,10 @@ class MissionEnvironment:
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
         _assign(state.failure_rate, failure_rate, mask)
-        limits = self._limits if draws.limit is None else self._limits[draws.limit]
-        limits = limits.expand(state.limit.shape)
-        _assign(state.limit, limits, mask)
-        _assign(state.left, limits, mask)
+        if self._has_cost:
+            limits = self._limits if draws.limit is None else self._limits[draws.limit]
+            for cost in (state.limit, state.left):
+                _assign(cost, limits.expand(cost.shape), mask)
         _assign(state.truth, truth, mask)
         _assign(state.positions, positions, mask)
         if self._moves_differ:

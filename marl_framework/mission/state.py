@@ -66,7 +66,7 @@ class MissionState:
     failure_rate: Tensor
     """Share of messages that are lost in each mission, [E] float32."""
     limit: Tensor
-    """Cost that each UAV may spend in all, [E, N] float64; infinite where none is limited."""
+    """Cost that each UAV may spend in all, [E, N] float64; 0 where moves cost nothing."""
     left: Tensor
     """What of `limit` each UAV has not spent yet, [E, N] float64."""
 

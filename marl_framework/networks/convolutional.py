@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU())
 
 
-class HiddenAndHead(nn.Module):
+class HiddenAndHead(nn.Module, ABC):
     """A network whose last layer is linear and runs in float32 under mixed precision too.
 
     Actions differ in value by a hundredth of the value itself, which is as fine as bfloat16
@@ -57,9 +58,9 @@ class HiddenAndHead(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head(hidden.to(exact))
 
+    @abstractmethod
     def hide(self, maps: Tensor) -> Tensor:
-        """Run all layers but the last, which subclasses define."""
-        raise NotImplementedError
+        """Run all layers but the last."""
 
 
 class ConvolutionalNetwork(HiddenAndHead):

@@ -47,16 +47,7 @@ class BeamSearch:
     def search(
         self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> Plan:
-        """Return the best path found.
-
-        Args:
-            position: where the UAV is, [E, 3].
-            mask: its allowed first actions, [E, A].
-            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
-            left: entropy around each lattice position, [E, X, Y].
-            moves: moves left, [E].
-            most: no fewer than the most moves left; paths are searched no deeper.
-        """
+        """Return the best path found, no longer than the moves left; see `PathSearch`."""
         beams = _Beams(
             positions=position.unsqueeze(1),
             first=torch.zeros_like(position[:, :1]),

@@ -48,16 +48,7 @@ class TreeSearch:
     def search(
         self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
     ) -> Plan:
-        """Return the best flight, and how often each first action was tried.
-
-        Args:
-            position: where the UAV is, [E, 3].
-            mask: its allowed first actions, [E, A].
-            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
-            left: entropy around each lattice position, [E, X, Y].
-            moves: moves left, [E].
-            most: no fewer than the most moves left.
-        """
+        """Return the best flight, and how often each first action was tried; see `PathSearch`."""
         tree = self.grow(position, mask, ways, left, moves, most)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
