@@ -270,6 +270,8 @@ class SearchConfig(Section):
     """Missions to fly."""
     predictor: Text | None = None
     """The trained predictor: its run folder or a checkpoint file."""
+    outside_weight: Share = 0.0
+    """Weight of the entropy expected outside the region of interest; it counts for F1."""
     method: Literal["beam", "tree"] = "beam"
     """How it searches: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24

@@ -156,6 +156,17 @@ def test_the_prediction_is_a_share_of_the_open_entropy_on_any_lattice() -> None:
         assert (left <= view.sums(entropy(state.beliefs)) + 1e-6).all()
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
+def test_entropy_expected_outside_counts_by_its_weight(weight: float) -> None:
+    env = environment()
+    state = flown(env)
+    view = LatticeView(env.config, env.lattice, PARTS)
+    inside = PredictedMap(view, untrained(), "float32").left(state)
+    left = PredictedMap(view, untrained(), "float32", weight).left(state)
+    everything = view.sums(entropy(state.beliefs))
+    torch.testing.assert_close(left, inside + weight * (everything - inside))
+
+
 def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:
     """Two UAVs, a good patch and a poor one: the second flies to the good one too if it is deaf."""
     env = environment(missions=1, agents=2, budget=3, dims=(50.0, 20.0), max_altitude=5.0)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.state import MissionState
+from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import MapPrediction
+from marl_framework.observations.prediction import MapPrediction, features
 
 
 class MapModel(Protocol):
@@ -55,10 +56,31 @@ class BeliefMap:
 
 
 class PredictedMap(MapPrediction):
-    """Predicts from each UAV's own belief what lies where it has not looked."""
+    """Predicts from each UAV's own belief what lies where it has not looked.
+
+    Args:
+        view: the missions' lattice, divided into `PARTS`.
+        network: trained.
+        precision: of its forward passes; `compute.precision`.
+        outside_weight: of the entropy expected outside the region of interest, 0 to 1.
+    """
 
     knows_all_plans = False
 
+    def __init__(
+        self,
+        view: LatticeView,
+        network: MapPredictor,
+        precision: str = "auto",
+        outside_weight: float = 0.0,
+    ) -> None:
+        super().__init__(view, network, precision)
+        self._outside_weight = outside_weight
+
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy left; see `MapModel`."""
-        return self.of(state.beliefs)
+        seen = features(self._view, state.beliefs)
+        inside = self.predict(seen)
+        if not self._outside_weight:
+            return inside
+        return inside.lerp(seen.coarse[..., 1, :, :], self._outside_weight)

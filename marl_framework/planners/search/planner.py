@@ -94,7 +94,8 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     settings = environment.config.experiment.baselines.search
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
-    model = PredictedMap(view, network, environment.config.compute.precision)
+    precision = environment.config.compute.precision
+    model = PredictedMap(view, network, precision, settings.outside_weight)
     return SearchPlanner("search", view, model, make_search(view, settings))
 
 
