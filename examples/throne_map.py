@@ -18,6 +18,7 @@ def grid(x, y, values, tile):
 
 
 def main(arguments=None):
+    """Read the flight that the options name, write its map."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", help="c_flights_data.RData or flights_data.rda of the data set")
     parser.add_argument("--year", type=int, required=True)

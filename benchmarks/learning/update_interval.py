@@ -196,7 +196,7 @@ def table(found: Mapping[str, Any]) -> str:
     transitions = found["rows"][0]["transitions"]
     title = f"After {transitions:,} transitions; {seeds_text(found['settings']['seeds'])}"
     return harness.table_text(title, header, lines) + "".join(
-        f"{line}.\n" for line in found["advice"]
+        f"{line}.\n" for line in advice(found["rows"])
     )
 
 
