@@ -162,15 +162,16 @@ def test_a_team_is_deployed_on_the_mission_it_was_trained_for(
 ) -> None:
     monkeypatch.delenv("CONFIG_FILE_PATH", raising=False)
     runs = f"logging.directory={tmp_path / 'runs'}"
-    trained = ["experiment.missions.n_agents=3", "experiment.constraints.cost.limit=40", runs]
+    mission = ["experiment.missions.n_agents=3", "experiment.constraints.cost.limit=40", runs]
+    trained = [*mission, "sensor.simulation.raster.threshold=p90"]  # and a terrain of its own
     save_team(tmp_path / "trained.pt", load_config("params_test.yaml", trained))
-    mission = () if file is None else ("--config", file, "--set", runs)
+    given = () if file is None else ("--config", file, "--set", runs)
     arguments = ("--checkpoint", str(tmp_path / "trained.pt"), "--run-name", "t", "--device", "cpu")
-    assert main([*mission, *DEPLOY, *measured, *arguments]) == 0
-    flown = load_config(tmp_path / "runs" / "t" / "config.yaml").experiment
-    plain = load_config("params_test.yaml").experiment
-    expected = (3, 40) if file is None else (plain.missions.n_agents, None)
-    assert (flown.missions.n_agents, flown.constraints.cost.limit) == expected
+    assert main([*given, *DEPLOY, *measured, *arguments]) == 0
+    flown = load_config(tmp_path / "runs" / "t" / "config.yaml")
+    found = (flown.experiment.missions.n_agents, flown.experiment.constraints.cost.limit)
+    assert found == ((3, 40) if file is None else (2, None))
+    assert flown.sensor.simulation.raster.threshold == "p60"
 
 
 def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path: Path) -> None:

@@ -129,10 +129,13 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
         config = load_config(resolve_config_path(name or "params.yaml"), options.overrides)
     else:
         checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
-        from marl_framework.planners.team import find_checkpoint, mission_config
+        from marl_framework.planners.team import deployed_config, find_checkpoint, mission_config
 
         checkpoint = find_checkpoint(options.checkpoint)
-        config = mission_config(name, options.overrides, checkpoint)
+        if name is None:
+            config = deployed_config(options.overrides, checkpoint)
+        else:
+            config = mission_config(name, options.overrides, checkpoint)
     _check_options(options, config, ranks)
     return config, checkpoint
 
