@@ -67,7 +67,8 @@ TABLES = {
     ),
     "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
     "suite": Table(("suite", "suite_mixed"), pages.suite),
-    "suite_teams": Table(("suite",), pages.suite_teams),
+    "suite_short": Table(("suite", "suite_mixed"), pages.suite_short),
+    "suite_teams": Table(("suite", "suite_mixed"), pages.suite_teams),
 }
 
 

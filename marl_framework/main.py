@@ -38,8 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="params file: a path, or a name in params/ (default: $CONFIG_FILE_PATH, else "
-        "params.yaml)",
+        help="params file: a path, or a name in params/ (default: $CONFIG_FILE_PATH, else the "
+        "mission of --checkpoint, else params.yaml)",
     )
     add_overrides(parser)
     parser.add_argument(

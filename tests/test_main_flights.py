@@ -16,6 +16,7 @@ import torch
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.mission import RasterConfig
+from marl_framework.config.model import Config
 from marl_framework.evaluation import local_frame
 from marl_framework.evaluation.deployment import UprightStreams
 from marl_framework.main import main
@@ -54,11 +55,14 @@ def measured(tmp_path: Path) -> tuple[str, ...]:
 @pytest.fixture
 def team(tmp_path: Path) -> str:
     """A checkpoint of params_test.yaml's networks, with 2 UAVs."""
-    config = load_config("params_test.yaml")
-    coma = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
-    payload = {**coma.state_dict(), "config": config_to_dict(config)}
-    save_checkpoint(tmp_path / "team.pt", payload)
+    save_team(tmp_path / "team.pt", load_config("params_test.yaml"))
     return str(tmp_path / "team.pt")
+
+
+def save_team(file: Path, config: Config) -> None:
+    """Write a checkpoint with untrained networks."""
+    coma = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
+    save_checkpoint(file, {**coma.state_dict(), "config": config_to_dict(config)})
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -150,6 +154,24 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
         assert flown[:, :2].min() >= 0
         assert flown[:, :2].max() <= 50
         assert set(flown[:, 2]) <= set(config.altitudes)
+
+
+@pytest.mark.parametrize("file", [None, "params_test.yaml"])
+def test_a_team_is_deployed_on_the_mission_it_was_trained_for(
+    file: str | None, measured: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONFIG_FILE_PATH", raising=False)
+    runs = f"logging.directory={tmp_path / 'runs'}"
+    mission = ["experiment.missions.n_agents=3", "experiment.constraints.cost.limit=40", runs]
+    trained = [*mission, "sensor.simulation.raster.threshold=p90"]  # and a terrain of its own
+    save_team(tmp_path / "trained.pt", load_config("params_test.yaml", trained))
+    given = () if file is None else ("--config", file, "--set", runs)
+    arguments = ("--checkpoint", str(tmp_path / "trained.pt"), "--run-name", "t", "--device", "cpu")
+    assert main([*given, *DEPLOY, *measured, *arguments]) == 0
+    flown = load_config(tmp_path / "runs" / "t" / "config.yaml")
+    found = (flown.experiment.missions.n_agents, flown.experiment.constraints.cost.limit)
+    assert found == ((3, 40) if file is None else (2, None))
+    assert flown.sensor.simulation.raster.threshold == "p60"
 
 
 def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _WRAPPERS = {
 }
 
 
-_BALANCED, _MIXED = "`params_balanced.yaml`", "… then on `mixed`"
+_BALANCED, _MIXED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -249,38 +249,54 @@ def kernel_budget(found: Found) -> str:
 
 def suite(balanced: Found, mixed: Found, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
+    return _suite_rows(balanced, mixed, names or tuple(balanced["worlds"]))
+
+
+def suite_short(balanced: Found, mixed: Found, *names: str) -> str:
+    """Return what `suite` does without coverage and random flight."""
+    return _suite_rows(balanced, mixed, names, ("coverage", "random"))
+
+
+def _suite_rows(
+    balanced: Found, mixed: Found, names: Sequence[str], left_out: Sequence[str] = ()
+) -> str:
     columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
     rows = []
-    for name in names or balanced["worlds"]:
-        summary = balanced["worlds"][name]["summary"]
-        policies = {_BALANCED: summary["learned"]}
-        if name in mixed["worlds"]:
-            policies[_MIXED] = mixed["worlds"][name]["summary"]["learned"]
-        policies |= {
-            policy.replace("_", " "): row for policy, row in summary.items() if policy != "learned"
-        }
-        for number, (policy, row) in enumerate(policies.items()):
-            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(row[metric])]
+    for name in names:
+        policies = _policies(balanced, mixed, name)
+        shown = [policy for policy in policies if policy not in left_out]
+        for number, policy in enumerate(shown):
+            of = policies[policy]
+            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(of[metric])]
             rows.append(("" if number else f"`{name}`", policy, *cells))
     return markdown(columns, rows)
 
 
-def suite_teams(found: Found) -> str:
+def _policies(balanced: Found, mixed: Found, name: str) -> dict[str, Found]:
+    """Return the summary of each policy in a world, by its label; teams come first."""
+    summary = balanced["worlds"][name]["summary"]
+    policies = {_BALANCED: summary["learned"]}
+    if name in mixed["worlds"]:
+        policies[_MIXED] = mixed["worlds"][name]["summary"]["learned"]
+    classical = {p.replace("_", " "): row for p, row in summary.items() if p != "learned"}
+    return policies | classical
+
+
+def suite_teams(balanced: Found, mixed: Found) -> str:
     """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
     names = {world.name for world in WORLDS}
     rows = []
     for uavs in (2, 4, 8):
         cells = [f"{uavs}_uavs_radio_{radio}" for radio in ("0", "25", "inf")]
-        worlds = [found["worlds"][cell if cell in names else "split"] for cell in cells]
-        for policy in worlds[0]["summary"]:
-            means = [
-                f"{w['summary'][policy]['roi_entropy']['mean']:.3f} / "
-                f"{w['summary'][policy]['f1']['mean']:.3f}"
-                for w in worlds
-            ]
-            flyer = _BALANCED if policy == "learned" else policy.replace("_", " ")
-            rows.append((f"{uavs} UAVs, {flyer}", *means))
+        worlds = [_policies(balanced, mixed, c if c in names else "split") for c in cells]
+        for policy in max(worlds, key=len):
+            flown = [_means(world.get(policy)) for world in worlds]
+            rows.append((f"{uavs} UAVs, {policy}", *flown))
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
+
+
+def _means(row: Found | None) -> str:
+    return "–" if row is None else f"{row['roi_entropy']['mean']:.3f} / {row['f1']['mean']:.3f}"
 
 
 def _suite_cells(row: Found) -> tuple[str, str]:

@@ -153,9 +153,9 @@ def _advice(size: int, rows: Sequence[Mapping[str, Any]]) -> str:
     speeds = [f"{row['transitions_per_s']:,.0f}" for row in (best, base)]
     memories = [f"{row['peak_memory_bytes'] / 2**30:.2f}" for row in (best, base)]
     text = (
-        f"batch {size}: K = {best['update_interval']} is the fastest that is not worse than "
-        f"K = {base['update_interval']} for certain: {speeds[0]} transitions/s against "
-        f"{speeds[1]}, {memories[0]} GiB against {memories[1]}"
+        f"batch {size}: K = {best['update_interval']} is the fastest whose return is not "
+        f"significantly (95 %) below that of K = {base['update_interval']}: {speeds[0]} "
+        f"transitions/s against {speeds[1]}, {memories[0]} GiB against {memories[1]}"
     )
     if worse:
         text += f"; a lower return at K = {', '.join(str(row['update_interval']) for row in worse)}"
@@ -163,7 +163,7 @@ def _advice(size: int, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _is_worse(row: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
-    """Whether the return is lower than the base's for certain, over seeds."""
+    """Whether the return is significantly (95 %) below the base's, over seeds."""
     ends = seeds_interval(
         [ours - theirs for ours, theirs in zip(row["returns"], base["returns"], strict=True)]
     )
@@ -196,7 +196,7 @@ def table(found: Mapping[str, Any]) -> str:
     transitions = found["rows"][0]["transitions"]
     title = f"After {transitions:,} transitions; {seeds_text(found['settings']['seeds'])}"
     return harness.table_text(title, header, lines) + "".join(
-        f"{line}.\n" for line in found["advice"]
+        f"{line}.\n" for line in advice(found["rows"])
     )
 
 

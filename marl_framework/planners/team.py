@@ -75,6 +75,17 @@ def mission_config(
     return config_from_dict(flown, str(path), overrides)
 
 
+def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
+    """Return the mission that a team was trained for, over the map that `overrides` name.
+
+    Raises:
+        ConfigError: the configuration is missing or invalid.
+    """
+    trained = _trained(checkpoint)
+    del trained["sensor"]["simulation"]  # the training's terrain
+    return config_from_dict(trained, _source(checkpoint), overrides)
+
+
 def with_team(config: Config, checkpoint: Checkpoint) -> Config:
     """Return a configuration of missions with observation and networks of a checkpoint.
 

@@ -120,18 +120,24 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
 
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
-    name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
-    config = load_config(resolve_config_path(name), options.overrides)
+    """Return what is flown: of the params file, or without one the mission of the checkpoint."""
+    name = options.config or os.environ.get("CONFIG_FILE_PATH")
     if options.run_name is not None:
         check_run_name(options.run_name)
-    _check_options(options, config, ranks)
+    checkpoint = None
     if options.checkpoint is None:
-        return config, None
-    checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
-    from marl_framework.planners.team import find_checkpoint, mission_config
+        config = load_config(resolve_config_path(name or "params.yaml"), options.overrides)
+    else:
+        checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
+        from marl_framework.planners.team import deployed_config, find_checkpoint, mission_config
 
-    checkpoint = find_checkpoint(options.checkpoint)
-    return mission_config(name, options.overrides, checkpoint), checkpoint
+        checkpoint = find_checkpoint(options.checkpoint)
+        if name is None:
+            config = deployed_config(options.overrides, checkpoint)
+        else:
+            config = mission_config(name, options.overrides, checkpoint)
+    _check_options(options, config, ranks)
+    return config, checkpoint
 
 
 def _seeded(options: argparse.Namespace, config: Config) -> dict[str, Config]:

@@ -78,20 +78,34 @@ def small_suite() -> dict[str, Any]:
 
 def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     found = small_suite()
-    mixed = {"worlds": {"mixed": found["worlds"]["mixed"]}}  # flown by that team alone
+    mixed = {"worlds": {name: found["worlds"][name] for name in ("split", "mixed")}}
     for name, content in {"suite": found, "suite_mixed": mixed}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     lines = tables.table("suite split mixed", tmp_path).splitlines()
-    assert len(lines) == 2 + 2 + 3
+    assert len(lines) == 2 + 3 + 3
     assert lines[2].startswith("| `split` | `params_balanced.yaml` | 0.215 [")
     assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
     assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
-    assert lines[3].startswith("| | information gain | 0.415 [")
-    assert lines[5].startswith("| | … then on `mixed` | 0.215 [")
-    assert len(tables.table("suite", tmp_path).splitlines()) == 3 + 2 * len(worlds.WORLDS)
+    assert lines[4].startswith("| | information gain | 0.415 [")
+    assert lines[6].startswith("| | … fine-tuned on `mixed` | 0.215 [")
+    assert len(tables.table("suite", tmp_path).splitlines()) == 4 + 2 * len(worlds.WORLDS)
     grid = tables.table("suite_teams", tmp_path).splitlines()
     assert (
         grid[2]
         == "| 2 UAVs, `params_balanced.yaml` | 0.215 / 0.708 | 0.215 / 0.708 | 0.215 / 0.708 |"
     )
-    assert len(grid) == 2 + 3 * 2
+    assert grid[5].startswith("| 4 UAVs, … fine-tuned on `mixed` | – | 0.215 / 0.708 | – |")
+    assert len(grid) == 2 + 3 * 2 + 1
+
+
+def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
+    found = small_suite()
+    for name in ("suite", "suite_mixed"):
+        content = json.loads(json.dumps(found))
+        for world in content["worlds"].values():
+            world["summary"] |= dict.fromkeys(("coverage", "random"), world["summary"]["learned"])
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    whole = tables.table("suite split", tmp_path).splitlines()
+    short = tables.table("suite_short split", tmp_path).splitlines()
+    assert len(whole) == len(short) + 2
+    assert short == [line for line in whole if not re.match(r"\| \| (coverage|random) ", line)]

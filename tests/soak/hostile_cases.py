@@ -119,7 +119,7 @@ OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
             ("--seeds", "3"): "--run-name",
             ("--resume",): "--run-name",
             ("--allow-changed", "x"): "--resume",
-            ("--checkpoint", "missing.pt"): "--checkpoint",
+            ("--checkpoint", "missing.pt"): "missing.pt",
             ("--missions", "0"): "--missions",
             ("--no-such-option",): "--no-such-option",
         }.items()

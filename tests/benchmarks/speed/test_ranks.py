@@ -39,7 +39,10 @@ def test_the_plan_comes_from_a_measured_step(tmp_path, capsys):
     assert len(found["rows"]) == (len(ranks.LINKS) + 1) * len(ranks.COUNTS)
     efficiencies = [row["fixed_efficiency"] for row in found["rows"][: len(ranks.COUNTS)]]
     assert efficiencies == sorted(efficiencies, reverse=True)
-    assert "Planned, not measured" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Planned, not measured" in out
+    assert all(out.count(link) == len(ranks.SHOWN_COUNTS) for link in ranks.SHOWN)
+    assert "PCIe" not in out
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
