@@ -97,8 +97,8 @@ def train(
         held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
         advice = memory_advice(config, free + held, ranks.count if held else 1, device)
         _warn(
-            f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
-            "intact, continue with --resume --allow-changed KEY"
+            f"error: out of memory on {device}: try --set {advice}; a run with checkpoints "
+            "continues with --resume --allow-changed KEY"
         )
         return FAILED
 

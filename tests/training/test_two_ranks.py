@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(folder: Path, said, name, ra
     assert found["machine"]["ranks"] == ranks
     if name == "grown":
         assert [rank["grown"]["code"] for rank in said] == [0, 0]
-        assert "goes on on 2 ranks after 1" in said[0]["grown"]["error"]
+        assert "continues on 2 ranks after 1" in said[0]["grown"]["error"]
         assert said[1]["grown"]["error"] == ""
 
 
