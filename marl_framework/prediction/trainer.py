@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import set_rate
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
@@ -44,7 +43,7 @@ class PredictorTrainer(RoundTrainer):
     name = "prediction"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, config.prediction.rounds)
+        super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
         lattice = self._worlds[0].lattice
@@ -158,27 +157,23 @@ class PredictorTrainer(RoundTrainer):
             for number in range(len(settings.worlds))
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the training goes on."""
+    def mission_streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions."""
+        return [world.generator for world in self._worlds]
+
+    def learned_state(self) -> dict[str, Any]:
+        """Return network, optimiser and all beliefs flown so far."""
         kept = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
-            "config": config_to_dict(self.config),
-            "training_step": self.rounds,
             "optimizer": self._optimizer.state_dict(),
-            "generator": self._generator.get_state(),
-            "worlds": [world.generator.get_state() for world in self._worlds],
             "samples": None if kept is None else dict(vars(kept)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"])
-        for world, saved in zip(self._worlds, state["worlds"], strict=True):
-            world.generator.set_state(saved)
-        self.rounds = int(state["training_step"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
             self._samples = Samples(**columns)

@@ -16,8 +16,11 @@ from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.runs.folder import RunFolder
 from marl_framework.training.schedule import passes
-from marl_framework.training.writers import TENSORBOARD, Writer
+from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
 
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
@@ -121,6 +124,7 @@ class TrainingLogger:
             earlier process wrote of later steps is then not shown.
         report: shows a line to the user, where the log cannot be written.
         more: other writers, by what they are called.
+        tag: returns the tag of a metric.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class TrainingLogger:
         resumed_at: int | None = None,
         report: Callable[[str], None] = print,
         more: Mapping[str, Writer] | None = None,
+        tag: Callable[[str], str] = metric_tag,
     ) -> None:
         self.scalar_interval = scalar_interval
         self.histogram_interval = histogram_interval
@@ -152,6 +157,7 @@ class TrainingLogger:
                     purge_step=None if resumed_at is None else resumed_at + 1,
                 )
         self._writers |= more or {}
+        self._tag = tag
 
     def log(
         self,
@@ -180,7 +186,7 @@ class TrainingLogger:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
-        numbers = {metric_tag(name): float(value) for name, value in values.items()}
+        numbers = {self._tag(name): float(value) for name, value in values.items()}
 
         def add(writer: Writer) -> None:
             for tag, number in numbers.items():
@@ -323,7 +329,7 @@ class TrainingLogger:
         last = values[-1] + (values[-1] - between[-1] if between else 0.5)
         self._each(
             lambda writer: writer.add_histogram_raw(
-                metric_tag(name),
+                self._tag(name),
                 min=first,
                 max=last,
                 num=total,
@@ -334,6 +340,39 @@ class TrainingLogger:
                 global_step=self._step,
             )
         )
+
+
+def make_logger(
+    config: Config,
+    run: RunFolder | None,
+    first_step: int,
+    report: Callable[[str], None],
+    tag: Callable[[str], str] = metric_tag,
+) -> TrainingLogger:
+    """Return a logger with the writers and intervals of a configuration.
+
+    Args:
+        config: of the training.
+        run: its folder; without one nothing is written.
+        first_step: training steps made before.
+        report: shows a line to the user.
+        tag: returns the tag of a metric.
+
+    Raises:
+        ConfigError: a writer cannot be used.
+    """
+    log = config.logging
+    resumed = run is not None and any(run.tensorboard.iterdir())
+    return TrainingLogger(
+        run.tensorboard if run is not None and "tensorboard" in log.writers else None,
+        log.scalar_interval,
+        log.histogram_interval,
+        {"altitudes": config.altitudes},
+        first_step if resumed else None,
+        report,
+        {} if run is None else more_writers(log.writers, run.path, config_to_dict(config)),
+        tag,
+    )
 
 
 def _read(tensors: list[Tensor]) -> list[float]:

@@ -40,8 +40,7 @@ def memory_estimate(
     `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
     `transitions` between updates, `activations` of one batch, `weights` with gradients and
     moments, `validation` missions. The estimate knows shapes alone, not workspaces of kernels or
-    gaps of the allocator. Of networks that take other maps than actor and critic it knows the weights
-    alone.
+    gaps of the allocator; of networks that take other maps than actor and critic, weights alone.
 
     Args:
         config: what is to be trained.

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
@@ -18,10 +17,9 @@ from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.console import ProgressView, SilentProgress
 from marl_framework.training.hardware import HardwareMonitor
-from marl_framework.training.logging import TrainingLogger
+from marl_framework.training.logging import make_logger
 from marl_framework.training.schedule import passes
 from marl_framework.training.timing import StageTimer, profile_steps
-from marl_framework.training.writers import more_writers
 
 
 class Outputs(ExitStack):
@@ -62,20 +60,8 @@ class Outputs(ExitStack):
         self._progress: ProgressView | SilentProgress = progress
         enter(progress)
         self.say = say or self._progress.print
-        resumed = run is not None and any(run.tensorboard.iterdir())
-        writes = run is not None and "tensorboard" in log.writers
         try:
-            self.logger = enter(
-                TrainingLogger(
-                    run.tensorboard if run and writes else None,
-                    log.scalar_interval,
-                    log.histogram_interval,
-                    {"altitudes": config.altitudes},
-                    first_step if resumed else None,
-                    self.say,
-                    more_writers(log.writers, run.path, config_to_dict(config)) if run else {},
-                )
-            )
+            self.logger = enter(make_logger(config, run, first_step, self.say))
             self._profiled = enter(profile_steps(profile, run.path)) if run else None
             self._hardware = enter(HardwareMonitor(device, run.path)) if run else None
         except BaseException:

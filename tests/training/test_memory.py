@@ -67,8 +67,7 @@ class Recurrent(nn.Module):
         self.layer = nn.GRU(channels, 6, batch_first=True)
 
     def forward(self, maps: Tensor) -> Tensor:
-        found, state = self.layer(maps.flatten(2).mT)
-        return found[:, -1]
+        return self.layer(maps.flatten(2).mT)[0][:, -1]
 
 
 class Mixed(COMAWrapper):
