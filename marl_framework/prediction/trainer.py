@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.optimisers import set_rate
+from marl_framework.algorithms.optimisers import descend, set_rate
 from marl_framework.config.model import Config
+from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
@@ -64,6 +66,7 @@ class PredictorTrainer(RoundTrainer):
             weight_decay=settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
+        self._scaler = grad_scaler(device, resolve_precision(config.compute.precision, device))
         self._samples: Samples | None = None
         self._symmetries = 8 if config.quarter_turns else 4
 
@@ -74,7 +77,8 @@ class PredictorTrainer(RoundTrainer):
             `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
             new beliefs, which it had not seen, the root mean squared error `error` of the
             prediction and of the belief p·H(p), `belief_error`, and the expected calibration
-            error `calibration_error`; the mean `loss`.
+            error `calibration_error`; the mean `loss`, and `skipped_updates`, whose numbers were
+            not finite.
         """
         found: dict[str, float] = {}
         new: list[Samples] = []
@@ -88,13 +92,14 @@ class PredictorTrainer(RoundTrainer):
         found |= self._errors(fresh)
         earlier = [] if self._samples is None else [self._samples]
         self._samples = Samples.joined([*earlier, fresh])
-        found["loss"] = self._learn(self._samples)
+        found |= self._learn(self._samples)
         self.rounds += 1
         return found
 
-    def _learn(self, samples: Samples) -> float:
+    def _learn(self, samples: Samples) -> dict[str, float]:
+        """Make the updates of a round; return mean loss and skipped updates."""
         settings = self._settings
-        total = torch.zeros((), device=self.device)
+        losses, skipped = [], []
         updates = settings.rounds * settings.updates
         for update in range(settings.updates):
             done = (self.rounds * settings.updates + update) / updates
@@ -103,10 +108,15 @@ class PredictorTrainer(RoundTrainer):
             seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
             loss = (self._model.predict(seen) - target).square().mean()
             self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self._optimizer.step()
-            total += loss.detach()
-        return float(total) / settings.updates
+            self._scaler.scale(loss).backward()
+            _, bad = descend(loss.detach(), self._optimizer, self._scaler, math.inf)
+            self._scaler.update()
+            losses.append(loss.detach())
+            skipped.append(bad)
+        return {
+            "loss": float(torch.stack(losses).mean()),
+            "skipped_updates": float(torch.stack(skipped).sum()),
+        }
 
     def _draw(self, below: int, number: int) -> Tensor:
         return torch.randint(below, (number,), generator=self._generator, device=self.device)
@@ -167,6 +177,7 @@ class PredictorTrainer(RoundTrainer):
         return {
             **predictor_state(self.network, self._settings.width),
             "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
             "samples": None if kept is None else dict(vars(kept)),
         }
 
@@ -174,6 +185,8 @@ class PredictorTrainer(RoundTrainer):
         """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
+        if self._scaler.is_enabled() and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
             self._samples = Samples(**columns)
