@@ -101,11 +101,12 @@ class PredictorTrainer(RoundTrainer):
         settings = self._settings
         losses, skipped = [], []
         updates = settings.rounds * settings.updates
-        for update in range(settings.updates):
+        symmetries = self._draw(self._symmetries, settings.updates).tolist()
+        for update, symmetry in enumerate(symmetries):
             done = (self.rounds * settings.updates + update) / updates
             set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
             index = self._draw(len(samples), settings.batch_size)
-            seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
+            seen, target = samples.batch(index, symmetry)
             loss = (self._model.predict(seen) - target).square().mean()
             self._optimizer.zero_grad(set_to_none=True)
             self._scaler.scale(loss).backward()
