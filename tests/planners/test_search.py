@@ -20,7 +20,7 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.models import BeliefMap, PredictedMap
+from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
@@ -154,6 +154,18 @@ def test_the_prediction_is_a_share_of_the_open_entropy_on_any_lattice() -> None:
         assert left.shape == (3, 3, *env.lattice.shape[:2])
         assert (left >= 0).all()
         assert (left <= view.sums(entropy(state.beliefs)) + 1e-6).all()
+
+
+class BeliefMap:
+    """Takes each UAV's own belief for what there is: p·H(p) of every cell."""
+
+    knows_all_plans = False
+
+    def __init__(self, view: LatticeView) -> None:
+        self._view = view
+
+    def left(self, state: MissionState) -> Tensor:
+        return self._view.sums(state.beliefs * entropy(state.beliefs))
 
 
 def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:
