@@ -77,7 +77,6 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "episodes": ("time/episodes", "missions flown for training so far"),
     "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
-    "seconds_per_step": ("time/seconds_per_step", "wall time of a training step [s]"),
     "gpu_memory": ("hardware/gpu_memory", "memory in use on the GPU, by all processes [GiB]"),
     "gpu_utilization": ("hardware/gpu_utilization", "share of the time with a kernel running"),
     "gpu_power": ("hardware/gpu_power", "power that the GPU draws [W]"),
@@ -88,23 +87,20 @@ METRICS: dict[str, tuple[str, str]] = {
     "host_memory": ("hardware/host_memory", "memory of this process [GiB]"),
     "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
 }
-"""All metrics: name → (tag, meaning). Also `share_<stage>`, tag `time/share_<stage>`."""
+"""All metrics of built-in parts: name → (tag, meaning). Also `share_<stage>`, tag
+`time/share_<stage>`. Metrics of an algorithm of the user's own have the tag `algorithm/<name>`."""
 
 _SHARE = "share_"
 _FLUSH_SECONDS = 10  # a killed run loses no more than this
 
 
 def metric_tag(name: str) -> str:
-    """Return the TensorBoard tag of a metric.
-
-    Raises:
-        ValueError: the metric is not in `METRICS`.
-    """
+    """Return the TensorBoard tag of a metric; `algorithm/NAME` of one that is not in `METRICS`."""
     if name in METRICS:
         return METRICS[name][0]
     if name.startswith(_SHARE):
         return f"time/{name}"
-    raise ValueError(f"metric {name!r} is not in METRICS; add its tag and meaning there")
+    return f"algorithm/{name}"
 
 
 class TrainingLogger:
@@ -169,8 +165,8 @@ class TrainingLogger:
 
         Args:
             step: training step, from 1; some may be left out.
-            metrics: name in `METRICS` → scalar; tensors share one device.
-            counts: name in `METRICS` → how often each bin occurred, [B], on that device.
+            metrics: name → scalar; tensors share one device.
+            counts: name → how often each bin occurred, [B], on that device.
 
         Returns:
             The scalars written, by name; empty when none were due.
@@ -276,7 +272,6 @@ class TrainingLogger:
         numbers: dict[str, float] = {}
         tensors: dict[str, Tensor] = {}
         for name, value in metrics.items():
-            metric_tag(name)
             if not isinstance(value, Tensor):
                 numbers[name] = float(value)
             elif value.ndim == 0:
@@ -291,7 +286,6 @@ class TrainingLogger:
 
     def _count(self, counts: Mapping[str, Tensor]) -> None:
         for name, count in counts.items():
-            metric_tag(name)
             if count.ndim != 1 or count.numel() != len(self._bin_values.get(name, count)):
                 raise ValueError(
                     f"counts {name!r} have shape {tuple(count.shape)}, not one per bin"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -35,10 +35,10 @@ class Outputs(ExitStack):
         run: its folder; None on a rank that does not lead.
         first_step: training steps made before.
         profile: training steps to record with torch.profiler, 0 = none.
-        say: shows a line; a line of the progress view by default.
 
     Attributes:
         logger: takes the metrics.
+        say: shows a line.
         hardware: figures of the machine so far, mean and maximum each.
     """
 
@@ -49,7 +49,6 @@ class Outputs(ExitStack):
         run: RunFolder | None,
         first_step: int = 0,
         profile: int = 0,
-        say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
         self._log = log = config.logging
@@ -59,7 +58,7 @@ class Outputs(ExitStack):
         progress = ProgressView(steps, first_step) if run else SilentProgress()
         self._progress: ProgressView | SilentProgress = progress
         enter(progress)
-        self.say = say or self._progress.print
+        self.say = self._progress.print
         try:
             self.logger = enter(make_logger(config, run, first_step, self.say))
             self._profiled = enter(profile_steps(profile, run.path)) if run else None

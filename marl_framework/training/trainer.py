@@ -101,12 +101,7 @@ class Trainer:
         lattice = self.task.environment.lattice
         self._planner = LearnedPlanner(self.algorithm.act, self.task.builder, lattice)
 
-    def train(
-        self,
-        run: RunFolder | None,
-        profile: int = 0,
-        report: Callable[[str], None] | None = None,
-    ) -> dict[str, Any]:
+    def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
         """Train until `learning.training_steps` are made or patience ends.
 
         After `load_state_dict` it goes on from there.
@@ -114,7 +109,6 @@ class Trainer:
         Args:
             run: where logs, checkpoints and figures go; None on ranks that do not lead.
             profile: training steps to record with torch.profiler, 0 = none.
-            report: shows warnings; a line of the progress view by default.
 
         Returns:
             What `summary.json` holds: `results`, `timing`, `machine`.
@@ -124,7 +118,7 @@ class Trainer:
         """
         timer = StageTimer(self.device)
         first = self.algorithm.training_steps
-        with Outputs(self.config, self.device, run, first, profile, report) as out:
+        with Outputs(self.config, self.device, run, first, profile) as out:
             if self._waiting:
                 out.logger.load_state_dict(self._waiting, self.device)
             saved = first if self._resumed else None
@@ -213,7 +207,7 @@ class Trainer:
         rate = learning_rate_factor(self.config, made)
         with timer("update"):
             learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
-        self._skipped += learned["skipped_updates"]
+        self._skipped += learned.get("skipped_updates", 0)
         ranks = self.ranks.count
         self.episodes += rollout.rewards.shape[1] * ranks
         missions = rollout.rewards.shape[1] * ranks
