@@ -13,6 +13,7 @@ from marl_framework.algorithms.ranks import (
     mean_over_ranks,
     number_of_ranks,
     power_sums,
+    variance,
     variance_over_ranks,
 )
 from marl_framework.algorithms.rollout import Rollout
@@ -145,8 +146,7 @@ def _variance(numbers: Tensor, counted: Tensor | None) -> Tensor:
     """Return the variance of those numbers that count, on this rank."""
     if counted is None:
         return numbers.var()
-    count, total, squares = power_sums(numbers, counted).unbind()
-    return ((squares - total.square() / count) / (count - 1)).to(numbers.dtype)
+    return variance(power_sums(numbers, counted)).to(numbers.dtype)
 
 
 def spreads_over_ranks(sums: Tensor) -> dict[str, Tensor]:
