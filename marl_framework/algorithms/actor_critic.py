@@ -18,7 +18,7 @@ from marl_framework.algorithms.batch import (
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.kickstarting import Kickstart
-from marl_framework.algorithms.losses import mean_of
+from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
@@ -73,7 +73,7 @@ class ActorCritic(ABC):
         target_critic: follows the critic, where the algorithm has one.
         modules: the same by name; `actor` is the one that acts.
         learning: the section of the configuration.
-        training_steps: updates made so far.
+        training_steps: made so far.
     """
 
     has_target = True
@@ -146,6 +146,12 @@ class ActorCritic(ABC):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss; outputs with gradient."""
         return self._losses.critic(outputs, part)
+
+    def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
+        """Return TD(λ) returns [T, E, N] of values [T, E, N]; `learning.lambda` by default."""
+        gamma = self.learning.gamma
+        lambda_ = self.learning.lambda_ if lambda_ is None else lambda_
+        return td_lambda_returns(rollout.rewards, values, gamma, lambda_, rollout.active)
 
     # Acting -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.losses import mean_of, td_lambda_returns, value_loss
+from marl_framework.algorithms.losses import mean_of, value_loss
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
@@ -101,14 +101,11 @@ class PPO(StateValues):
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with returns, advantages and values."""
-        learning = self.learning
         outputs = self.evaluate(rollout).view(rollout.actions.shape)
         values = self._normalizer.restore(outputs)
-        targets = td_lambda_returns(
-            rollout.rewards, values, learning.gamma, learning.lambda_, rollout.active
-        )
+        targets = self.returns(rollout, values)
         found = Transitions.of(rollout, targets, advantages=targets - values, old_values=outputs)
-        if learning.value_normalization:
+        if self.learning.value_normalization:
             self._normalizer.update(targets.flatten(), found.balanced().shares)
         return found
 
