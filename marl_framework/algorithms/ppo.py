@@ -40,13 +40,13 @@ class ValueNormalizer(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, targets: Tensor, shares: Tensor | None = None) -> None:
+    def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
         """Take in the targets of a training step, of all ranks, unless one is not finite.
 
-        For `shares` see `losses.mean_of`.
+        For `weights` see `losses.mean_of`.
         """
         exact = targets.double()
-        moments = (mean_of(exact, shares), mean_of(exact.square(), shares))
+        moments = (mean_of(exact, weights), mean_of(exact.square(), weights))
         new = mean_over_ranks(torch.stack(moments))
         share = _FORGETS * new.sum().isfinite().double()
         mean, square = new.nan_to_num(0.0, 0.0, 0.0).unbind()
@@ -106,7 +106,7 @@ class PPO(StateValues):
         targets = self.returns(rollout, values)
         found = Transitions.of(rollout, targets, advantages=targets - values, old_values=outputs)
         if self.learning.value_normalization:
-            self._normalizer.update(targets.flatten(), found.balanced().shares)
+            self._normalizer.update(targets.flatten(), found.balanced().weights)
         return found
 
     def _judge(
@@ -131,7 +131,7 @@ class PPO(StateValues):
             part.old_values,
             learning.value_clip,
             learning.huber_delta,
-            part.shares,
+            part.weights,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -80,4 +80,4 @@ class StateValues(ActorCritic):
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the mean squared error of V(s) [B, 1] against the targets."""
-        return mean_of((outputs.squeeze(1) - part.targets).square(), part.shares)
+        return mean_of((outputs.squeeze(1) - part.targets).square(), part.weights)
