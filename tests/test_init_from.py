@@ -17,7 +17,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
@@ -212,6 +212,33 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_as_it_did(
     (house.runs / "b" / "summary.json").unlink()
     assert house.train("b", "--resume") == 0
     assert house.results("b")["weights_sha256"] == expected
+
+
+def test_a_resumed_training_notices_another_teacher_and_needs_none_once_its_pull_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house, teacher = House(tmp_path), tmp_path / "teacher.pt"
+    assert house.train("a", seed=9, steps=1) == 0
+    best = house.runs / "a" / "checkpoints" / "best.pt"
+    shutil.copy(best, teacher)
+    keys = (f"run={teacher}", "weight=1.0", "anneal_steps=3")
+    pull = tuple(part for key in keys for part in ("--set", f"learning.teacher.{key}"))
+    longer = (*pull, "--resume", "--allow-changed", "learning.training_steps")
+    assert house.train("whole", *pull, steps=4) == 0
+    assert house.train("parts", *pull, steps=2) == 0
+
+    payload = load_checkpoint(best)
+    payload["actor"]["head.bias"] += 1
+    save_checkpoint(teacher, payload)
+    capsys.readouterr()
+    assert house.train("parts", *longer, steps=3) == 2
+    assert f"learning.teacher.run: {teacher} has other weights than" in capsys.readouterr().err
+    shutil.copy(best, teacher)
+    assert house.train("parts", *longer, steps=3) == 0
+    teacher.unlink()
+    assert house.train("parts", *longer, steps=4) == 0
+    parts, whole = (house.results(name)["weights_sha256"] for name in ("parts", "whole"))
+    assert parts == whole
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marl_framework import evaluate, export
 from marl_framework.config.loading import load_config
@@ -92,7 +93,7 @@ class Reinforce:
         loss.backward()
         self.optimizer.step()
         self.training_steps += steps
-        return {"actor_loss": loss.detach(), "skipped_updates": torch.zeros((), device=self.device)}
+        return {"actor_loss": loss.detach(), "mean_return": returns.mean()}
 
     def state_dict(self):
         return {
@@ -110,6 +111,12 @@ class Reinforce:
 class Speechless:
     def __init__(self, config, sizes, device, symmetries, graphs):
         self.modules = {}
+
+
+class Unstepped(Reinforce):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        del self.precision, self.training_steps
 '''
 PARTS = {
     "algorithm": ["experiment.algorithm=outside.Reinforce"],
@@ -178,6 +185,14 @@ def test_what_an_algorithm_lacks_is_one_line(capsys: pytest.CaptureFixture[str])
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "experiment.algorithm: outside.Speechless lacks act, update" in error
+    assert train("bad", "experiment.algorithm=outside.Unstepped") == 2
+    assert "outside.Unstepped lacks precision, training_steps;" in capsys.readouterr().err
+
+
+def test_metrics_of_an_algorithm_of_ones_own_are_logged() -> None:
+    assert train("own", *PARTS["algorithm"]) == 0
+    log = EventAccumulator("runs/own/tensorboard").Reload()
+    assert [event.step for event in log.Scalars("algorithm/mean_return")] == [1, 2, 3, 4]
 
 
 def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,10 +58,16 @@ class _CountedTree(TreeSearch):
     found = 0
 
     def grow(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+        self,
+        position: Tensor,
+        mask: Tensor,
+        allowed_moves: Tensor,
+        entropy: Tensor,
+        horizon: Tensor,
+        max_horizon: int,
     ) -> Tree:
         """Return the trees; see `TreeSearch`."""
-        tree = super().grow(position, mask, ways, left, moves, most)
+        tree = super().grow(position, mask, allowed_moves, entropy, horizon, max_horizon)
         self.found += int(tree.children.count_nonzero())
         return tree
 

@@ -18,7 +18,7 @@ from marl_framework.algorithms.batch import (
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.kickstarting import Kickstart
-from marl_framework.algorithms.losses import mean_of
+from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
@@ -73,7 +73,7 @@ class ActorCritic(ABC):
         target_critic: follows the critic, where the algorithm has one.
         modules: the same by name; `actor` is the one that acts.
         learning: the section of the configuration.
-        training_steps: updates made so far.
+        training_steps: made so far.
     """
 
     has_target = True
@@ -146,6 +146,12 @@ class ActorCritic(ABC):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss; outputs with gradient."""
         return self._losses.critic(outputs, part)
+
+    def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
+        """Return TD(λ) returns [T, E, N] of values [T, E, N]; `learning.lambda` by default."""
+        gamma = self.learning.gamma
+        lambda_ = self.learning.lambda_ if lambda_ is None else lambda_
+        return td_lambda_returns(rollout.rewards, values, gamma, lambda_, rollout.active)
 
     # Acting -------------------------------------------------------------------------------
 
@@ -245,10 +251,10 @@ class ActorCritic(ABC):
         sums = records.pop(POWER_SUMS, None)
         stats = {key: torch.stack(values).mean() for key, values in records.items()}
         stats["skipped_updates"] = torch.stack(records["skipped_updates"]).sum()
-        stats["td_target"] = mean_of(flat.targets, flat.balanced().shares)
+        stats["td_target"] = mean_of(flat.targets, flat.balanced().weights)
         if sums is not None:
             stats[POWER_SUMS] = torch.stack(sums)
-        counted = None if flat.shares is None else flat.shares > 0
+        counted = None if flat.weights is None else flat.weights > 0
         stats = means_over_ranks(stats, {"td_target_std": flat.targets}, counted)
         if sums is not None:
             stats |= spreads_over_ranks(stats.pop(POWER_SUMS))
@@ -352,36 +358,37 @@ class ActorCritic(ABC):
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor, Tensor]:
         """Update the actor; return (π, advantage) before, loss, norm and skipped (0 or 1)."""
         learning, losses, learned = self.learning, [], []
-        weights: Sequence[Tensor] | None = None
+        normalized: Sequence[Tensor] | None = None
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
                 advantages = torch.cat([self._judge(p, v, epsilon)[2] for p, v in pairs])
-            shares = None
-            if parts[0].shares is not None:
-                shares = torch.cat([part.shares for part in parts if part.shares is not None])
-            weights = self._losses.normalized(advantages, shares).split([len(p) for p in parts])
+            weights = None
+            if parts[0].weights is not None:
+                weights = torch.cat([part.weights for part in parts if part.weights is not None])
+            normalized = self._losses.normalized(advantages, weights).split([len(p) for p in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
                 policy, probabilities, advantage = self._judge(part, own, epsilon)
-                weight = advantage
+                scaled = advantage
                 if learning.normalize_advantages:
-                    weight = (
-                        self._losses.normalized(advantage, part.shares)
-                        if weights is None
-                        else weights[index]
+                    scaled = (
+                        self._losses.normalized(advantage, part.weights)
+                        if normalized is None
+                        else normalized[index]
                     )
                 loss = self._losses.actor(
                     policy,
                     part,
-                    weight,
+                    scaled,
                     epsilon,
                     learning.entropy_coefficient,
                     learning.clip_ratio,
                 )
                 if self._kickstart is not None and part.teacher is not None:
-                    loss = loss + self._kickstart.weight * self._losses.pull(policy, part, epsilon)
+                    distance = self._losses.teacher_kl(policy, part, epsilon)
+                    loss = loss + self._kickstart.weight * distance
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities, advantage))
         loss = mean_over_ranks(_total(losses))
@@ -402,7 +409,7 @@ class ActorCritic(ABC):
         sums = []
         for part, now in zip(parts, probabilities, strict=True):
             divergence = kl_divergence(part.old_probabilities, now)
-            sums.append((divergence if part.shares is None else divergence * part.shares).sum())
+            sums.append((divergence if part.weights is None else divergence * part.weights).sum())
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
         self._halted.logical_or_(mean > self.learning.kl_limit)
 

@@ -13,6 +13,7 @@ from marl_framework.algorithms.ranks import (
     mean_over_ranks,
     number_of_ranks,
     power_sums,
+    variance,
     variance_over_ranks,
 )
 from marl_framework.algorithms.rollout import Rollout
@@ -43,7 +44,7 @@ class Transitions:
     """Of the actions taken, [B]; of algorithms that judge them once, before any update."""
     old_values: Tensor | None = None
     """The critic's outputs then, [B]."""
-    shares: Tensor | None = None
+    weights: Tensor | None = None
     """How much each counts in means, [B]: 0 for agents that did not act; None = all the same."""
     teacher: Tensor | None = None
     """Policy of a teacher, [B, A]."""
@@ -60,7 +61,7 @@ class Transitions:
             others: optional fields by name, [T, E, N].
         """
         if rollout.active is not None:
-            others["shares"] = rollout.active.float()
+            others["weights"] = rollout.active.float()
         return cls(
             observations=rollout.observations.flatten(0, 2),
             critic_maps=rollout.critic_maps.flatten(0, 2),
@@ -85,11 +86,11 @@ class Transitions:
         return Transitions(**{name: field[index] for name, field in self.tensors().items()})
 
     def balanced(self) -> Transitions:
-        """Return the batch with shares whose mean over the batches of all ranks is 1."""
-        if self.shares is None:
+        """Return the batch with weights whose mean over the batches of all ranks is 1."""
+        if self.weights is None:
             return self
-        mean = mean_over_ranks(self.shares.mean())
-        return replace(self, shares=self.shares / mean.clamp(min=1e-9))
+        mean = mean_over_ranks(self.weights.mean())
+        return replace(self, weights=self.weights / mean.clamp(min=1e-9))
 
     def split(self, size: int) -> list[Transitions]:
         """Return parts of at most `size` transitions as views; the whole for 0."""
@@ -118,23 +119,23 @@ def diagnostics(
     """
     q = taken(values, batch.actions)
     residuals = batch.targets - q
-    counted = None if batch.shares is None else batch.shares > 0
+    counted = None if batch.weights is None else batch.weights > 0
     found = {
-        "q_taken": mean_of(q, batch.shares),
-        "td_error": mean_of(residuals.abs(), batch.shares),
+        "q_taken": mean_of(q, batch.weights),
+        "td_error": mean_of(residuals.abs(), batch.weights),
         "explained_variance": _explained(
             _variance(residuals, counted), _variance(batch.targets, counted)
         ),
-        "advantage": mean_of(advantages, batch.shares),
+        "advantage": mean_of(advantages, batch.weights),
         "advantage_std": advantages.std()
         if counted is None
         else _variance(advantages, counted).sqrt(),
-        "policy_entropy": mean_of(policy_entropy(probabilities), batch.shares),
-        "largest_probability": mean_of(probabilities.max(-1).values, batch.shares),
-        "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.shares),
+        "policy_entropy": mean_of(policy_entropy(probabilities), batch.weights),
+        "largest_probability": mean_of(probabilities.max(-1).values, batch.weights),
+        "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.weights),
     }
     if batch.teacher is not None:
-        found["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), batch.shares)
+        found["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), batch.weights)
     if number_of_ranks() > 1:
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])
@@ -145,8 +146,7 @@ def _variance(numbers: Tensor, counted: Tensor | None) -> Tensor:
     """Return the variance of those numbers that count, on this rank."""
     if counted is None:
         return numbers.var()
-    count, total, squares = power_sums(numbers, counted).unbind()
-    return ((squares - total.square() / count) / (count - 1)).to(numbers.dtype)
+    return variance(power_sums(numbers, counted)).to(numbers.dtype)
 
 
 def spreads_over_ranks(sums: Tensor) -> dict[str, Tensor]:

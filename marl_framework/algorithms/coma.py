@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import taken, td_lambda_returns
+from marl_framework.algorithms.losses import taken
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
@@ -27,11 +27,9 @@ class COMAWrapper(ActorCritic):
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
         """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
-        actions, learning = rollout.actions, self.learning
+        actions = rollout.actions
         values = taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
-        return td_lambda_returns(
-            rollout.rewards, values, learning.gamma, learning.lambda_, rollout.active
-        )
+        return self.returns(rollout, values)
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return the TD(λ) returns, or None for the critic's Q(s, a)."""

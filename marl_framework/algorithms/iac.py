@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from marl_framework.algorithms.state_values import StateValues, own_channels
+from marl_framework.algorithms.state_values import StateValues
 
 
 class IAC(StateValues):
@@ -13,6 +11,4 @@ class IAC(StateValues):
     All UAVs share the weights of one actor and one critic, as in COMA.
     """
 
-    def critic_channels(self) -> Sequence[int]:
-        """Return the channels of the own observation."""
-        return own_channels(self.sizes)
+    central = False

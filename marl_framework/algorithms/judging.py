@@ -56,27 +56,36 @@ class Losses:
         self,
         policy: Tensor,
         part: Transitions,
-        weights: Tensor,
+        advantages: Tensor,
         epsilon: float | Tensor,
         entropy_coefficient: float,
         clip_ratio: float,
     ) -> Tensor:
-        """Return `losses.actor_loss` of transitions with a policy from `judge`."""
+        """Return `losses.actor_loss` of transitions.
+
+        Args:
+            policy: from `judge`, [B, A].
+            part: the transitions.
+            advantages: of the actions taken, [B], normalised or as `judge` has them.
+            epsilon: from `floor`.
+            entropy_coefficient: weight of the entropy bonus.
+            clip_ratio: of the clipped surrogate, 0 = no clipping.
+        """
         return actor_loss(
             policy,
             part.actions,
-            weights,
+            advantages,
             entropy_coefficient,
             part.old_probabilities,
             clip_ratio,
-            part.shares,
+            part.weights,
         )
 
-    def pull(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
         """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
         assert part.teacher is not None
-        return mean_of(kl_divergence(part.teacher, policy), part.shares)
+        return mean_of(kl_divergence(part.teacher, policy), part.weights)
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `losses.critic_loss` of transitions with values [B, A]."""
-        return critic_loss(values, part.actions, part.targets, part.shares)
+        return critic_loss(values, part.actions, part.targets, part.weights)

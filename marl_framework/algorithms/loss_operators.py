@@ -55,9 +55,9 @@ def actor_gradient(
     masks: Tensor,
     epsilon: Tensor,
     actions: Tensor,
-    weights: Tensor,
+    advantages: Tensor,
     old: Tensor,
-    shares: Tensor | None,
+    weights: Tensor | None,
     entropy_coefficient: float,
     clip_ratio: float,
 ) -> tuple[Tensor, Tensor]:
@@ -69,12 +69,12 @@ def actor_gradient(
         masks.view(torch.int8),
         epsilon,
         actions,
-        weights,
+        advantages,
         old,
-        weights if shares is None else shares,
+        advantages if weights is None else weights,
         gradient,
         parts,
-        SHARES=shares is not None,
+        WEIGHTS=weights is not None,
         ENTROPY=entropy_coefficient,
         CLIP=clip_ratio,
     )
@@ -83,7 +83,7 @@ def actor_gradient(
 
 @torch.library.custom_op("marl_framework::critic_gradient", mutates_args=())
 def critic_gradient(
-    values: Tensor, actions: Tensor, targets: Tensor, shares: Tensor | None
+    values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of the critic's loss by the values [B, A], and parts of the loss."""
     gradient, parts = torch.empty_like(values), _parts(values)
@@ -92,10 +92,10 @@ def critic_gradient(
         values,
         actions,
         targets,
-        targets if shares is None else shares,
+        targets if weights is None else weights,
         gradient,
         parts,
-        SHARES=shares is not None,
+        WEIGHTS=weights is not None,
     )
     return gradient, parts
 
@@ -137,10 +137,10 @@ def _(loss: Tensor, norm: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tens
     return torch.empty_like(norm), torch.empty_like(norm), torch.empty_like(norm)
 
 
-def _normalized(advantages: Tensor, shares: Tensor | None = None) -> Tensor:
+def _normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
     """See `losses.normalized`."""
-    if number_of_ranks() > 1 or shares is not None:
-        return normalized(advantages, shares)
+    if number_of_ranks() > 1 or weights is not None:
+        return normalized(advantages, weights)
     deviation, mean = torch.std_mean(advantages, correction=0)
     return (advantages - mean) / (deviation + 1e-8)
 
@@ -179,7 +179,7 @@ class TritonLosses(Losses):
         self,
         policy: Tensor,
         part: Transitions,
-        weights: Tensor,
+        advantages: Tensor,
         epsilon: float | Tensor,
         entropy_coefficient: float,
         clip_ratio: float,
@@ -190,22 +190,23 @@ class TritonLosses(Losses):
             part.masks,
             self.floor(epsilon),
             part.actions,
-            weights,
+            advantages,
             part.old_probabilities,
-            part.shares,
+            part.weights,
             entropy_coefficient,
             clip_ratio,
         )
         return _WithGradient.apply(policy, parts.sum(), gradient)
 
-    def pull(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
-        """See `Losses.pull`; the policy of these losses is its logits."""
-        return super().pull(policy_probabilities(policy, part.masks, epsilon), part, epsilon)
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """See `Losses.teacher_kl`; the policy of these losses is its logits."""
+        policy = policy_probabilities(policy, part.masks, epsilon)
+        return super().teacher_kl(policy, part, epsilon)
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """See `Losses.critic`."""
         values = values.contiguous()
-        gradient, parts = critic_gradient(values.detach(), part.actions, part.targets, part.shares)
+        gradient, parts = critic_gradient(values.detach(), part.actions, part.targets, part.weights)
         return _WithGradient.apply(values, parts.sum(), gradient)
 
 

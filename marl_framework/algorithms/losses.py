@@ -15,9 +15,9 @@ def taken(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def mean_of(numbers: Tensor, shares: Tensor | None) -> Tensor:
-    """Return the mean of numbers [B], each times its share [B] where there are some."""
-    return numbers.mean() if shares is None else (numbers * shares).mean()
+def mean_of(numbers: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of numbers [B], each times its weight [B] where there are some."""
+    return numbers.mean() if weights is None else (numbers * weights).mean()
 
 
 def td_lambda_returns(
@@ -77,13 +77,13 @@ def counterfactual_advantage(
 
 
 def critic_loss(
-    values: Tensor, actions: Tensor, targets: Tensor, shares: Tensor | None = None
+    values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
     """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B].
 
-    For `shares` see `mean_of`.
+    For `weights` see `mean_of`.
     """
-    return mean_of((taken(values, actions) - targets).square(), shares)
+    return mean_of((taken(values, actions) - targets).square(), weights)
 
 
 def value_loss(
@@ -92,7 +92,7 @@ def value_loss(
     old_values: Tensor,
     clip: float,
     huber_delta: float,
-    shares: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
 
@@ -105,7 +105,7 @@ def value_loss(
         old_values: V before the training step, [B].
         clip: c, 0 = l(V - G) alone.
         huber_delta: δ, 0 = the squared error e².
-        shares: see `mean_of`, [B].
+        weights: see `mean_of`, [B].
     """
 
     def distance(value: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def value_loss(
     if clip > 0:
         clipped = old_values + (values - old_values).clamp(-clip, clip)
         loss = torch.maximum(loss, distance(clipped))
-    return mean_of(loss, shares)
+    return mean_of(loss, weights)
 
 
 def actor_loss(
@@ -127,7 +127,7 @@ def actor_loss(
     entropy_coefficient: float,
     old_probabilities: Tensor | None = None,
     clip_ratio: float = 0.0,
-    shares: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return -mean(A·log π(a)) - entropy_coefficient·mean(entropy of π).
 
@@ -142,25 +142,25 @@ def actor_loss(
         entropy_coefficient: weight of the entropy bonus.
         old_probabilities: π when the actions were taken, [B, A]; needed for clipping.
         clip_ratio: c, 0 = no clipping.
-        shares: see `mean_of`, [B].
+        weights: see `mean_of`, [B].
     """
     advantages = advantages.detach()
     chosen = taken(probabilities, actions)
     if clip_ratio > 0 and old_probabilities is not None:
         ratio = chosen / taken(old_probabilities, actions)
         clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-        loss = -mean_of(torch.minimum(ratio * advantages, clipped * advantages), shares)
+        loss = -mean_of(torch.minimum(ratio * advantages, clipped * advantages), weights)
     else:
-        loss = -mean_of(advantages * log_probabilities(chosen), shares)
+        loss = -mean_of(advantages * log_probabilities(chosen), weights)
     if entropy_coefficient > 0:
-        loss = loss - entropy_coefficient * mean_of(policy_entropy(probabilities), shares)
+        loss = loss - entropy_coefficient * mean_of(policy_entropy(probabilities), weights)
     return loss
 
 
-def normalized(advantages: Tensor, shares: Tensor | None = None) -> Tensor:
+def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks.
 
-    For `shares` see `mean_of`; they have the mean 1 over the batches of all ranks.
+    For `weights` see `mean_of`; they have the mean 1 over the batches of all ranks.
     """
-    centred = advantages - mean_over_ranks(mean_of(advantages, shares))
-    return centred / (mean_over_ranks(mean_of(centred.square(), shares)).sqrt() + 1e-8)
+    centred = advantages - mean_over_ranks(mean_of(advantages, weights))
+    return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + 1e-8)

@@ -97,7 +97,7 @@ def _step(
     grad_scale: Tensor,
     found_inf: Tensor,
 ) -> None:
-    """Make a step of fused Adam by its function, without the hooks of `Optimizer.step`."""
+    """Make a step of fused Adam or AdamW by its function, without the hooks of `Optimizer.step`."""
     (group,) = optimizer.param_groups
     states = [optimizer.state[p] for p in group["params"]]
     for parameter, state in zip(group["params"], states, strict=True):
@@ -122,6 +122,7 @@ def _step(
         beta2=beta2,
         lr=group["lr"],
         weight_decay=group["weight_decay"],
+        decoupled_weight_decay=group["decoupled_weight_decay"],
         eps=group["eps"],
         maximize=group["maximize"],
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.losses import mean_of, td_lambda_returns, value_loss
+from marl_framework.algorithms.losses import mean_of, value_loss
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
@@ -40,13 +40,13 @@ class ValueNormalizer(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, targets: Tensor, shares: Tensor | None = None) -> None:
+    def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
         """Take in the targets of a training step, of all ranks, unless one is not finite.
 
-        For `shares` see `losses.mean_of`.
+        For `weights` see `losses.mean_of`.
         """
         exact = targets.double()
-        moments = (mean_of(exact, shares), mean_of(exact.square(), shares))
+        moments = (mean_of(exact, weights), mean_of(exact.square(), weights))
         new = mean_over_ranks(torch.stack(moments))
         share = _FORGETS * new.sum().isfinite().double()
         mean, square = new.nan_to_num(0.0, 0.0, 0.0).unbind()
@@ -101,15 +101,12 @@ class PPO(StateValues):
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with returns, advantages and values."""
-        learning = self.learning
         outputs = self.evaluate(rollout).view(rollout.actions.shape)
         values = self._normalizer.restore(outputs)
-        targets = td_lambda_returns(
-            rollout.rewards, values, learning.gamma, learning.lambda_, rollout.active
-        )
+        targets = self.returns(rollout, values)
         found = Transitions.of(rollout, targets, advantages=targets - values, old_values=outputs)
-        if learning.value_normalization:
-            self._normalizer.update(targets.flatten(), found.balanced().shares)
+        if self.learning.value_normalization:
+            self._normalizer.update(targets.flatten(), found.balanced().weights)
         return found
 
     def _judge(
@@ -134,7 +131,7 @@ class PPO(StateValues):
             part.old_values,
             learning.value_clip,
             learning.huber_delta,
-            part.shares,
+            part.weights,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -48,8 +48,9 @@ class Algorithm(Protocol):
             rate: what the configured learning rates are multiplied by.
 
         Returns:
-            Scalars to log, on the device (names of `training.logging.METRICS`);
-            `skipped_updates` counts updates that were not finite and so not applied.
+            Scalars to log, on the device: those with names of `training.logging.METRICS`, and
+            others under `algorithm/`. `skipped_updates`, where it is there, counts updates that
+            were not finite and so not applied.
         """
 
     def state_dict(self) -> dict[str, Any]:

@@ -83,7 +83,12 @@ def variance_over_ranks(sums: Tensor) -> Tensor:
     Args:
         sums: means over the ranks of `power_sums`, [..., 3].
     """
-    count, total, squares = (sums * number_of_ranks()).unbind(-1)
+    return variance(sums * number_of_ranks())
+
+
+def variance(sums: Tensor) -> Tensor:
+    """Return the variance of numbers, [...] float64, from their `power_sums` [..., 3]."""
+    count, total, squares = sums.unbind(-1)
     return (squares - total.square() / count).clamp(min=0) / (count - 1)
 
 

@@ -13,6 +13,7 @@ from marl_framework.config.parts import ALGORITHMS
 
 _KEY = "experiment.algorithm"
 _VERBS = ("act", "update", "state_dict", "load_state_dict")
+_ATTRIBUTES = ("device", "precision", "modules", "training_steps")
 
 
 def make_algorithm(
@@ -24,7 +25,7 @@ def make_algorithm(
     """Return what `experiment.algorithm` names, with fresh networks.
 
     Raises:
-        ConfigError: it cannot be loaded, or lacks a verb or an actor.
+        ConfigError: it cannot be loaded, or lacks a verb, an attribute or an actor.
     """
     name = config.experiment.algorithm
     part = load_part(
@@ -32,7 +33,8 @@ def make_algorithm(
     )
     made: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
     lacking = [verb for verb in _VERBS if not callable(getattr(made, verb, None))]
-    if lacking or "actor" not in getattr(made, "modules", {}):
+    lacking += [name for name in _ATTRIBUTES if not hasattr(made, name)]
+    if lacking or "actor" not in made.modules:
         what = ", ".join(lacking) or "an actor in modules"
         raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.protocol.Algorithm")
     return made

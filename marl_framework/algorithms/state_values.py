@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -12,20 +11,10 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import mean_of, td_lambda_returns
+from marl_framework.algorithms.losses import mean_of
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
-
-
-def own_channels(sizes: NetworkSizes) -> range:
-    """Return the channels that a UAV sees itself."""
-    return range(sizes.actor_channels)
-
-
-def state_channels(sizes: NetworkSizes) -> list[int]:
-    """Return all channels of the critic's input but those that show actions."""
-    return [c for c in range(sizes.critic_channels) if c not in sizes.action_channels]
 
 
 class SomeChannels(nn.Module):
@@ -59,9 +48,15 @@ class StateValues(ActorCritic):
     TD(λ) return less V(s).
     """
 
-    @abstractmethod
+    central = True
+    """Whether the critic sees the team's state beside what the UAV sees itself."""
+
     def critic_channels(self) -> Sequence[int]:
-        """Return which channels of the critic's input the critic sees."""
+        """Return which channels of the critic's input the critic sees: none that show actions."""
+        sizes = self.sizes
+        if not self.central:
+            return range(sizes.actor_channels)
+        return [c for c in range(sizes.critic_channels) if c not in sizes.action_channels]
 
     def new_critic(self, config: Config) -> nn.Module:
         """Return a critic from [B, C_c, X, Y] to V(s) [B, 1]."""
@@ -72,12 +67,8 @@ class StateValues(ActorCritic):
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with TD(λ) and one-step targets."""
         values = self.evaluate(rollout).view(rollout.actions.shape)
-        rewards, gamma = rollout.rewards, self.learning.gamma
-        active = rollout.active
-        targets = td_lambda_returns(rewards, values, gamma, self.learning.lambda_, active)
-        return Transitions.of(
-            rollout, targets, one_step=td_lambda_returns(rewards, values, gamma, 0.0, active)
-        )
+        targets = self.returns(rollout, values)
+        return Transitions.of(rollout, targets, one_step=self.returns(rollout, values, 0.0))
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return r + γ·V̄(s'), or the TD(λ) returns."""
@@ -89,4 +80,4 @@ class StateValues(ActorCritic):
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the mean squared error of V(s) [B, 1] against the targets."""
-        return mean_of((outputs.squeeze(1) - part.targets).square(), part.shares)
+        return mean_of((outputs.squeeze(1) - part.targets).square(), part.weights)

@@ -83,14 +83,14 @@ def lose_actor(
     masks,
     epsilon,
     actions,
-    weights,
+    advantages,
     old,
-    shares,
+    weights,
     gradient,
     parts,
     B,
     A: tl.constexpr,
-    SHARES: tl.constexpr,
+    WEIGHTS: tl.constexpr,
     ENTROPY: tl.constexpr,
     CLIP: tl.constexpr,
     BLOCK_B: tl.constexpr,
@@ -103,9 +103,9 @@ def lose_actor(
         masks: allowed actions, [B, A].
         epsilon: floor of the policy, one float64.
         actions: taken, [B] int64.
-        weights: advantages, [B].
+        advantages: of the actions taken, [B].
         old: policy when the actions were taken, [B, A]; read where CLIP > 0.
-        shares: how much each counts, [B]; read where SHARES.
+        weights: how much each counts, [B]; read where WEIGHTS.
         gradient: [B, A], written.
         parts: one for each program, written.
     """
@@ -116,23 +116,23 @@ def lose_actor(
     p, softmax, share = _policy(logits, masks, epsilon, at, inside)
     action = tl.load(actions + rows, mask=known, other=0)
     taken = a[None, :] == action[:, None]
-    weight = tl.load(weights + rows, mask=known, other=0.0)
+    advantage = tl.load(advantages + rows, mask=known, other=0.0)
     chosen = tl.sum(tl.where(taken, p, 0.0), 1)
     if CLIP > 0:
         before = tl.load(old + rows * A + action, mask=known, other=1.0)
         ratio = chosen / before
         clipped = tl.minimum(tl.maximum(ratio, 1 - CLIP), 1 + CLIP)
-        loss = -tl.minimum(ratio * weight, clipped * weight)
-        slope = -tl.where(ratio * weight <= clipped * weight, weight, 0.0) / before
+        loss = -tl.minimum(ratio * advantage, clipped * advantage)
+        slope = -tl.where(ratio * advantage <= clipped * advantage, advantage, 0.0) / before
     else:
-        loss = -weight * _log(chosen)
-        slope = -tl.where(chosen >= _TINY, weight / tl.maximum(chosen, _TINY), 0.0)
+        loss = -advantage * _log(chosen)
+        slope = -tl.where(chosen >= _TINY, advantage / tl.maximum(chosen, _TINY), 0.0)
     slopes = tl.where(taken, slope[:, None], 0.0)
     if ENTROPY > 0:
         loss += ENTROPY * tl.sum(p * _log(p), 1)
         slopes += ENTROPY * _log(p)  # up to a constant, which the softmax takes out
-    if SHARES:
-        counts = tl.load(shares + rows, mask=known, other=0.0)
+    if WEIGHTS:
+        counts = tl.load(weights + rows, mask=known, other=0.0)
         loss *= counts
         slopes *= counts[:, None]
     mean = tl.sum(slopes * softmax, 1)[:, None]
@@ -145,12 +145,12 @@ def lose_critic(
     values,
     actions,
     targets,
-    shares,
+    weights,
     gradient,
     parts,
     B,
     A: tl.constexpr,
-    SHARES: tl.constexpr,
+    WEIGHTS: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_A: tl.constexpr,
 ):
@@ -160,7 +160,7 @@ def lose_critic(
         values: [B, A].
         actions: taken, [B] int64.
         targets: [B].
-        shares: how much each counts, [B]; read where SHARES.
+        weights: how much each counts, [B]; read where WEIGHTS.
         gradient: [B, A], written.
         parts: one for each program, written.
     """
@@ -171,8 +171,8 @@ def lose_critic(
     error = value - tl.load(targets + rows, mask=known, other=0.0)
     slope = 2 * error / B
     loss = error * error
-    if SHARES:
-        counts = tl.load(shares + rows, mask=known, other=0.0)
+    if WEIGHTS:
+        counts = tl.load(weights + rows, mask=known, other=0.0)
         slope *= counts
         loss *= counts
     slopes = tl.where(a[None, :] == action[:, None], slope[:, None], 0.0)

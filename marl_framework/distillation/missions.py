@@ -90,17 +90,25 @@ class TaughtTask(MissionTask):
             probabilities.copy_(policy_probabilities(logits, masks, epsilon))
         self._labels.append(labels(opinion.values, masks))
 
-    def samples(self, rollout: Rollout) -> Samples:
-        """Return the states of the missions just flown, with their labels."""
+    def samples(self, rollout: Rollout, flown: Tensor | slice) -> Samples:
+        """Return the states of the missions just flown, with their labels.
+
+        Args:
+            rollout: the missions.
+            flown: see `flown_states`.
+        """
         policies, known = (torch.stack(part) for part in zip(*self._labels, strict=True))
-        if rollout.active is not None:
-            known = known & rollout.active
         return Samples(
-            observations=rollout.observations.flatten(0, 2).half(),
-            masks=rollout.masks.flatten(0, 2),
-            labels=policies.flatten(0, 2),
-            weights=known.flatten().float(),
+            observations=rollout.observations.flatten(0, 2)[flown].half(),
+            masks=rollout.masks.flatten(0, 2)[flown],
+            labels=policies.flatten(0, 2)[flown],
+            weights=known.flatten()[flown].float(),
         )
+
+
+def flown_states(rollout: Rollout) -> Tensor | slice:
+    """Return which of all T·E·N states are of a UAV that flew; it reads them back."""
+    return slice(None) if rollout.active is None else rollout.active.flatten().nonzero()[:, 0]
 
 
 class Lesson:
@@ -157,8 +165,9 @@ class Lesson:
         """
         self.task.share = share
         rollout = self._collector.collect(act, 0.0)
-        samples = self.task.samples(rollout)
-        policy = rollout.probabilities.flatten(0, 2)
+        states = flown_states(rollout)
+        samples = self.task.samples(rollout, states)
+        policy = rollout.probabilities.flatten(0, 2)[states]
         same = (policy.argmax(-1) == samples.labels.argmax(-1)).float()
         flown = self.task.state
         measured = {

@@ -14,16 +14,14 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, with_changes
+from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.training.ranks import Ranks
 from marl_framework.training.rounds import RoundTrainer, falling_rate
 from marl_framework.training.schedule import passes
-from marl_framework.training.streams import restore_streams, stream_state
 from marl_framework.training.summary import tensors_checksum
 
 
@@ -51,7 +49,7 @@ class Distiller(RoundTrainer):
     name = "distillation"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, config.distillation.rounds)
+        super().__init__(config, device)
         self._settings = config.distillation
         names = sorted(self._settings.teachers)
         self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
@@ -169,28 +167,27 @@ class Distiller(RoundTrainer):
 
     # Saving -------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the training goes on."""
+    def mission_streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions."""
+        return [lesson.task.generator for lesson in self.lessons]
+
+    def learned_state(self) -> dict[str, Any]:
+        """Return the student with its optimisers, the replay, and who taught it."""
         replay = [] if self.is_over() else self._replay
         return {
             **self.algorithm.state_dict(),
-            "config": config_to_dict(self.config),
-            "training_step": self.rounds,
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
-            "generators": [stream_state(generator, self.device) for generator in self._streams()],
             "replay": [samples.tensors() for samples in replay],
             "teachers": self._teachers(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+    def load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `learned_state` returned.
 
         Raises:
-            ConfigError: it is of something else, or a teacher has changed since.
+            ConfigError: a teacher has changed since.
         """
-        if "student_optimizer" not in state:
-            raise ConfigError("checkpoint: it lacks the key student_optimizer; it is no student's")
         for name, checksum in self._teachers().items():
             if state["teachers"].get(name) != checksum:
                 raise ConfigError(
@@ -201,14 +198,7 @@ class Distiller(RoundTrainer):
         self._optimizer.load_state_dict(state["student_optimizer"])
         if self._scaler.is_enabled() and state["student_scaler"]:
             self._scaler.load_state_dict(state["student_scaler"])
-        for saved, generator in zip(state["generators"], self._streams(), strict=True):
-            restore_streams([saved], generator, self.device, Ranks())
         self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
-        self.rounds = int(state["training_step"])
-
-    def _streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions, and of what is learned from them."""
-        return [*(lesson.task.generator for lesson in self.lessons), self._generator]
 
     def _teachers(self) -> dict[str, str]:
         """Return a checksum of each team that teaches."""

@@ -34,7 +34,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
 
 
 def train_workers(runs: dict[str, Config], train: Callable[[Config, str], int]) -> int:
-    """Train one run after the other; return 0 done, 1 where one failed, 130 interrupted.
+    """Train one run after the other; return the exit code, see `train_in_turn`.
 
     Args:
         runs: configuration by run name.

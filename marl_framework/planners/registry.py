@@ -11,7 +11,7 @@ from marl_framework.config.parts import LEARNED, PLANNERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.kernels import make_builder
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.protocol import Decision, Planner
 from marl_framework.planners.team import Checkpoint, trained_team
@@ -38,10 +38,9 @@ def make_planner(
     if name == LEARNED:
         if checkpoint is None:
             raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
-        config, lattice = environment.config, environment.lattice
-        team = trained_team(config, checkpoint, environment.device)
-        builder = ObservationBuilder(config, lattice, environment.camera)
-        return LearnedPlanner(team.act, builder, lattice, greedy)
+        team = trained_team(environment.config, checkpoint, environment.device)
+        builder = make_builder(environment)
+        return LearnedPlanner(team.act, builder, environment.lattice, greedy)
     path = PLANNERS.get(name, name)
     planner: Planner = load_part(path, "planner", "environment")(environment)
     if not (

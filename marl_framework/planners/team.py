@@ -99,6 +99,7 @@ def _of_team(config: Config, checkpoint: Checkpoint) -> dict[str, Any]:
     flown, trained = config_to_dict(config), _trained(checkpoint)
     flown["observation"] = trained["observation"]
     flown["networks"] = trained["networks"]
+    flown["learning"] = trained["learning"]  # only the team's own algorithm knows all its keys
     flown["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
     return flown
 

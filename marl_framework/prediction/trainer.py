@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.optimisers import set_rate
-from marl_framework.config.loading import config_to_dict
+from marl_framework.algorithms.optimisers import descend, set_rate
 from marl_framework.config.model import Config
+from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
@@ -44,7 +45,7 @@ class PredictorTrainer(RoundTrainer):
     name = "prediction"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, config.prediction.rounds)
+        super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
         lattice = self._worlds[0].lattice
@@ -65,6 +66,7 @@ class PredictorTrainer(RoundTrainer):
             weight_decay=settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
+        self._scaler = grad_scaler(device, resolve_precision(config.compute.precision, device))
         self._samples: Samples | None = None
         self._symmetries = 8 if config.quarter_turns else 4
 
@@ -75,7 +77,8 @@ class PredictorTrainer(RoundTrainer):
             `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
             new beliefs, which it had not seen, the root mean squared error `error` of the
             prediction and of the belief p·H(p), `belief_error`, and the expected calibration
-            error `calibration_error`; the mean `loss`.
+            error `calibration_error`; the mean `loss`, and `skipped_updates`, whose numbers were
+            not finite.
         """
         found: dict[str, float] = {}
         new: list[Samples] = []
@@ -89,25 +92,32 @@ class PredictorTrainer(RoundTrainer):
         found |= self._errors(fresh)
         earlier = [] if self._samples is None else [self._samples]
         self._samples = Samples.joined([*earlier, fresh])
-        found["loss"] = self._learn(self._samples)
+        found |= self._learn(self._samples)
         self.rounds += 1
         return found
 
-    def _learn(self, samples: Samples) -> float:
+    def _learn(self, samples: Samples) -> dict[str, float]:
+        """Make the updates of a round; return mean loss and skipped updates."""
         settings = self._settings
-        total = torch.zeros((), device=self.device)
+        losses, skipped = [], []
         updates = settings.rounds * settings.updates
-        for update in range(settings.updates):
+        symmetries = self._draw(self._symmetries, settings.updates).tolist()
+        for update, symmetry in enumerate(symmetries):
             done = (self.rounds * settings.updates + update) / updates
             set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
             index = self._draw(len(samples), settings.batch_size)
-            seen, target = samples.batch(index, int(self._draw(self._symmetries, 1)))
+            seen, target = samples.batch(index, symmetry)
             loss = (self._model.predict(seen) - target).square().mean()
             self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self._optimizer.step()
-            total += loss.detach()
-        return float(total) / settings.updates
+            self._scaler.scale(loss).backward()
+            _, bad = descend(loss.detach(), self._optimizer, self._scaler, math.inf)
+            self._scaler.update()
+            losses.append(loss.detach())
+            skipped.append(bad)
+        return {
+            "loss": float(torch.stack(losses).mean()),
+            "skipped_updates": float(torch.stack(skipped).sum()),
+        }
 
     def _draw(self, below: int, number: int) -> Tensor:
         return torch.randint(below, (number,), generator=self._generator, device=self.device)
@@ -158,27 +168,26 @@ class PredictorTrainer(RoundTrainer):
             for number in range(len(settings.worlds))
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the training goes on."""
+    def mission_streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions."""
+        return [world.generator for world in self._worlds]
+
+    def learned_state(self) -> dict[str, Any]:
+        """Return network, optimiser and all beliefs flown so far."""
         kept = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
-            "config": config_to_dict(self.config),
-            "training_step": self.rounds,
             "optimizer": self._optimizer.state_dict(),
-            "generator": self._generator.get_state(),
-            "worlds": [world.generator.get_state() for world in self._worlds],
+            "scaler": self._scaler.state_dict(),
             "samples": None if kept is None else dict(vars(kept)),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"])
-        for world, saved in zip(self._worlds, state["worlds"], strict=True):
-            world.generator.set_state(saved)
-        self.rounds = int(state["training_step"])
+        if self._scaler.is_enabled() and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
             self._samples = Samples(**columns)

@@ -76,7 +76,7 @@ class HardwareMonitor:
                 self._total[name] = (total + value, count + 1, max(most, value))
 
     def means(self) -> dict[str, float]:
-        """Return the means since the last call, by name of `logger.METRICS`."""
+        """Return the means since the last call, by name of `logging.METRICS`."""
         with self._guard:
             recent, self._recent = self._recent, {}
         return {name: sum(values) / len(values) for name, values in recent.items()}

@@ -73,16 +73,28 @@ def take_weights(
     return record, line
 
 
-def follow_teacher(algorithm: Algorithm, config: Config, device: torch.device) -> None:
-    """Pull an algorithm to the trained team of `learning.teacher`, if that has a weight.
+def follow_teacher(
+    algorithm: Algorithm, config: Config, device: torch.device, made: int = 0
+) -> str | None:
+    """Pull an algorithm to the trained team of `learning.teacher`, while that has a weight.
+
+    Args:
+        algorithm: that learns.
+        config: of the training.
+        device: where it learns.
+        made: training steps made before.
+
+    Returns:
+        A checksum of the teacher's weights; None where none is followed.
 
     Raises:
         ConfigError: the team has another lattice, other actions or channels, or the algorithm
             cannot be pulled.
     """
     teacher = config.learning.teacher
-    if not teacher.weight or teacher.run is None:
-        return
+    over = 0 < teacher.anneal_steps <= made
+    if not teacher.weight or teacher.run is None or over:
+        return None
     key = "learning.teacher.run"
     follow = getattr(algorithm, "follow_teacher", None)
     if follow is None:
@@ -97,6 +109,28 @@ def follow_teacher(algorithm: Algorithm, config: Config, device: torch.device) -
     refuse_differences(config, trained, _SEEN, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
+    return tensors_checksum(checkpoint.payload["actor"])
+
+
+def check_teacher(config: Config, checksum: str | None, state: Mapping[str, Any]) -> None:
+    """Check that a resumed training has the teacher that it began with, or names another one.
+
+    Args:
+        config: of the training.
+        checksum: from `follow_teacher`.
+        state: of the training that is resumed.
+
+    Raises:
+        ConfigError: the teacher has changed since.
+    """
+    before, run = state.get("teacher"), config.learning.teacher.run
+    if None in (before, checksum) or before == checksum:
+        return
+    if state["config"]["learning"]["teacher"]["run"] == run:
+        raise ConfigError(
+            f"learning.teacher.run: {run} has other weights than when this training began; "
+            "restore them, or start a new run"
+        )
 
 
 def _sizes(config: Config, role: str) -> tuple[str, ...]:

@@ -97,8 +97,8 @@ def train(
         held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
         advice = memory_advice(config, free + held, ranks.count if held else 1, device)
         _warn(
-            f"error: out of memory on {device}: try --set {advice}; earlier checkpoints are "
-            "intact, continue with --resume --allow-changed KEY"
+            f"error: out of memory on {device}: try --set {advice}; a run with checkpoints "
+            "continues with --resume --allow-changed KEY"
         )
         return FAILED
 
@@ -120,9 +120,11 @@ def _start_or_resume(
         if found is not None and found.finished:
             _say(ranks, f"finished already: {found.run and found.run.summary}")
             return 0
-        trainer, initial = Trainer(config, device, ranks), None
-        if found is not None and found.payload is not None:
-            trainer.load_state_dict(found.payload, _warn if ranks.leads else _be_silent)
+        initial, payload = None, None if found is None else found.payload
+        made = 0 if payload is None else int(payload["training_step"])
+        trainer = Trainer(config, device, ranks, made)
+        if payload is not None:
+            trainer.load_state_dict(payload, _warn if ranks.leads else _be_silent)
         else:
             initial = _initial(trainer, init_from or (found and found.initial))
         _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))

@@ -16,8 +16,11 @@ from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.runs.folder import RunFolder
 from marl_framework.training.schedule import passes
-from marl_framework.training.writers import TENSORBOARD, Writer
+from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
 
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
@@ -74,7 +77,6 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "episodes": ("time/episodes", "missions flown for training so far"),
     "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
-    "seconds_per_step": ("time/seconds_per_step", "wall time of a training step [s]"),
     "gpu_memory": ("hardware/gpu_memory", "memory in use on the GPU, by all processes [GiB]"),
     "gpu_utilization": ("hardware/gpu_utilization", "share of the time with a kernel running"),
     "gpu_power": ("hardware/gpu_power", "power that the GPU draws [W]"),
@@ -85,23 +87,20 @@ METRICS: dict[str, tuple[str, str]] = {
     "host_memory": ("hardware/host_memory", "memory of this process [GiB]"),
     "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
 }
-"""All metrics: name → (tag, meaning). Also `share_<stage>`, tag `time/share_<stage>`."""
+"""All metrics of built-in parts: name → (tag, meaning). Also `share_<stage>`, tag
+`time/share_<stage>`. Metrics of an algorithm of the user's own have the tag `algorithm/<name>`."""
 
 _SHARE = "share_"
 _FLUSH_SECONDS = 10  # a killed run loses no more than this
 
 
 def metric_tag(name: str) -> str:
-    """Return the TensorBoard tag of a metric.
-
-    Raises:
-        ValueError: the metric is not in `METRICS`.
-    """
+    """Return the TensorBoard tag of a metric; `algorithm/NAME` of one that is not in `METRICS`."""
     if name in METRICS:
         return METRICS[name][0]
     if name.startswith(_SHARE):
         return f"time/{name}"
-    raise ValueError(f"metric {name!r} is not in METRICS; add its tag and meaning there")
+    return f"algorithm/{name}"
 
 
 class TrainingLogger:
@@ -121,6 +120,7 @@ class TrainingLogger:
             earlier process wrote of later steps is then not shown.
         report: shows a line to the user, where the log cannot be written.
         more: other writers, by what they are called.
+        tag: returns the tag of a metric.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class TrainingLogger:
         resumed_at: int | None = None,
         report: Callable[[str], None] = print,
         more: Mapping[str, Writer] | None = None,
+        tag: Callable[[str], str] = metric_tag,
     ) -> None:
         self.scalar_interval = scalar_interval
         self.histogram_interval = histogram_interval
@@ -152,6 +153,7 @@ class TrainingLogger:
                     purge_step=None if resumed_at is None else resumed_at + 1,
                 )
         self._writers |= more or {}
+        self._tag = tag
 
     def log(
         self,
@@ -163,8 +165,8 @@ class TrainingLogger:
 
         Args:
             step: training step, from 1; some may be left out.
-            metrics: name in `METRICS` → scalar; tensors share one device.
-            counts: name in `METRICS` → how often each bin occurred, [B], on that device.
+            metrics: name → scalar; tensors share one device.
+            counts: name → how often each bin occurred, [B], on that device.
 
         Returns:
             The scalars written, by name; empty when none were due.
@@ -180,7 +182,7 @@ class TrainingLogger:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
-        numbers = {metric_tag(name): float(value) for name, value in values.items()}
+        numbers = {self._tag(name): float(value) for name, value in values.items()}
 
         def add(writer: Writer) -> None:
             for tag, number in numbers.items():
@@ -270,7 +272,6 @@ class TrainingLogger:
         numbers: dict[str, float] = {}
         tensors: dict[str, Tensor] = {}
         for name, value in metrics.items():
-            metric_tag(name)
             if not isinstance(value, Tensor):
                 numbers[name] = float(value)
             elif value.ndim == 0:
@@ -285,7 +286,6 @@ class TrainingLogger:
 
     def _count(self, counts: Mapping[str, Tensor]) -> None:
         for name, count in counts.items():
-            metric_tag(name)
             if count.ndim != 1 or count.numel() != len(self._bin_values.get(name, count)):
                 raise ValueError(
                     f"counts {name!r} have shape {tuple(count.shape)}, not one per bin"
@@ -323,7 +323,7 @@ class TrainingLogger:
         last = values[-1] + (values[-1] - between[-1] if between else 0.5)
         self._each(
             lambda writer: writer.add_histogram_raw(
-                metric_tag(name),
+                self._tag(name),
                 min=first,
                 max=last,
                 num=total,
@@ -334,6 +334,39 @@ class TrainingLogger:
                 global_step=self._step,
             )
         )
+
+
+def make_logger(
+    config: Config,
+    run: RunFolder | None,
+    first_step: int,
+    report: Callable[[str], None],
+    tag: Callable[[str], str] = metric_tag,
+) -> TrainingLogger:
+    """Return a logger with the writers and intervals of a configuration.
+
+    Args:
+        config: of the training.
+        run: its folder; without one nothing is written.
+        first_step: training steps made before.
+        report: shows a line to the user.
+        tag: returns the tag of a metric.
+
+    Raises:
+        ConfigError: a writer cannot be used.
+    """
+    log = config.logging
+    resumed = run is not None and any(run.tensorboard.iterdir())
+    return TrainingLogger(
+        run.tensorboard if run is not None and "tensorboard" in log.writers else None,
+        log.scalar_interval,
+        log.histogram_interval,
+        {"altitudes": config.altitudes},
+        first_step if resumed else None,
+        report,
+        {} if run is None else more_writers(log.writers, run.path, config_to_dict(config)),
+        tag,
+    )
 
 
 def _read(tensors: list[Tensor]) -> list[float]:

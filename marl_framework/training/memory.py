@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.algorithms.protocol import Algorithm
@@ -40,7 +40,7 @@ def memory_estimate(
     `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
     `transitions` between updates, `activations` of one batch, `weights` with gradients and
     moments, `validation` missions. The estimate knows shapes alone, not workspaces of kernels or
-    gaps of the allocator.
+    gaps of the allocator; of networks that take other maps than actor and critic, weights alone.
 
     Args:
         config: what is to be trained.
@@ -52,7 +52,8 @@ def memory_estimate(
         algorithm = make_algorithm(config, "meta")
         weights = _weights(algorithm)
         layers = [_outputs(m, name, sizes) for name, m in algorithm.modules.items()]
-    hidden, widest = max(map(sum, layers)), 2 * max(map(max, layers))  # before and after a ReLU
+    hidden = max(map(sum, layers))
+    widest = 2 * max(max(layer, default=0) for layer in layers)  # before and after a ReLU
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
     interval = min(learning.update_interval, config.learning.training_steps)
     collected = config.places_per_step // ranks
@@ -100,18 +101,24 @@ def _weights(algorithm: Algorithm) -> int:
 
 
 def _outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int]:
-    """Numbers that each layer of a network puts out for one transition."""
+    """Numbers that each layer of a network puts out for one transition; none of other inputs."""
     channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
     counted: list[int] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, __, out: counted.append(out.numel()))
-        for layer in module.modules()
-        if not any(layer.children())
-    ]
-    with torch.no_grad():
-        module(torch.empty(1, channels, *sizes.shape))
-    for hook in hooks:
-        hook.remove()
+
+    def count(_: nn.Module, __: object, out: object) -> None:
+        parts = out if isinstance(out, tuple) else (out,)  # recurrent layers add their state
+        counted.append(sum(part.numel() for part in parts if isinstance(part, Tensor)))
+
+    layers = [layer for layer in module.modules() if not any(layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        with torch.no_grad():
+            module(torch.empty(1, channels, *sizes.shape))
+    except Exception:  # a network of the user's own may take anything, and raise anything
+        return []
+    finally:
+        for hook in hooks:
+            hook.remove()
     return counted
 
 

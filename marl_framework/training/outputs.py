@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
@@ -18,10 +17,9 @@ from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.console import ProgressView, SilentProgress
 from marl_framework.training.hardware import HardwareMonitor
-from marl_framework.training.logging import TrainingLogger
+from marl_framework.training.logging import make_logger
 from marl_framework.training.schedule import passes
 from marl_framework.training.timing import StageTimer, profile_steps
-from marl_framework.training.writers import more_writers
 
 
 class Outputs(ExitStack):
@@ -37,10 +35,10 @@ class Outputs(ExitStack):
         run: its folder; None on a rank that does not lead.
         first_step: training steps made before.
         profile: training steps to record with torch.profiler, 0 = none.
-        say: shows a line; a line of the progress view by default.
 
     Attributes:
         logger: takes the metrics.
+        say: shows a line.
         hardware: figures of the machine so far, mean and maximum each.
     """
 
@@ -51,7 +49,6 @@ class Outputs(ExitStack):
         run: RunFolder | None,
         first_step: int = 0,
         profile: int = 0,
-        say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
         self._log = log = config.logging
@@ -61,21 +58,9 @@ class Outputs(ExitStack):
         progress = ProgressView(steps, first_step) if run else SilentProgress()
         self._progress: ProgressView | SilentProgress = progress
         enter(progress)
-        self.say = say or self._progress.print
-        resumed = run is not None and any(run.tensorboard.iterdir())
-        writes = run is not None and "tensorboard" in log.writers
+        self.say = self._progress.print
         try:
-            self.logger = enter(
-                TrainingLogger(
-                    run.tensorboard if run and writes else None,
-                    log.scalar_interval,
-                    log.histogram_interval,
-                    {"altitudes": config.altitudes},
-                    first_step if resumed else None,
-                    self.say,
-                    more_writers(log.writers, run.path, config_to_dict(config)) if run else {},
-                )
-            )
+            self.logger = enter(make_logger(config, run, first_step, self.say))
             self._profiled = enter(profile_steps(profile, run.path)) if run else None
             self._hardware = enter(HardwareMonitor(device, run.path)) if run else None
         except BaseException:

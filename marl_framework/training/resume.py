@@ -46,7 +46,7 @@ def find_run(
     directory: Path | str,
     name: str,
     config: Config,
-    allowed: Sequence[str] = (),
+    allowed: Sequence[str] | None = (),
     report: Callable[[str], None] = print,
 ) -> Resumption | None:
     """Claim the run of a name and find its state; None if there is no such run.
@@ -55,15 +55,17 @@ def find_run(
         directory: `logging.directory`.
         name: of the run.
         config: of the resumed training.
-        allowed: keys that may differ from the checkpoint's configuration, or former names of them.
+        allowed: keys that may differ from the checkpoint's configuration, or former names of them;
+            None where the user cannot allow any.
         report: shows a warning about damaged checkpoints.
 
     Raises:
         ConfigError: the run is being trained, its checkpoints are unreadable, or other keys
             differ; names them.
     """
-    allowed = [RENAMED.get(key, key) for key in allowed]
-    for key in allowed:
+    if allowed is not None:
+        allowed = [RENAMED.get(key, key) for key in allowed]
+    for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
     run = RunFolder.take(directory, name)
@@ -106,21 +108,22 @@ def changed_keys(earlier: Config, now: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def refuse_changes(
-    where: Path, changed: Mapping[str, tuple[Any, Any]], allowed: Sequence[str]
+    where: Path, changed: Mapping[str, tuple[Any, Any]], allowed: Sequence[str] | None
 ) -> None:
-    """Refuse changes that were not allowed.
+    """Refuse changes that were not allowed; None where none can be.
 
     Raises:
         ConfigError: names the keys with both values.
     """
-    free = tuple(f"{name}." for name in allowed)
+    free = tuple(f"{name}." for name in allowed or ())
     refused = {key: values for key, values in changed.items() if not f"{key}.".startswith(free)}
     if refused:
         listed = ", ".join(f"{key} {show(a)} -> {show(b)}" for key, (a, b) in refused.items())
         allow = " ".join(f"--allow-changed {key}" for key in refused)
+        other = "start a new run" if allowed is None else f"accept them with --resume {allow}"
         raise ConfigError(
             f"{where}: the configuration differs from that of the run: {listed}; restore these "
-            f"keys, or accept them with --resume {allow}"
+            f"keys, or {other}"
         )
 
 
@@ -136,8 +139,7 @@ def check_fit(network: str, ours: Mapping[str, Any], saved: object) -> None:
     if where is not None:
         raise ConfigError(
             f"checkpoint: its {network} does not fit the configuration: {where}; lattice, "
-            f"num_actions, observation and networks.{network} cannot change in a run; start a new "
-            "one"
+            "num_actions, observation and sizes of networks cannot change in a run; start a new one"
         )
 
 

@@ -6,14 +6,14 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.tensorboard import SummaryWriter
 
-from marl_framework.command_line import INTERRUPTED
+from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
@@ -23,12 +23,22 @@ from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
 from marl_framework.runs.start import start_run
+from marl_framework.training.logging import make_logger
+from marl_framework.training.memory import is_out_of_memory
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.resume import Resumption, find_run, go_on
+from marl_framework.training.resume import Resumption, check_fit, find_run, go_on
 from marl_framework.training.signals import interruptible
+from marl_framework.training.streams import (
+    renew_stream,
+    restore_streams,
+    stream_state,
+    tell_of_other_streams,
+)
 from marl_framework.training.summary import weights_checksum
+from marl_framework.training.writers import check_writers
 
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
+_KEPT = 1  # checkpoints of a run: each may hold all that was flown
 
 
 class RoundTrainer(ABC):
@@ -37,24 +47,29 @@ class RoundTrainer(ABC):
     Args:
         config: what to train.
         device: where everything lives.
-        total: rounds to make.
 
     Attributes:
-        name: before the slash in TensorBoard's tags.
+        name: of its section in the configuration, and before the slash in tags of metrics.
         modules: all networks by name.
         rounds: made so far.
         interrupted: whether the training is to end after the current round.
+
+    Raises:
+        ConfigError: a writer of `logging.writers` is not installed.
     """
 
     name: str
     modules: Mapping[str, nn.Module]
 
-    def __init__(self, config: Config, device: torch.device, total: int) -> None:
+    def __init__(self, config: Config, device: torch.device) -> None:
+        check_writers(config.logging.writers)
         self.config = config
         self.device = device
         seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._total = total
+        self._total: int = getattr(config, self.name).rounds
+        self._started = time.perf_counter()
+        self._seconds_before = 0.0
         self.rounds = 0
         self.interrupted = False
 
@@ -78,13 +93,77 @@ class RoundTrainer(ABC):
         """Look at what was learned, once all rounds are made; return more results."""
         return {}
 
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the training goes on."""
+    # Saving -------------------------------------------------------------------------------
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+    def mission_streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions."""
+
+    @abstractmethod
+    def learned_state(self) -> dict[str, Any]:
+        """Return what `state_dict` has beside what all trainers save."""
+
+    @abstractmethod
+    def load_learned_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `learned_state` returned.
+
+        Raises:
+            ConfigError: the training cannot go on from there.
+        """
+
+    def seconds(self) -> float:
+        """Return how long this process and earlier ones have trained [s]."""
+        return self._seconds_before + time.perf_counter() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how the training goes on."""
+        return {
+            **self.learned_state(),
+            "config": config_to_dict(self.config),
+            "training_step": self.rounds,
+            "device": self.device.type,
+            "generators": [stream_state(generator, self.device) for generator in self._streams()],
+            "seconds": self.seconds(),
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], report: Callable[[str], None] = print
+    ) -> None:
+        """Go on from what `state_dict` returned.
+
+        Args:
+            state: from `load_checkpoint`, on the CPU.
+            report: shows a line where the run cannot be repeated exactly.
+
+        Raises:
+            ConfigError: it is of another kind of training, or does not fit the configuration.
+        """
+        for name, module in self.modules.items():
+            check_fit(name, module.state_dict(), state.get(name))
+        try:
+            self.load_learned_state(state)
+            self.rounds = int(state["training_step"])
+            self._seconds_before = float(state["seconds"])
+            self._load_streams(state, report)
+        except KeyError as error:
+            raise ConfigError(
+                f"checkpoint: it lacks the key {error}; it is of another kind of training, or of "
+                "another version"
+            ) from error
+
+    def _streams(self) -> list[torch.Generator]:
+        """Return the generators of all missions, and of what is learned from them."""
+        return [*self.mission_streams(), self._generator]
+
+    def _load_streams(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        """Restore all random streams; draw new ones on another kind of device."""
+        tell_of_other_streams(state, self.device, Ranks(), report)
+        saved = zip(state["generators"], self._streams(), strict=True)
+        for number, (stream, generator) in enumerate(saved):
+            if state["device"] == self.device.type:
+                restore_streams([stream], generator, self.device, Ranks())
+            else:
+                renew_stream(generator, self.config.environment.seed, self.rounds, number)
 
 
 def falling_rate(first: float, done: float) -> float:
@@ -93,7 +172,7 @@ def falling_rate(first: float, done: float) -> float:
 
 
 def train_in_rounds(
-    make: Callable[[Config, torch.device], RoundTrainer],
+    make: type[RoundTrainer],
     config: Config,
     name: str | None,
     *,
@@ -101,10 +180,10 @@ def train_in_rounds(
     resume: bool,
     log: RunLog,
 ) -> int:
-    """Train under a run name; return the exit code: 0 done, 130 interrupted.
+    """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
 
     Args:
-        make: returns the trainer.
+        make: the trainer.
         config: what to train.
         name: folder below `logging.directory`; None for one from title and time.
         check: only see whether the training could start.
@@ -116,53 +195,70 @@ def train_in_rounds(
         OSError: its state could not be saved.
     """
     device = resolve_device(config.compute.device)
-    trainer = make(config, device)
-    if check:
-        print("the configuration is valid")
-        return 0
-    found = None
-    if resume and name is not None:
-        found = find_run(config.logging.directory, name, config, report=_warn)
-    if found is not None and found.finished and found.run is not None:
-        print(f"finished already: {found.run.summary}")
-        found.run.release()
-        return 0
-    run = _claim(found, config, device, name)
     try:
-        log.attach(run.path)
+        trainer = make(config, device)
+        if check:
+            print("the configuration is valid")
+            return 0
+        found = None
+        if resume and name is not None:
+            found = find_run(config.logging.directory, name, config, None, _warn)
+        return _start_or_resume(trainer, found, name, log)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _warn(
+            f"error: out of memory on {device}: lower {make.name}.missions or "
+            f"{make.name}.batch_size in a new run"
+        )
+        return FAILED
+
+
+def _start_or_resume(
+    trainer: RoundTrainer, found: Resumption | None, name: str | None, log: RunLog
+) -> int:
+    run = None if found is None else found.run
+    try:
+        if found is not None and found.finished:
+            print(f"finished already: {run and run.summary}")
+            return 0
         if found is not None and found.payload is not None:
-            trainer.load_state_dict(found.payload)
-        print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
-        with interruptible(trainer, Ranks()):
-            return _train(trainer, run)
-    except BaseException:
-        if found is None and trainer.rounds == 0:
-            run.discard()  # nothing was learned yet; the name stays free
-        raise
+            trainer.load_state_dict(found.payload, _warn)
+        if found is None or run is None:
+            run = start_run(trainer.config, trainer.device, name)
+        else:
+            go_on(found, trainer.config, trainer.device)
+        try:
+            log.attach(run.path)
+            print(f"{describe_device(trainer.device)}\nrun folder: {run.path}", flush=True)
+            with interruptible(trainer, Ranks()):
+                return _train(trainer, run)
+        except BaseException as error:
+            if found is None and trainer.rounds == 0:
+                run.discard()  # nothing was learned yet; the name stays free
+            elif isinstance(error, KeyboardInterrupt):
+                run.write_status("interrupted")
+            else:
+                run.write_status("failed", error=f"{type(error).__name__}: {error}"[:1000])
+            raise
     finally:
-        run.release()
-
-
-def _claim(
-    found: Resumption | None, config: Config, device: torch.device, name: str | None
-) -> RunFolder:
-    if found is None or found.run is None:
-        return start_run(config, device, name)
-    go_on(found, config, device)
-    return found.run
+        if run is not None:
+            run.release()
 
 
 def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     """Train; write logs, checkpoints and the summary; return the exit code."""
-    start = time.perf_counter()
     run.write_status("training", process=this_process())
     found: dict[str, float] = {}
-    store = CheckpointStore(run.checkpoints, trainer.config.logging.checkpoints_kept, _warn)
-    with closing(SummaryWriter(str(run.tensorboard))) as writer:
+    store = CheckpointStore(run.checkpoints, _KEPT, _warn)
+
+    def tag(name: str) -> str:
+        return f"{trainer.name}/{name}"
+
+    with make_logger(trainer.config, run, trainer.rounds, _warn, tag) as logger:
         while not (trainer.is_over() or trainer.interrupted):
             found = trainer.round()
-            for name, value in found.items():
-                writer.add_scalar(f"{trainer.name}/{name}", value, trainer.rounds)
+            logger.write(trainer.rounds, found)
             print(trainer.describe(found), flush=True)
             if not store.save(trainer.rounds, trainer.state_dict()):
                 raise OSError(f"the state after round {trainer.rounds} could not be saved")
@@ -175,8 +271,8 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
         "last": found,
         "weights_sha256": weights_checksum(trainer.modules),
     }
-    seconds = time.perf_counter() - start
-    run.write_summary(results, {"seconds": seconds}, {"device": describe_device(trainer.device)})
+    timing, machine = {"seconds": trainer.seconds()}, {"device": describe_device(trainer.device)}
+    run.write_summary(results, timing, machine)
     if not trainer.is_over():
         run.write_status("interrupted")
         print(f"interrupted; its state is in {run.path}; continue with --resume", file=sys.stderr)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, describe_os_error
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
@@ -73,13 +74,13 @@ def train_each(
         summary: file for the summary over the seeds, see `sum_up`.
 
     Returns:
-        0 done, 1 where one failed, 130 interrupted.
+        See `train_in_turn`.
     """
     code = train_in_turn(
         runs, train, lambda name, config: f"seed {config.environment.seed}: {name}"
     )
-    if code != INTERRUPTED:
-        found = sum_up(runs)
+    found = sum_up(runs)
+    if code in (0, FAILED) or (code == BAD_INPUT and found["runs"]):
         write_json(summary, found)
         print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return code
@@ -98,15 +99,22 @@ def train_in_turn(
         title: returns a line about a run, which is printed before it.
 
     Returns:
-        0 done, 1 where one failed, 130 interrupted.
+        0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
     """
-    codes = []
+    codes = [0]
     for name, config in runs.items():
         print(title(name, config), flush=True)
-        codes.append(train(config, name))
+        try:
+            codes.append(train(config, name))
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            codes.append(BAD_INPUT)
+        except OSError as error:
+            print(describe_os_error(error), file=sys.stderr, flush=True)
+            codes.append(FAILED)
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
-    return FAILED if any(codes) else 0
+    return max(codes)
 
 
 def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:

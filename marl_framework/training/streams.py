@@ -63,13 +63,13 @@ def tell_of_other_streams(
     """Report why a resumed training cannot fly the missions that it would have flown."""
     if state["device"] != device.type:
         report(
-            f"warning: the run began on {state['device']} and goes on on {device.type}: "
+            f"warning: the run began on {state['device']} and continues on {device.type}: "
             "random numbers start anew there"
         )
         return
     before = state.get("ranks", 1)
     if before != ranks.count:
         report(
-            f"warning: the run goes on on {ranks.count} rank{'s' if ranks.count > 1 else ''} after "
-            f"{before}: from here on it flies other missions than it would have flown"
+            f"warning: the run continues on {ranks.count} rank{'s' if ranks.count > 1 else ''} "
+            f"after {before}: from here on it flies other missions than it would have flown"
         )

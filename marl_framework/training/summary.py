@@ -19,6 +19,7 @@ from marl_framework.device import describe_device, synchronize
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.timing import StageTimer
 
+_STEPS = "steps"  # that missions flew
 _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
 
 
@@ -48,22 +49,23 @@ def flown_metrics(
     """
     absolute, relative = rollout.metrics[..., 0], rollout.metrics[..., 1]
     scaled = reward.absolute_scale * absolute + reward.absolute_offset
-    mean_reward = rollout.rewards.mean()
+    means = {"reward": rollout.rewards.mean()}
     actions = torch.arange(num_actions, device=rollout.actions.device)
     chosen = rollout.actions.unsqueeze(-1) == actions
     flown = None
     if rollout.active is not None:
         flown = rollout.active.any(-1)
         scaled = scaled * flown
-        mean_reward = rollout.rewards.sum() / flown.sum()  # 0 where a mission is over
+        means = {"reward": rollout.rewards.sum(), _STEPS: flown.sum()}  # 0 where one is over
         chosen = chosen & rollout.active.unsqueeze(-1)
-    means = {
+    means |= {
         "return": rollout.rewards.sum(0).mean(),
         "absolute_return": scaled.sum(0).mean(),
         "relative_return": relative.sum(0).mean(),
-        "reward": mean_reward,
     }
     metrics = means_over_ranks(means, {"reward_std": rollout.rewards}, flown)
+    if _STEPS in metrics:
+        metrics["reward"] = metrics["reward"] / metrics.pop(_STEPS)
     counts = {
         "actions": chosen.sum((0, 1, 2)),
         "altitudes": rollout.metrics[..., 2:].sum((0, 1)),

@@ -24,7 +24,7 @@ from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
-from marl_framework.training.initial import follow_teacher, take_weights
+from marl_framework.training.initial import check_teacher, follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit
@@ -55,6 +55,7 @@ class Trainer:
         config: the mission, the networks and the schedule.
         device: where everything lives.
         ranks: the place of this process among those that train together.
+        made: training steps of the checkpoint that is loaded then.
 
     Attributes:
         task: the missions to learn from.
@@ -64,7 +65,9 @@ class Trainer:
         interrupted: whether the training is to end after the current step.
     """
 
-    def __init__(self, config: Config, device: torch.device, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, config: Config, device: torch.device, ranks: Ranks | None = None, made: int = 0
+    ) -> None:
         check_writers(config.logging.writers)
         self.config = config
         self.device = device
@@ -77,7 +80,7 @@ class Trainer:
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config.compute, device)
             self.algorithm = make_algorithm(config, device, self.task.symmetries, graphs)
-            follow_teacher(self.algorithm, config, device)
+            self._teacher = follow_teacher(self.algorithm, config, device, made)
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False
@@ -98,12 +101,7 @@ class Trainer:
         lattice = self.task.environment.lattice
         self._planner = LearnedPlanner(self.algorithm.act, self.task.builder, lattice)
 
-    def train(
-        self,
-        run: RunFolder | None,
-        profile: int = 0,
-        report: Callable[[str], None] | None = None,
-    ) -> dict[str, Any]:
+    def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
         """Train until `learning.training_steps` are made or patience ends.
 
         After `load_state_dict` it goes on from there.
@@ -111,7 +109,6 @@ class Trainer:
         Args:
             run: where logs, checkpoints and figures go; None on ranks that do not lead.
             profile: training steps to record with torch.profiler, 0 = none.
-            report: shows warnings; a line of the progress view by default.
 
         Returns:
             What `summary.json` holds: `results`, `timing`, `machine`.
@@ -121,7 +118,7 @@ class Trainer:
         """
         timer = StageTimer(self.device)
         first = self.algorithm.training_steps
-        with Outputs(self.config, self.device, run, first, profile, report) as out:
+        with Outputs(self.config, self.device, run, first, profile) as out:
             if self._waiting:
                 out.logger.load_state_dict(self._waiting, self.device)
             saved = first if self._resumed else None
@@ -210,7 +207,7 @@ class Trainer:
         rate = learning_rate_factor(self.config, made)
         with timer("update"):
             learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
-        self._skipped += learned["skipped_updates"]
+        self._skipped += learned.get("skipped_updates", 0)
         ranks = self.ranks.count
         self.episodes += rollout.rewards.shape[1] * ranks
         missions = rollout.rewards.shape[1] * ranks
@@ -300,6 +297,7 @@ class Trainer:
             "other_generators": others,
             "ranks": self.ranks.count,
             "seconds": self._seconds_before + timer.wall(total=True),
+            "teacher": self._teacher,
             **self._started,
         }
 
@@ -322,6 +320,7 @@ class Trainer:
         """
         for name, module in self.algorithm.modules.items():
             check_fit(name, module.state_dict(), state.get(name))
+        check_teacher(self.config, self._teacher, state)
         try:
             self.algorithm.load_state_dict(state)
             self._skipped.copy_(state["skipped_updates"])

@@ -38,8 +38,8 @@ def partly_flown(num_envs: int = 6, seed: int = 0) -> Rollout:
 
 def of_active(batch: Transitions) -> Transitions:
     """Return the transitions that were flown, and nothing of the others."""
-    assert batch.shares is not None
-    return replace(batch, shares=None)[batch.shares > 0]
+    assert batch.weights is not None
+    return replace(batch, weights=None)[batch.weights > 0]
 
 
 def weights(team: ActorCritic) -> list[torch.Tensor]:
@@ -99,7 +99,7 @@ def test_returns_end_where_an_agent_acts_no_more() -> None:
 
 def test_a_batch_in_which_nobody_acts_teaches_nothing() -> None:
     team = make("coma")
-    batch = replace(team.transitions(flown()), shares=torch.zeros(12))
+    batch = replace(team.transitions(flown()), weights=torch.zeros(12))
     before = [p.clone() for p in weights(team)]
     found = team._learn(batch.balanced(), 0.1, describe=False)
     assert found["critic_loss"] == found["actor_loss"] == 0
@@ -136,9 +136,9 @@ def test_values_are_normalised_by_the_targets_of_active_agents() -> None:
 def test_the_policies_distance_is_that_of_active_agents() -> None:
     team = make("coma", kl_limit=0.05)
     batch = team.transitions(partly_flown()).balanced()
-    assert batch.shares is not None
+    assert batch.weights is not None
     far = torch.tensor([0.9, 0.1]).expand_as(batch.old_probabilities)
-    gone = (batch.shares == 0).unsqueeze(1)
+    gone = (batch.weights == 0).unsqueeze(1)
     team._watch_kl([batch], [batch.old_probabilities.where(~gone, far)])
     assert team._halted == 0
     team._watch_kl([batch], [batch.old_probabilities.where(gone, far)])

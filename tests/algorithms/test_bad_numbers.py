@@ -96,6 +96,20 @@ def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -
         assert str(getattr(guarded, name).state_dict()) == str(getattr(plain, name).state_dict())
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_weight_decay_is_that_of_the_optimiser(kind: type[torch.optim.Adam]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    start, *gradients = torch.randn(4, 5, generator=generator)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    optimisers = [kind([p], lr=0.1, weight_decay=0.3, fused=True) for p in (ours, theirs)]
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for gradient in gradients:
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        descend(torch.zeros(()), optimisers[0], scaler, torch.inf)
+        optimisers[1].step()
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_micro_batches_make_the_update_of_the_whole_batch(size: int, normalize: bool) -> None:

@@ -82,6 +82,22 @@ def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -
     assert divergence(samples, policy, "forward") == before
 
 
+def test_places_of_absent_uavs_are_no_states() -> None:
+    mixed = {"experiment": {"missions": {"n_agents": [1, 3]}, "constraints": {"budget": [1, 4]}}}
+    config = student(tasks={"mixed": mixed}, teachers={"mixed": CORNER}, missions=8)
+    lesson = Lesson(config, "mixed", 0, CPU)
+    rollout, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
+    assert rollout.active is not None
+    flown = rollout.active.flatten()
+    assert found["left_out"] == 0
+    assert len(samples) == flown.sum() < len(flown)
+    for ours, theirs in (
+        (samples.observations, rollout.observations.half()),
+        (samples.masks, rollout.masks),
+    ):
+        assert torch.equal(ours, theirs.flatten(0, 2)[flown])
+
+
 def test_the_share_of_the_teacher_falls_to_nothing() -> None:
     trainer = Distiller(
         student(teachers={"a": CORNER}, teacher_share=0.6, teacher_rounds=3, updates=1), CPU

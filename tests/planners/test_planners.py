@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -12,6 +14,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.kernels import make_builder
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,
@@ -19,7 +22,10 @@ from marl_framework.planners import (
     OraclePlanner,
     Planner,
     RandomPlanner,
+    registry,
 )
+from marl_framework.planners.team import find_checkpoint
+from tests.distillation.test_labels import save_team
 from tests.small import small_config
 
 
@@ -231,3 +237,18 @@ def test_planners_fly_on_every_device(device: torch.device) -> None:
             assert actions.device.type == device.type
             assert masks.gather(2, actions.unsqueeze(2)).all()
             env.step(state, actions, env.draw_step())
+
+
+def test_a_trained_team_sees_through_the_fastest_builder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = MissionEnvironment(small_config(), 2, "cpu")
+    made = []
+    monkeypatch.setattr(
+        registry, "make_builder", lambda seen: made.append(seen) or make_builder(seen)
+    )
+    team = find_checkpoint(str(save_team(tmp_path / "team.pt", env.config)))
+    planner = registry.make_planner("learned", env, team)
+    assert made == [env]
+    state = env.reset(env.draw_reset())
+    assert planner.act(state, env.generator).actions.shape == (2, 3)

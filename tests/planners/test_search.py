@@ -20,7 +20,7 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.models import BeliefMap, PredictedMap
+from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
@@ -165,6 +165,18 @@ def test_entropy_expected_outside_counts_by_its_weight(weight: float) -> None:
     left = PredictedMap(view, untrained(), "float32", weight).left(state)
     everything = view.sums(entropy(state.beliefs))
     torch.testing.assert_close(left, inside + weight * (everything - inside))
+
+
+class BeliefMap:
+    """Takes each UAV's own belief for what there is: p·H(p) of every cell."""
+
+    knows_all_plans = False
+
+    def __init__(self, view: LatticeView) -> None:
+        self._view = view
+
+    def left(self, state: MissionState) -> Tensor:
+        return self._view.sums(state.beliefs * entropy(state.beliefs))
 
 
 def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from marl_framework import predict
 from marl_framework.config.model import Config
@@ -57,10 +58,40 @@ def test_all_maps_of_a_sample_are_turned_alike_in_eight_ways() -> None:
 
 
 def test_it_learns_what_the_belief_does_not_say() -> None:
-    trainer = PredictorTrainer(settings(updates=60, learning_rate=0.01), CPU)
+    trainer = PredictorTrainer(settings(updates=100, learning_rate=0.01), CPU)
     found = [trainer.round() for _ in range(3)]
     assert found[-1]["error"] < 0.9 * found[-1]["belief_error"]
     assert trainer.is_over()
+
+
+def test_updates_that_are_not_finite_are_counted_and_not_made() -> None:
+    trainer = PredictorTrainer(settings(), CPU)
+    assert trainer.round()["skipped_updates"] == 0
+    before = [p.clone() for p in trainer.network.parameters()]
+    trainer._samples.target[:] = torch.inf
+    found = trainer._learn(trainer._samples)
+    assert found["skipped_updates"] == SMALL["updates"]
+    assert all(map(torch.equal, before, trainer.network.parameters()))
+
+
+def test_the_symmetries_of_a_round_are_all_drawn_and_read_back_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = PredictorTrainer(settings(), CPU)
+    trainer.round()
+    drawn, reads, real, batch = [], [], Tensor.tolist, Samples.batch
+
+    def noting(samples: Samples, index: Tensor, symmetry: int):
+        drawn.append(symmetry)
+        return batch(samples, index, symmetry)
+
+    monkeypatch.setattr(Samples, "batch", noting)
+    monkeypatch.setattr(Tensor, "__int__", lambda _: pytest.fail("a read in an update"))
+    monkeypatch.setattr(Tensor, "tolist", lambda tensor: reads.append(tensor) or real(tensor))
+    trainer._learn(trainer._samples)
+    assert len(drawn) == SMALL["updates"]
+    assert len(set(drawn)) > 4
+    assert len(reads) == 1
 
 
 def test_looking_at_the_predictor_changes_nothing_of_its_training() -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
@@ -55,6 +57,38 @@ def test_the_weights_of_other_algorithms_are_counted(algorithm: str) -> None:
     held = {name: sum(p.numel() for p in module.parameters()) for name, module in modules.items()}
     learn = held["actor"] + held["critic"]
     assert memory_estimate(config)["weights"] == 4 * (4 * learn + held.get("target_critic", 0))
+
+
+class Recurrent(nn.Module):
+    """A critic with a layer that returns more than one tensor."""
+
+    def __init__(self, channels: int, *_: object) -> None:
+        super().__init__()
+        self.layer = nn.GRU(channels, 6, batch_first=True)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.layer(maps.flatten(2).mT)[0][:, -1]
+
+
+class Mixed(COMAWrapper):
+    """COMA with a network that takes something else than maps."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.modules["mixer"] = nn.Bilinear(3, 3, 100)
+
+
+def test_networks_of_any_outputs_and_inputs_are_estimated() -> None:
+    plain = memory_estimate(config_with())
+    recurrent = memory_estimate(
+        config_with("networks.critic.type=tests.training.test_memory.Recurrent")
+    )
+    assert 0 < recurrent["weights"] < plain["weights"]
+    sizes = config_with().network_sizes
+    layers = memory._outputs(Recurrent(sizes.critic_channels), "critic", sizes)
+    assert layers == [6 * 11 * 11 + 6]  # its outputs and its state
+    mixed = memory_estimate(config_with("experiment.algorithm=tests.training.test_memory.Mixed"))
+    assert mixed == {**plain, "weights": plain["weights"] + 4 * 4 * (9 * 100 + 100)}
 
 
 def env_channels(config: Config) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import t as student
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
 from marl_framework.training import seeds as seeds_module
 from marl_framework.training.trainer import Trainer
@@ -89,6 +90,36 @@ def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> 
     assert seeds_module.train_each(runs, lambda _, name: trained.append(name) or 1, Path("s")) == 1
     assert trained == ["t-1", "t-2"]
     assert json.loads(Path("s").read_text()) == {"runs": {}, "metrics": {}}
+
+
+def test_a_seed_that_cannot_be_trained_does_not_stop_the_others(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    real = Trainer.training_step
+    errors = {3: OSError(28, "No space left on device", "disk"), 4: ConfigError("sensor: broken")}
+
+    def step(trainer: Trainer, timer):
+        error = errors.get(trainer.config.environment.seed)
+        if error is not None:
+            raise error
+        return real(trainer, timer)
+
+    monkeypatch.setattr(Trainer, "training_step", step)
+    assert train("3,4,5") == 2
+    told = capsys.readouterr().err
+    assert "error: No space left on device: disk" in told
+    assert "error: sensor: broken\n" in told
+    assert "Traceback" not in told
+    assert json.loads((tmp_path / "runs" / "t-seeds.json").read_text())["runs"] == {"t-5": 5}
+    del errors[4]
+    assert train("3,6", name="u") == 1
+
+
+def test_series_of_bad_input_leaves_nothing(train: Train, tmp_path: Path, capsys) -> None:
+    bad = ("--set", "experiment.algorithm=no.such")
+    assert train("3,4", *bad) == 2
+    assert capsys.readouterr().err.count("no.such") == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

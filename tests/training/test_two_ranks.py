@@ -22,8 +22,10 @@ from tests.training.two_ranks import (
     arguments,
     described,
     learn,
+    reward_shown,
     rollout_apart,
     rollout_of,
+    rollout_of_some,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +130,16 @@ def test_metrics_are_those_of_one_rank_with_the_missions_of_both(tensors) -> Non
             torch.testing.assert_close(rank["shown"][name], value.double(), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.usefixtures("_exactly")
+def test_the_mean_reward_counts_the_steps_of_both_ranks(tensors) -> None:
+    both = [rollout_of_some(rank) for rank in (0, 1)]
+    steps = sum(rollout.active.any(-1).sum() for rollout in both)
+    mean = sum(rollout.rewards.sum() for rollout in both) / steps
+    assert abs(mean - sum(map(reward_shown, both)) / 2) > 0.05  # where each counts its own
+    for rank in tensors:
+        torch.testing.assert_close(rank["reward"], mean)
+
+
 def test_one_folder_one_event_file_and_the_number_of_ranks(folder: Path, said) -> None:
     assert [rank["whole"]["code"] for rank in said] == [0, 0]
     assert {path.name for path in (folder / "runs").iterdir()} == {
@@ -174,7 +186,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(folder: Path, said, name, ra
     assert found["machine"]["ranks"] == ranks
     if name == "grown":
         assert [rank["grown"]["code"] for rank in said] == [0, 0]
-        assert "goes on on 2 ranks after 1" in said[0]["grown"]["error"]
+        assert "continues on 2 ranks after 1" in said[0]["grown"]["error"]
         assert said[1]["grown"]["error"] == ""
 
 

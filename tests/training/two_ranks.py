@@ -97,6 +97,20 @@ def rollout_apart(rank: int) -> Rollout:
     return replace(rollout, rewards=(1 + 3 * rank) * rollout.rewards + 5 * rank)
 
 
+def rollout_of_some(rank: int) -> Rollout:
+    """The same, but the missions of the second rank end after their first step."""
+    rollout = rollout_apart(rank)
+    active = torch.ones_like(rollout.actions, dtype=torch.bool)
+    active[1:] = rank == 0
+    return replace(rollout, active=active, rewards=rollout.rewards * active.any(-1))
+
+
+def reward_shown(rollout: Rollout) -> torch.Tensor:
+    """Return what the log shows as the reward of a step."""
+    metrics = torch.zeros(*rollout.rewards.shape, 3)
+    return flown_metrics(replace(rollout, metrics=metrics), RewardConfig(), 2)[0]["reward"]
+
+
 def stop_in(step: int) -> None:
     """Tell the second rank alone to stop, in the middle of a training step."""
     real = Trainer.training_step
@@ -156,11 +170,11 @@ if __name__ == "__main__":
         torch.set_default_dtype(torch.float64)
         learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}
         shown = described(rollout_apart(ranks.rank))
+        reward = reward_shown(rollout_of_some(ranks.rank))
         torch.set_default_dtype(torch.float32)
         updated = weights_after_an_update(ranks.rank)
-        torch.save(
-            {"learned": learned, "shown": shown, "updated": updated}, folder / f"{ranks.rank}.pt"
-        )
+        known = {"learned": learned, "shown": shown, "reward": reward, "updated": updated}
+        torch.save(known, folder / f"{ranks.rank}.pt")
         found = run(folder, ranks)
         during = threads()
     found["threads"] = {"during": during, "after": threads()}

@@ -45,20 +45,26 @@ class BeamSearch:
         """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+        self,
+        position: Tensor,
+        mask: Tensor,
+        allowed_moves: Tensor,
+        entropy: Tensor,
+        horizon: Tensor,
+        max_horizon: int,
     ) -> Plan:
         """Return the best path found, no longer than the moves left; see `PathSearch`."""
         beams = _Beams(
             positions=position.unsqueeze(1),
             first=torch.zeros_like(position[:, :1]),
-            gain=torch.zeros_like(left[:, :1, 0]),
-            left=left.unsqueeze(1),
+            gain=torch.zeros_like(entropy[:, :1, 0]),
+            left=entropy.unsqueeze(1),
         )
         for depth in range(self._view.moves):
             allowed = mask.unsqueeze(1)
             if depth > 0:
-                allowed = self._view.lattice.allowed(beams.positions, ways)
-            flies = (depth < moves).view(-1, 1, 1) if depth < most else None
+                allowed = self._view.lattice.allowed(beams.positions, allowed_moves)
+            flies = (depth < horizon).view(-1, 1, 1) if depth < max_horizon else None
             beams = self._grow(beams, allowed, flies, depth == 0)
         best = beams.gain.argmax(1)
         at = torch.arange(len(best), device=best.device)

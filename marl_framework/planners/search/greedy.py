@@ -54,10 +54,10 @@ def outlook(view: LatticeView, position: Tensor, left: Tensor, allowed: Tensor) 
 def fly_greedily(
     view: LatticeView,
     position: Tensor,
-    ways: Tensor,
-    left: Tensor,
-    moves: Tensor,
-    most: int,
+    allowed_moves: Tensor,
+    entropy: Tensor,
+    horizon: Tensor,
+    max_horizon: int,
     first_allowed: Tensor | None = None,
 ) -> Flight:
     """Make the move of the best outlook until no moves are left.
@@ -65,23 +65,23 @@ def fly_greedily(
     Args:
         view: the lattice.
         position: where each UAV starts, [B, 3]; as many in each mission.
-        ways: actions that missions allow, see `MissionState.moves`, [E, X, Y, Z, A].
-        left: entropy around each lattice position, [B, X, Y].
-        moves: moves left, [B].
-        most: no fewer than the most moves left.
-        first_allowed: first actions, [B, A]; those of `ways` without it.
+        allowed_moves: actions that missions allow, see `MissionState.moves`, [E, X, Y, Z, A].
+        entropy: left around each lattice position, [B, X, Y].
+        horizon: moves left, [B].
+        max_horizon: no fewer than the most moves left.
+        first_allowed: first actions, [B, A]; those of `allowed_moves` without it.
     """
     if first_allowed is None:
-        first_allowed = view.lattice.allowed(position, ways)
-    start = ahead = outlook(view, position, left, first_allowed)
+        first_allowed = view.lattice.allowed(position, allowed_moves)
+    start = ahead = outlook(view, position, entropy, first_allowed)
     first = action = start.scores.argmax(-1)
-    gain = torch.zeros_like(left[:, 0, 0])
-    for move in range(most):
+    gain = torch.zeros_like(entropy[:, 0, 0])
+    for move in range(max_horizon):
         if move:
-            ahead = outlook(view, position, left, view.lattice.allowed(position, ways))
+            ahead = outlook(view, position, entropy, view.lattice.allowed(position, allowed_moves))
             action = ahead.scores.argmax(-1)
-        flies = move < moves
+        flies = move < horizon
         position = ahead.goals.gather(1, action.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)
         gain = gain + ahead.gains.gather(1, action.unsqueeze(1)).squeeze(1) * flies
-        left = torch.where(flies.view(-1, 1, 1), view.after(position, left), left)
-    return Flight(start, first, gain, left)
+        entropy = torch.where(flies.view(-1, 1, 1), view.after(position, entropy), entropy)
+    return Flight(start, first, gain, entropy)

@@ -42,19 +42,6 @@ class TrueMap:
         return found.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
 
 
-class BeliefMap:
-    """Takes each UAV's own belief for what there is: p·H(p) of every cell."""
-
-    knows_all_plans = False
-
-    def __init__(self, view: LatticeView) -> None:
-        self._view = view
-
-    def left(self, state: MissionState) -> Tensor:
-        """Return the entropy left; see `MapModel`."""
-        return self._view.sums(state.beliefs * entropy(state.beliefs))
-
-
 class PredictedMap(MapPrediction):
     """Predicts from each UAV's own belief what lies where it has not looked.
 

@@ -25,16 +25,23 @@ class PathSearch(Protocol):
     """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+        self,
+        position: Tensor,
+        mask: Tensor,
+        allowed_moves: Tensor,
+        entropy: Tensor,
+        horizon: Tensor,
+        max_horizon: int,
     ) -> Plan:
         """Return the best path found.
 
         Args:
             position: where the UAV is, [E, 3].
             mask: its allowed first actions, [E, A].
-            ways: actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A].
-            left: entropy around each lattice position, [E, X, Y].
-            moves: moves left, [E].
-            most: no fewer than the most moves left.
+            allowed_moves: actions that the mission allows, see `MissionState.moves`,
+                [E, X, Y, Z, A].
+            entropy: left around each lattice position, [E, X, Y].
+            horizon: moves left, [E].
+            max_horizon: no fewer than the most moves left.
         """
         ...

@@ -46,29 +46,44 @@ class TreeSearch:
         """In the largest array of a mission."""
 
     def search(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+        self,
+        position: Tensor,
+        mask: Tensor,
+        allowed_moves: Tensor,
+        entropy: Tensor,
+        horizon: Tensor,
+        max_horizon: int,
     ) -> Plan:
         """Return the best flight, and how often each first action was tried; see `PathSearch`."""
-        tree = self.grow(position, mask, ways, left, moves, most)
+        tree = self.grow(position, mask, allowed_moves, entropy, horizon, max_horizon)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
     def grow(
-        self, position: Tensor, mask: Tensor, ways: Tensor, left: Tensor, moves: Tensor, most: int
+        self,
+        position: Tensor,
+        mask: Tensor,
+        allowed_moves: Tensor,
+        entropy: Tensor,
+        horizon: Tensor,
+        max_horizon: int,
     ) -> Tree:
         """Return the trees that `search` takes the best flights of; arguments as there."""
-        root = fly_greedily(self._view, position, ways, left, moves, most, mask)
-        tree = Tree(self._view, position, left, moves.clamp(max=self._depth), self._simulations)
+        root = fly_greedily(
+            self._view, position, allowed_moves, entropy, horizon, max_horizon, mask
+        )
+        depth = horizon.clamp(max=self._depth)
+        tree = Tree(self._view, position, entropy, depth, self._simulations)
         tree.add_root(root)
         for new in self._batches():
-            walk = tree.walk(new.stop - new.start, max(1, min(self._depth, most)))
+            walk = tree.walk(new.stop - new.start, max(1, min(self._depth, max_horizon)))
             tree.add(new, walk.ends)
             flight = fly_greedily(
                 self._view,
                 tree.positions[:, new].flatten(0, 1),
-                ways,
+                allowed_moves,
                 tree.left[:, new].flatten(0, 1),
-                (moves.unsqueeze(1) - tree.levels[:, new]).flatten(),
-                most - 1,
+                (horizon.unsqueeze(1) - tree.levels[:, new]).flatten(),
+                max_horizon - 1,
             )
             tree.back_up(new, walk, flight)
         return tree

@@ -64,12 +64,13 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     floor = losses.floor(epsilon)
     returns = batch.targets if takes_returns else None
     policy, probabilities, advantages = losses.judge(logits, batch, values.detach(), floor, returns)
-    weights = losses.normalized(advantages, batch.shares)
-    actor = losses.actor(policy, batch, weights, floor, entropy, clip)
+    scaled = losses.normalized(advantages, batch.weights)
+    actor = losses.actor(policy, batch, scaled, floor, entropy, clip)
     critic = losses.critic(values, batch)
-    pull = losses.pull(policy, batch, floor)
-    (actor * 3 + critic * 2 + pull).backward()
-    return probabilities, advantages, weights, actor, critic, pull, logits.grad, values.grad
+    teacher_kl = losses.teacher_kl(policy, batch, floor)
+    (actor * 3 + critic * 2 + teacher_kl).backward()
+    lost = (actor, critic, teacher_kl)
+    return probabilities, advantages, scaled, *lost, logits.grad, values.grad
 
 
 @given(
@@ -101,7 +102,7 @@ def test_losses_and_gradients_are_those_of_autograd(
     batch = transitions(number, generator)
     if not all_act:
         acts = torch.rand(number, generator=generator) < 0.7
-        batch = replace(batch, shares=acts.float()).balanced()
+        batch = replace(batch, weights=acts.float()).balanced()
     logits, values = torch.randn(2, *batch.masks.shape, generator=generator)
     way = epsilon, entropy, clip, takes_returns
     expected = learned(Losses(), batch, logits * 3, values, way)

@@ -71,7 +71,7 @@ def launches_of_an_update(params: str, *overrides: str) -> list[Launch]:
         masks=torch.ones(3, actions, dtype=torch.bool),
         old_probabilities=torch.ones(3, actions),
         targets=torch.zeros(3),
-        shares=torch.ones(3) if config.has_inactive else None,
+        weights=torch.ones(3) if config.has_inactive else None,
     )
     losses = TritonLosses(torch.device("cpu"))
     logits, one = torch.zeros(3, actions), torch.ones(())

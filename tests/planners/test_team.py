@@ -1,0 +1,57 @@
+"""Teams fly missions of params files that were written for other algorithms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from marl_framework.config.model import Config
+from marl_framework.distillation.trainer import Distiller
+from marl_framework.planners.team import (
+    find_checkpoint,
+    mission_config,
+    trained_team,
+    with_team,
+)
+from marl_framework.training.trainer import Trainer
+from tests.distillation.test_labels import save_team
+from tests.small import small_config
+
+CPU = torch.device("cpu")
+MAPPO = {"experiment": {"algorithm": "mappo"}, "learning": {"clip_ratio": 0.2, "value_clip": 0.3}}
+COMA: dict[str, Any] = {}
+
+
+def of(algorithm: dict[str, Any], **sections: Any) -> Config:
+    tree = small_config(**sections).model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    for name, keys in algorithm.items():
+        tree[name] = {**tree.get(name, {}), **keys}
+    return Config.model_validate(tree)
+
+
+@pytest.mark.parametrize(("team", "missions"), [(MAPPO, COMA), (COMA, MAPPO)])
+def test_a_team_flies_missions_of_a_file_for_another_algorithm(
+    tmp_path: Path, team: dict[str, Any], missions: dict[str, Any]
+) -> None:
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", of(team))))
+    file = tmp_path / "missions.yaml"
+    there = of(missions, budget=2)
+    tree = there.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    file.write_text(yaml.safe_dump(tree))
+    for config in (mission_config(str(file), (), checkpoint), with_team(there, checkpoint)):
+        assert config.episode_length == 3
+        actor = trained_team(config, checkpoint, CPU).modules["actor"].state_dict()
+        for name, weights in checkpoint.payload["actor"].items():
+            assert torch.equal(actor[name], weights)
+
+
+def test_it_teaches_a_student_of_another_algorithm(tmp_path: Path) -> None:
+    run = str(save_team(tmp_path / "team.pt", of(MAPPO)))
+    Trainer(small_config(learning={"teacher": {"run": run, "weight": 1.0}}), CPU)
+    teachers = {"teachers": {"a": run}, "missions": 2, "rounds": 1, "updates": 1}
+    found = Distiller(small_config(distillation=teachers, evaluation={"interval": 0}), CPU).round()
+    assert found["agreement/a"] >= 0

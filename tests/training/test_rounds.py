@@ -1,0 +1,152 @@
+"""Trainings in rounds, from start to end: how they fail, go on, and what they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from marl_framework import predict
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.prediction.trainer import PredictorTrainer
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from tests.small import small_config
+
+CPU = torch.device("cpu")
+
+
+def settings(**sections: object) -> Config:
+    worlds = ({"kinds": ("split",)}, {"kinds": ("random_field",), "cluster_radius": 3.0})
+    small = {"rounds": 3, "missions": 2, "updates": 2, "batch_size": 8, "width": 4}
+    return small_config(prediction={**small, "worlds": worlds}, **sections)
+
+
+class House:
+    """A folder with a params file and its runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "runs" / "p"
+        self._file = folder / "small.yaml"
+        tree = settings().model_dump(by_alias=True, mode="json", exclude_defaults=True)
+        tree["logging"] = {"directory": str(folder / "runs")}
+        self._file.write_text(yaml.safe_dump(tree))
+
+    def predict(self, *arguments: str) -> int:
+        given = ("--config", str(self._file), "--device", "cpu", "--run-name", "p")
+        return predict.main([*given, *arguments])
+
+    def status(self) -> dict:
+        return json.loads((self.run / "status.json").read_text())
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(PredictorTrainer, "finish", lambda *_: {})  # its figures take long
+    return House(tmp_path)
+
+
+def fail_in_round(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+    real = PredictorTrainer.round
+
+    def failing(trainer: PredictorTrainer) -> dict[str, float]:
+        if trainer.rounds + 1 == number:
+            raise error
+        return real(trainer)
+
+    monkeypatch.setattr(PredictorTrainer, "round", failing)
+
+
+def test_on_another_kind_of_device_new_streams_begin(tmp_path: Path) -> None:
+    trainer = PredictorTrainer(settings(), CPU)
+    trainer.round()
+    state = {**trainer.state_dict(), "device": "cuda"}
+    for saved in state["generators"]:
+        saved["missions"] = torch.zeros(16, dtype=torch.uint8)  # as a GPU's generator saves it
+    save_checkpoint(tmp_path / "c.pt", state)
+    told: list[str] = []
+    resumed = PredictorTrainer(settings(), CPU)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"), told.append)
+    assert told == [
+        "warning: the run began on cuda and continues on cpu: random numbers start anew there"
+    ]
+    fresh = PredictorTrainer(settings(), CPU)
+    seeds = [generator.initial_seed() for generator in resumed._streams()]
+    assert len(set(seeds)) == 3
+    assert not set(seeds) & {generator.initial_seed() for generator in fresh._streams()}
+    assert resumed.round()["error"] > 0
+
+
+def test_a_checkpoint_of_another_kind_is_refused() -> None:
+    team = make_algorithm(settings(), CPU).state_dict()
+    trainer = PredictorTrainer(settings(), CPU)
+    with pytest.raises(ConfigError, match=r"^checkpoint: it lacks the key predictor;"):
+        trainer.load_state_dict(team)
+    predictor = {"predictor": trainer.network.state_dict(), "width": 4}
+    with pytest.raises(ConfigError, match=r"lacks the key 'optimizer'; it is of another kind"):
+        trainer.load_state_dict({**team, **predictor, "config": config_to_dict(settings())})
+
+
+def test_a_changed_configuration_is_refused_with_advice_that_works(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert house.predict() == 0
+    assert house.predict("--resume", "--set", "prediction.width=5") == 2
+    error = capsys.readouterr().err
+    assert "prediction.width 4 -> 5; restore these keys, or start a new run\n" in error
+
+
+def test_a_failed_run_says_why_and_goes_on(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_in_round(patch, 2, ArithmeticError("it broke"))
+        with pytest.raises(ArithmeticError):
+            house.predict()
+    status = house.status()
+    assert (status["state"], status["error"]) == ("failed", "ArithmeticError: it broke")
+    checkpoint = load_checkpoint(house.run / "checkpoints" / "last.pt")
+    hour = {**checkpoint, "seconds": 3600.0}
+    save_checkpoint(house.run / "checkpoints" / "step-00000001.pt", hour)
+    assert house.predict("--resume") == 0
+    assert house.status()["state"] == "finished"
+    summary = json.loads((house.run / "summary.json").read_text())
+    assert summary["timing"]["seconds"] > 3600
+    kept = {path.name for path in (house.run / "checkpoints").iterdir()}
+    assert kept == {"step-00000003.pt", "last.pt", "best.pt"}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_out_of_memory_is_one_line(
+    house: House,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    fail_in_round(monkeypatch, number, torch.OutOfMemoryError("CUDA out of memory"))
+    assert house.predict() == 1
+    assert capsys.readouterr().err == (
+        "error: out of memory on cpu: lower prediction.missions or prediction.batch_size in a "
+        "new run\n"
+    )
+    assert house.run.exists() == (number == 2)
+
+
+def test_metrics_go_to_the_writers_that_are_asked_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert house.predict("--set", "logging.writers=[]") == 0
+    assert list((house.run / "tensorboard").iterdir()) == []
+
+
+def test_a_writer_that_is_missing_is_told_at_once(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marl_framework.training.writers.find_spec", lambda _: None)
+    assert house.predict("--set", "logging.writers=[wandb]", "--check") == 2
+    assert "wandb is not installed" in capsys.readouterr().err
