@@ -40,10 +40,14 @@ if TYPE_CHECKING:
 _SEED = 10001
 _REFRESH = 20
 """Seconds after which a page that follows a training loads itself again."""
-_NOT_IN_A_SUITE = (
-    *("config", "terrain", "agents", "communication", "tasks", "seed", "sample", "html", "watch"),
-    "overrides",
-)
+_FIXED = "the worlds of --suite are fixed"
+_NOT_IN_A_SUITE = {
+    **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks", "seed"), _FIXED),
+    "sample": "in --suite a team takes its most probable actions",
+    "html": "--suite draws no pages",
+    "watch": "--suite flies teams whose training is over, see --checkpoint",
+}
+"""Why an option has no place beside --suite."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +89,11 @@ def _parser() -> argparse.ArgumentParser:
         help="fly the missions of each task of a file, see docs/distillation.md; "
         f"{asked.TASK} in a RUN stands for the task's name",
     )
-    add_overrides(parser, "override a key of the configuration; repeatable")
+    add_overrides(
+        parser,
+        "override a key of the configuration; repeatable; with --suite those of "
+        "experiment.baselines.search, whose predictor may name several runs, RUN,…",
+    )
     add("--missions", type=int, default=50, help="number of missions (default: 50)")
     add(
         "--seed",
@@ -136,11 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_suite(options: argparse.Namespace) -> None:
     """Fly the standard suite, or what is missing of it."""
-    for name in _NOT_IN_A_SUITE:
-        value = getattr(options, name)
-        if value is not None and value is not False and value != []:  # --seed 0 is given, too
-            option = "set" if name == "overrides" else name
-            raise ConfigError(f"--{option}: the worlds of --suite are fixed; leave it out")
+    for option, reason in _NOT_IN_A_SUITE.items():
+        value = getattr(options, option)
+        if value is not None and value is not False:  # --seed 0 is given, too
+            raise ConfigError(f"--{option}: {reason}; leave it out")
 
     from marl_framework.device import describe_device, resolve_device
     from marl_framework.evaluation import report, suite
@@ -157,7 +164,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     device = resolve_device(options.device or "auto")
     flights = suite.Suite(
         chosen_worlds(options.maps, options.only),
-        suite.flyers(names, teams),
+        suite.flyers(names, teams, options.overrides),
         options.missions,
         device,
         options.device,
