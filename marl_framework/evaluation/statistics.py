@@ -55,7 +55,7 @@ def statistics(values: Tensor, blocks: Tensor | None = None) -> Statistics:
     counts = _resampled_missions(blocks, len(sample))
     found = None
     if counts is not None:
-        deviations = (_trimmed_mean(sample, counts) - iqm) * _block_stretch(blocks)
+        deviations = (_trimmed_mean(sample, counts) - iqm) * _mission_stretch(blocks, len(sample))
         found = _middle(iqm + deviations)
     return Statistics(*_moments(sample, blocks), iqm=iqm.item(), iqm_interval=found)
 
@@ -75,9 +75,9 @@ def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None
 def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     """Return the 95 % bootstrap interval of the mean over training seeds and missions.
 
-    Each resample draws seeds, and missions that are the same for all of them. Few seeds or blocks
-    vary less than what they are drawn from, so their deviations are stretched by the factor by
-    which Student's interval is wider than the bootstrap's.
+    Each resample draws seeds, and missions that are the same for all of them. Few seeds, missions
+    or blocks vary less than what they are drawn from, so their deviations are stretched by the
+    factor by which Student's interval is wider than the bootstrap's.
 
     Args:
         values: [S, E], E missions flown by the teams of S training seeds; S = 1 for a planner. For
@@ -94,7 +94,7 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
         return None
     of_seeds = sample.mean(1, keepdim=True)
     resampled = (sample @ counts.mT) / counts.sum(1)  # [S, B]
-    deviations = (resampled - of_seeds) * _block_stretch(blocks)
+    deviations = (resampled - of_seeds) * _mission_stretch(blocks, missions)
     if seeds == 1:
         return _middle((of_seeds + deviations)[0])
     centre = of_seeds.mean()
@@ -217,8 +217,9 @@ def _student(degrees: int) -> float:
     return _NORMAL + 2.37 / degrees + 2.8 / degrees**2
 
 
-def _block_stretch(blocks: Tensor | None) -> float:
-    return 1.0 if blocks is None else _stretch(len(blocks.unique()))
+def _mission_stretch(blocks: Tensor | None, missions: int) -> float:
+    """Return the stretch of deviations over missions, or over their blocks."""
+    return _stretch(missions if blocks is None else len(blocks.unique()))
 
 
 def _moments(

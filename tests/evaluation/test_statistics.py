@@ -56,7 +56,7 @@ def test_one_mission_has_no_spread() -> None:
 
 def test_interquartile_means_and_intervals_equal_scipy() -> None:
     values = torch.rand(43, generator=torch.Generator().manual_seed(4)).double() ** 3
-    sample = values.numpy()
+    sample, stretch = values.numpy(), _stretch(43)
     found = statistics(values)
     assert found.iqm == pytest.approx(stats.trim_mean(sample, 0.25))
 
@@ -68,7 +68,9 @@ def test_interquartile_means_and_intervals_equal_scipy() -> None:
             method="percentile",
             rng=np.random.default_rng(1),
         )
-        return done.confidence_interval
+        centre = statistic(sample, axis=0)
+        low, high = (centre + stretch * (end - centre) for end in done.confidence_interval)
+        return low, high
 
     of_iqm = bootstrap(lambda x, axis: stats.trim_mean(x, 0.25, axis=axis))
     assert found.iqm_interval == pytest.approx(of_iqm, abs=0.006)
@@ -124,12 +126,21 @@ def test_an_interval_over_seeds_covers_what_other_seeds_would_give(seeds: int) -
     assert share_covered(lambda generator: (draw(generator).mean(0, keepdim=True), None)) < 0.9
 
 
-def test_one_seed_without_blocks_is_the_plain_bootstrap_of_missions() -> None:
+def test_one_seed_without_blocks_is_the_stretched_bootstrap_of_missions() -> None:
     values = torch.rand(37, generator=torch.Generator().manual_seed(2)).double()
     drawn = torch.randint(37, (4000, 37), generator=torch.Generator().manual_seed(0))
     ends = values[drawn].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    ends = values.mean() + (ends - values.mean()) * _stretch(37)
     assert interval(values[None]) == pytest.approx(tuple(ends.tolist()), abs=1e-12)
     assert paired_difference(values, torch.zeros(37)).interval == interval(values[None])
+
+
+@pytest.mark.parametrize("missions", [4, 6])
+def test_an_interval_over_few_missions_covers(missions: int) -> None:
+    def draw(generator: torch.Generator) -> tuple[Tensor, None]:
+        return torch.randn(1, missions, generator=generator), None
+
+    assert share_covered(draw) > 0.9
 
 
 def test_a_single_block_has_no_interval() -> None:
