@@ -5,9 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.evaluation.figures import uav_lines
 from marl_framework.integrations import rendering
 from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
 from marl_framework.mission.lattice import Lattice
@@ -136,6 +138,19 @@ def test_a_picture_shows_the_mission_it_is_asked_for() -> None:
     assert first.shape == second.shape == (380, 720, 3)
     assert not np.array_equal(first, second)
     assert np.array_equal(first, rendering.frame(missions, 0))
+
+
+def test_a_picture_shows_where_a_uav_has_stopped() -> None:
+    missions = Missions(small_config(agents=(2, 3)), 1)
+    missions.reset()
+    missions.state.readings[0, 1] = 0  # as after its last move
+    missions.state.team_size.fill_(2)
+    picture = rendering.frame(missions, 0)
+    shown = [
+        bool((picture == np.array(to_rgb(colour)) * 255).all(-1).any())
+        for colour, _ in uav_lines(3)
+    ]
+    assert shown == [True, True, False]
 
 
 def test_render_modes_are_checked() -> None:
