@@ -95,6 +95,11 @@ class ObservationBuilder:
         self._order = itself_first.argsort(dim=1, descending=True, stable=True)
         self._agent_id = channels.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
 
+    @property
+    def highest(self) -> float:
+        """Largest value of any channel, but for rounding: 1 without predictions."""
+        return 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
+
     def actor(self, state: Seen) -> Tensor:
         """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`.
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,12 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.figures import uav_lines
 from marl_framework.integrations import rendering
-from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.predictor import predictor_state
+from marl_framework.runs.checkpoint import save_checkpoint
 from tests.integrations.core_flight import fly
 from tests.small import small_config
 
@@ -42,7 +47,7 @@ def _rule(lattice: Lattice, positions: list[list[int]], wanted: list[int]) -> li
 @given(
     st.integers(0, 2**16), st.sampled_from([4, 6, 9, 27]), st.sampled_from([(10.0, 10.0), (30, 30)])
 )
-def test_simultaneous_actions_are_settled_by_the_cores_order(
+def test_simultaneous_conflicts_are_resolved_in_the_cores_order(
     seed: int, actions: int, dims: tuple[float, float]
 ) -> None:
     missions = Missions(small_config(actions=actions, dims=dims, budget=9), 3, seed=seed)
@@ -50,7 +55,7 @@ def test_simultaneous_actions_are_settled_by_the_cores_order(
     generator = torch.Generator().manual_seed(seed)
     for _ in range(3):
         wanted = torch.randint(missions.num_actions, (3, 3), generator=generator)
-        flown = missions.settle(wanted)
+        flown = missions.resolve_conflicts(wanted)
         lattice, at = missions.environment.lattice, missions.state.positions.tolist()
         assert flown.tolist() == [
             _rule(lattice, *pair) for pair in zip(at, wanted.tolist(), strict=True)
@@ -68,7 +73,7 @@ def test_what_the_core_chose_is_flown_as_it_is() -> None:
         if step % config.episode_length == 0:
             missions.reset()
         assert torch.equal(missions.observe(), flight.observations[step])
-        assert torch.equal(missions.settle(actions), actions)
+        assert torch.equal(missions.resolve_conflicts(actions), actions)
         assert torch.equal(missions.step(actions).reward, rewards)
 
 
@@ -105,7 +110,24 @@ def test_observations_lie_within_the_bounds() -> None:
             seen += [missions.observe().flatten(), missions.team().flatten()]
     values = torch.cat(seen)
     assert values.min() == LOWEST  # after the last move of a budget of one
-    assert 0.99 < values.max() <= HIGHEST
+    assert 0.99 < values.max() <= missions.highest
+
+
+def test_predictions_lie_within_the_bounds(tmp_path: Path) -> None:
+    network = MapPredictor(4)
+    torch.nn.init.constant_(
+        list(network.parameters())[-1], 20.0
+    )  # all of the entropy is of interest
+    save_checkpoint(tmp_path / "p.pt", predictor_state(network, 4))
+    config = small_config(
+        pixels=(17, 19),
+        observation={"predicted": True, "global_predicted": True},
+        networks={"predictor": str(tmp_path / "p.pt")},
+    )
+    missions = Missions(config, 2)
+    missions.reset()
+    for maps in (missions.observe(), missions.team()):
+        assert 1.1 < maps.max() <= missions.highest
 
 
 def test_seeds_start_the_stream_anew_modulo_the_cores_range() -> None:
