@@ -275,7 +275,8 @@ class MissionEnvironment:
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
-        Where a mission is over already nothing changes, and its reward is 0.
+        Where missions differ or moves cost, one that is over stays as it is, and its reward is 0.
+        Otherwise all end with the same step; reset them before the next one.
 
         Args:
             state: the missions.

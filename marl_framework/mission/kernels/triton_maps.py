@@ -1,4 +1,4 @@
-"""The maps that networks see, each network's by one Triton kernel; `map_operators` launches them.
+"""The maps that networks see, each network's by one Triton kernel; `team_operators` launches them.
 
 One program draws 16 lattice rows of all channels of one UAV. What the channels are is in
 `observations.channels`, whose functions are the kernels' twins. A constant with the name of a
