@@ -1,12 +1,9 @@
-"""Evaluation report: a table and a JSON file."""
+"""Evaluation report: a table, and the content of a JSON file."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -174,16 +171,6 @@ def results(
     }
 
 
-def write_results(found: Mapping[str, Any], path: Path) -> None:
-    """Write results as strict JSON: NaN becomes null, infinities the strings "inf" and "-inf"."""
-    path.write_text(json_text(found), encoding="utf-8")
-
-
-def json_text(found: Mapping[str, Any]) -> str:
-    """Return the text that `write_results` writes."""
-    return json.dumps(strict(found), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
 def _policy(record: FlightRecord) -> dict[str, Any]:
     return {
         **{name: values.tolist() for name, values in record.metrics.items()},
@@ -219,14 +206,3 @@ def with_interval(
     if interval is None:
         return number
     return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
-
-
-def strict(value: Any) -> Any:
-    """Return plain types as strict JSON has them, see `write_results`."""
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value

@@ -29,10 +29,10 @@ from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.statistics import interval
-from marl_framework.evaluation.worlds import BASE, SEED, VERSION, World, left_out
+from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.planners.team import Checkpoint, mission_config
 from marl_framework.runs.checkpoint import load_checkpoint
-from marl_framework.runs.files import atomic_file, checkpoint_file
+from marl_framework.runs.files import checkpoint_file, strict, write_json
 from marl_framework.runs.folder import describe_environment
 
 POLICIES = (LEARNED, *report.CLASSICAL)
@@ -200,7 +200,8 @@ class Suite:
                     continue
                 start = time.perf_counter()
                 content = {**content, **self._fly(world, flyer, content["flights"])}
-                _write(self._file(world), content)
+                self._file(world).parent.mkdir(exist_ok=True)
+                write_json(self._file(world), content)
                 seconds = time.perf_counter() - start
                 print(f"{world.name}: {flyer.key} in {seconds:.0f} s", flush=True)
             found[world.name] = content
@@ -232,7 +233,7 @@ class Suite:
     def _flown(self, world: World) -> dict[str, Any]:
         """Return what the folder has of a world, or a start without flights."""
         asked = {"suite": VERSION, "missions": self.missions, "world": world.definition()}
-        asked = json.loads(json.dumps(report.strict(asked)))
+        asked = json.loads(json.dumps(strict(asked)))
         file = self._file(world)
         if not file.is_file():
             return {**asked, "blocks": None, "flights": {}}
@@ -247,12 +248,6 @@ class Suite:
                 "missions; name a new folder"
             )
         return found
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(exist_ok=True)
-    with atomic_file(file) as stream:
-        stream.write(report.json_text(content).encode())
 
 
 # Results ----------------------------------------------------------------------------------
@@ -283,6 +278,7 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "suite": "standard",
         "version": VERSION,
         "missions": suite.missions,
+        "standard_missions": MISSIONS,
         "seed": SEED,
         "teams": _trainings(suite.flyers, LEARNED),
         "predictors": _trainings(suite.flyers, SEARCH),
@@ -387,7 +383,9 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _size(found: Mapping[str, Any]) -> str:
-    parts = [f"{found['missions']} missions a world"]
+    missions, standard = found["missions"], found["standard_missions"]
+    parts = [f"{missions} missions a world"]
+    parts += [f"not the standard {standard}"] if missions != standard else []
     for key, what in (("teams", "training seed"), ("predictors", "predictor")):
         number = len(found[key])
         parts += [f"{number} {what}{'s' if number > 1 else ''}"] if number else []
@@ -411,6 +409,8 @@ def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
         for metric, label in _LABELS.items():
             rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
             verdicts = [row["verdict"] for row in rows if row is not None]
+            if not verdicts:  # no classical planner flew
+                continue
             counts = [f"{verdicts.count(v)} {v}" for v in ("better", "worse", "undecided")]
             lines.append(f"{name}, {label}: {', '.join(counts)}")
     return lines

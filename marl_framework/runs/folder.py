@@ -239,8 +239,8 @@ class RunFolder:
     ) -> None:
         """Write `summary.json` atomically.
 
-        Values are numbers, strings, lists, dicts, tensors and arrays; non-finite numbers become
-        null.
+        Values are numbers, strings, lists, dicts, tensors and arrays; for numbers that are not
+        finite see `files.strict`.
 
         Args:
             results: results that depend on configuration and seed only.

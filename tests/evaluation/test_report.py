@@ -15,6 +15,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.statistics import paired_difference, statistics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
+from marl_framework.runs.files import write_json
 from tests.small import small_config
 
 
@@ -95,7 +96,7 @@ def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> No
     records = fly_twice()
     settings = {"seed": 1, "range": math.inf, "below": -math.inf, "unknown": math.nan}
     path = tmp_path / "results.json"
-    report.write_results(report.results(records, settings, {"device": "here"}), path)
+    write_json(path, report.results(records, settings, {"device": "here"}))
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is no JSON")

@@ -14,11 +14,12 @@ import torch
 from marl_framework import evaluate as command
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
-from marl_framework.evaluation import report, suite, worlds
+from marl_framework.evaluation import suite, worlds
 from marl_framework.evaluation.statistics import interval
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.runs.files import strict
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
@@ -80,7 +81,9 @@ def run(out: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_suite_holds_what_single_evaluations_find(teams: list[str], tmp_path: Path) -> None:
+def test_a_suite_holds_what_single_evaluations_find(
+    teams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.save(tmp_path / "map.npy", np.random.default_rng(0).random((150, 150)))
     np.savez(tmp_path / "map.npz", values=np.load(tmp_path / "map.npy"), resolution_m=1.2)
     maps = f"throne_0755={tmp_path / 'map.npz'}"
@@ -89,6 +92,8 @@ def test_a_suite_holds_what_single_evaluations_find(teams: list[str], tmp_path: 
     found = run(tmp_path / "out", *arguments)
     assert list(found["worlds"]) == chosen.split(",")
     assert [each["seed"] for each in found["teams"]] == [3, 4]
+    assert (found["missions"], found["standard_missions"]) == (3, 50)
+    assert "3 missions a world, not the standard 50, 2 training seeds" in capsys.readouterr().out
     missing = [world.name for world in worlds.WORLDS if world.name not in chosen]
     assert found["left_out"] == [*missing, "throne_1121", "throne_held_out"]
 
@@ -194,7 +199,7 @@ def test_search_flies_with_each_predictor_as_a_team_with_each_seed(
     assert entropies[1].tolist() == pytest.approx([rounds[-1] for rounds in alone], abs=1e-6)
     difference = world["summary"]["search"]["roi_entropy"]["difference"]
     assert difference["reference"] == "random"
-    assert "3 missions a world, 2 predictors" in capsys.readouterr().out
+    assert "3 missions a world, not the standard 50, 2 predictors" in capsys.readouterr().out
 
     flights.clear()
     run(tmp_path, *arguments, "--set", given)
@@ -204,6 +209,18 @@ def test_search_flies_with_each_predictor_as_a_team_with_each_seed(
     assert flights == []
     run(tmp_path, *arguments, "--set", f"{SEARCH}.beams=3")
     assert flights == ["search"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_without_a_classical_planner_nothing_is_won_or_lost(
+    teams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(
+        tmp_path, "--policies", "learned", "--checkpoint", teams[0], "--only", "split",
+        "--missions", "1",
+    )  # fmt: skip
+    assert found["worlds"]["split"]["summary"]["learned"]["f1"]["difference"] is None
+    assert "undecided" not in capsys.readouterr().out
 
 
 def test_a_verdict_follows_the_side_of_the_interval() -> None:
@@ -248,7 +265,7 @@ def test_the_worlds_are_those_of_the_published_results() -> None:
     published = json.loads((RESULTS / "suite.json").read_text())
     for world in worlds.WORLDS:
         flown = published["worlds"][world.name]["definition"]
-        assert flown == json.loads(json.dumps(report.strict(world.definition()))), world.name
+        assert flown == json.loads(json.dumps(strict(world.definition()))), world.name
 
 
 def test_the_suite_flies_seeds_that_development_does_not() -> None:

@@ -185,8 +185,8 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
     summary = json.loads(run.summary.read_text(encoding="utf-8"), parse_constant=refuse)
     assert summary == {
         "results": {
-            "best": None,
-            "bad": [None, None, None],
+            "best": "inf",
+            "bad": [None, None, "-inf"],
             "entropy": [0.5, 0.25],
             "f1": 0.125,
             "steps": 7,
