@@ -50,7 +50,7 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
     }
 
 
-def yardstick(records: Mapping[str, FlightRecord]) -> str:
+def reference_policy(records: Mapping[str, FlightRecord]) -> str:
     """Return the reference policy: the classical planner with the lowest mean ROI entropy.
 
     Without a classical planner, return the first policy.
@@ -83,10 +83,10 @@ def planning_seconds(record: FlightRecord) -> float:
 def table(records: Mapping[str, FlightRecord]) -> Table:
     """Return a table of all metrics after the last move, with a row per metric and policy.
 
-    The last column is the mean paired difference to the reference policy, see `yardstick`.
+    The last column is the mean paired difference to the `reference_policy`.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    reference = yardstick(records)
+    reference = reference_policy(records)
     missions = len(records[reference].reward_sum)
     blocks = mission_blocks(records[reference])
     result = Table(box=SIMPLE_HEAD, title=_title(missions, blocks))
@@ -136,12 +136,11 @@ def results(
 
     `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading) or one
     number per mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` the paired differences to the reference policy (see `yardstick`); `blocks` which
-    missions are over the same ground (see `mission_blocks`). `timing` and `machine` vary between
-    runs.
+    `differences` the paired differences to the `reference_policy`; `blocks` which missions are over
+    the same ground (see `mission_blocks`). `timing` and `machine` vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    reference = yardstick(records)
+    reference = reference_policy(records)
     blocks = mission_blocks(records[reference])
     return {
         "settings": dict(settings),

@@ -122,11 +122,11 @@ def _searches(overrides: Sequence[str]) -> list[Flyer]:
     paths = [checkpoint_file(run.strip()) for run in runs]
     predictors = [Checkpoint(path, load_checkpoint(path)) for path in paths]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
-    told = " ".join(f"{name}={value}" for name, value in settings.items())
+    rest = " ".join(f"{name}={value}" for name, value in settings.items())
     return [
         Flyer(
             SEARCH,
-            f"{SEARCH} {digest(each)} {told}",
+            f"{SEARCH} {digest(each)} {rest}",
             each,
             (*overrides, f"{SETTINGS}predictor={json.dumps(str(each.path))}"),
         )

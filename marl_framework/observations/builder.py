@@ -84,7 +84,7 @@ class ObservationBuilder:
         self._camera = camera
         self._has_inactive = config.has_inactive
         self._has_cost = config.has_cost
-        self._most_moves = max(config.budgets)
+        self._max_budget = max(config.budgets)
         self._n_agents = config.most_agents
         self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
@@ -227,7 +227,7 @@ class ObservationBuilder:
 
     def _left(self, state: Seen) -> Tensor:
         """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""
-        budget = state.budget if self._has_inactive else self._most_moves
+        budget = state.budget if self._has_inactive else self._max_budget
         left = channels.share_left(state.t, budget).unsqueeze(1).expand(-1, self._n_agents)
         return left.minimum((state.left / state.limit).float()) if self._has_cost else left
 

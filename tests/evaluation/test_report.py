@@ -64,9 +64,11 @@ def test_others_are_set_against_the_best_classical_planner() -> None:
     ours, theirs = fly_twice(4).values()
     for record, entropy in ((ours, 0.2), (theirs, 0.4)):
         record.metrics["roi_entropy"][:, -1] = entropy
-    assert report.yardstick({"learned": ours, "random": theirs, "coverage": ours}) == "coverage"
-    assert report.yardstick({"oracle": ours, "random": theirs}) == "random"
-    assert report.yardstick({"learned": theirs, "oracle": ours}) == "learned"
+    assert (
+        report.reference_policy({"learned": ours, "random": theirs, "coverage": ours}) == "coverage"
+    )
+    assert report.reference_policy({"oracle": ours, "random": theirs}) == "random"
+    assert report.reference_policy({"learned": theirs, "oracle": ours}) == "learned"
 
 
 def test_the_table_shows_means_deviations_and_paired_differences() -> None:
