@@ -26,7 +26,7 @@ from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import options as asked
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.runs.files import checkpoint_file
+from marl_framework.runs.files import checkpoint_file, write_json
 from marl_framework.runs.log import Screen
 
 # Modules that load PyTorch are imported where they are used: help and bad input come at once.
@@ -35,15 +35,20 @@ if TYPE_CHECKING:
 
     from marl_framework.config.model import Config
     from marl_framework.evaluation import comparison
+    from marl_framework.evaluation.flight import FlightRecord
     from marl_framework.planners.team import Checkpoint
 
-_SEED = 10001
+_SEED, _MISSIONS = 10001, 50
 _REFRESH = 20
 """Seconds after which a page that follows a training loads itself again."""
-_NOT_IN_A_SUITE = (
-    *("config", "terrain", "agents", "communication", "tasks", "seed", "sample", "html", "watch"),
-    "overrides",
-)
+_FIXED = "the worlds of --suite are fixed"
+_NOT_IN_A_SUITE = {
+    **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks", "seed"), _FIXED),
+    "sample": "in --suite a team takes its most probable actions",
+    "html": "--suite draws no pages",
+    "watch": "--suite flies teams whose training is over, see --checkpoint",
+}
+"""Why an option has no place beside --suite."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,8 +90,12 @@ def _parser() -> argparse.ArgumentParser:
         help="fly the missions of each task of a file, see docs/distillation.md; "
         f"{asked.TASK} in a RUN stands for the task's name",
     )
-    add_overrides(parser, "override a key of the configuration; repeatable")
-    add("--missions", type=int, default=50, help="number of missions (default: 50)")
+    add_overrides(
+        parser,
+        "override a key of the configuration; repeatable; with --suite those of "
+        "experiment.baselines.search, whose predictor may name several runs, RUN,…",
+    )
+    add("--missions", type=int, help=f"number of missions (default: {_MISSIONS})")
     add(
         "--seed",
         type=int,
@@ -136,19 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_suite(options: argparse.Namespace) -> None:
     """Fly the standard suite, or what is missing of it."""
-    for name in _NOT_IN_A_SUITE:
-        value = getattr(options, name)
-        if value is not None and value is not False and value != []:  # --seed 0 is given, too
-            option = "set" if name == "overrides" else name
-            raise ConfigError(f"--{option}: the worlds of --suite are fixed; leave it out")
+    for option, reason in _NOT_IN_A_SUITE.items():
+        value = getattr(options, option)
+        if value is not None and value is not False:  # --seed 0 is given, too
+            raise ConfigError(f"--{option}: {reason}; leave it out")
 
     from marl_framework.device import describe_device, resolve_device
-    from marl_framework.evaluation import report, suite
-    from marl_framework.evaluation.worlds import SEED, chosen_worlds
+    from marl_framework.evaluation import suite
+    from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
     from marl_framework.planners.team import find_checkpoint
 
     loaded()
-    check_numbers(options.missions, SEED)
+    missions = MISSIONS if options.missions is None else options.missions
+    check_numbers(missions, SEED)
     names, text = list(suite.POLICIES), options.policies
     if text is not None:
         names = asked.planner_names(text, text.split(","))
@@ -157,8 +166,8 @@ def _run_suite(options: argparse.Namespace) -> None:
     device = resolve_device(options.device or "auto")
     flights = suite.Suite(
         chosen_worlds(options.maps, options.only),
-        suite.flyers(names, teams),
-        options.missions,
+        suite.flyers(names, teams, options.overrides),
+        missions,
         device,
         options.device,
         Path(options.out),
@@ -169,7 +178,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     try:
         found = suite.results(flights, flights.fly())
         text = suite.table(found)
-        report.write_results(found, out / "suite.json")
+        write_json(out / "suite.json", found)
         (out / "table.txt").write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_writable(out, error) from error
@@ -204,6 +213,7 @@ def _run(options: argparse.Namespace) -> None:
         )
     names, runs = asked.policies(options.policies)
     options.seed = _SEED if options.seed is None else options.seed
+    options.missions = _MISSIONS if options.missions is None else options.missions
     check_numbers(options.missions, options.seed)
     worlds = _worlds(options)
     from marl_framework.config.loading import resolve_config_path
@@ -217,7 +227,6 @@ def _run(options: argparse.Namespace) -> None:
             checkpoint_file(run)
 
     from marl_framework.device import describe_device
-    from marl_framework.evaluation import report
 
     loaded()
     prepared = _prepare(options, names, runs, worlds)  # or an error
@@ -225,16 +234,12 @@ def _run(options: argparse.Namespace) -> None:
     out = _output_folder(options.out)
     print(describe_device(device), flush=True)
     try:
-        if len(prepared) == 1:
-            text, found = _compare(next(iter(prepared.values())), out, options)
-        else:
-            text, found = _compare_all(prepared, out, options)
-        report.write_results(found, out / "results.json")
-        (out / "table.txt").write_text(text, encoding="utf-8")
+        compare = _compare_all if len(prepared) > 1 else _compare
+        text, files = compare(prepared, out, options)
     except OSError as error:
         raise _not_writable(out, error) from error
     print(text, end="")
-    print("\n".join(str(path) for path in sorted(out.rglob("*")) if path.is_file()))
+    print(*sorted(files), sep="\n")
 
 
 def _worlds(options: argparse.Namespace) -> dict[str, Any]:
@@ -310,40 +315,65 @@ def _configuration(
 
 
 def _compare(
-    flights: comparison.Comparison, folder: Path, options: argparse.Namespace
-) -> tuple[str, dict[str, Any]]:
-    """Fly and draw one comparison; return its table and its results."""
-    from marl_framework.evaluation import comparison, mission_page, report
+    prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
+) -> tuple[str, list[Path]]:
+    """Fly the only comparison; write it before it is drawn. Return its table and the files."""
+    from marl_framework.evaluation import comparison, report
 
+    (flights,) = prepared.values()
     records = flights.fly()
-    found = flights.results(records)
-    if options.html or not options.no_figures:
-        folder.mkdir(exist_ok=True)
-    if not options.no_figures:
-        comparison.draw(records, found, folder)
-    if options.html:
-        refresh = None if options.watch is None else _REFRESH
-        mission_page.write_page(records, 0, folder / "mission.html", refresh)
-    return report.table_text(records), found
+    text, found = report.table_text(records), flights.results(records)
+    files = comparison.write(text, found, out)
+    return text, [*files, *_draw(records, found, out, options)]
 
 
 def _compare_all(
     prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
-) -> tuple[str, dict[str, Any]]:
-    """Fly every combination, with its figures in a folder of its own."""
-    from marl_framework.evaluation import report
+) -> tuple[str, list[Path]]:
+    """Fly every combination, with its figures in a folder of its own.
+
+    The results so far are written before each is drawn. Return the tables and the files.
+    """
+    from marl_framework.evaluation import comparison, report
     from marl_framework.evaluation.figures import worlds_figure
 
-    texts, combinations = [], []
+    texts: list[str] = []
+    combinations: list[dict[str, Any]] = []
+    drawings: list[Path] = []
     for label, flights in prepared.items():
         print(label, flush=True)
-        text, found = _compare(flights, out / label, options)
-        texts.append(f"{label}\n{text}")
+        records = flights.fly()
+        found = flights.results(records)
+        texts.append(f"{label}\n{report.table_text(records)}")
         combinations.append({"name": label, **found})
+        text = "\n".join([*texts, report.as_text(_overview(combinations))])
+        files = comparison.write(text, {"combinations": combinations}, out)
+        drawings += _draw(records, found, out / label, options)
     if not options.no_figures:
         worlds_figure(combinations, out / "worlds.png")
-    texts.append(report.as_text(_overview(combinations)))
-    return "\n".join(texts), {"combinations": combinations}
+        drawings.append(out / "worlds.png")
+    return text, [*files, *drawings]
+
+
+def _draw(
+    records: Mapping[str, FlightRecord],
+    found: Mapping[str, Any],
+    folder: Path,
+    options: argparse.Namespace,
+) -> list[Path]:
+    """Draw a comparison as the options ask; return the files."""
+    from marl_framework.evaluation import comparison, mission_page
+
+    files: list[Path] = []
+    if options.html or not options.no_figures:
+        folder.mkdir(exist_ok=True)
+    if not options.no_figures:
+        files += comparison.draw(records, found, folder)
+    if options.html:
+        files.append(folder / "mission.html")
+        refresh = None if options.watch is None else _REFRESH
+        mission_page.write_page(records, 0, files[-1], refresh)
+    return files
 
 
 def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:

@@ -115,6 +115,26 @@ def test_a_flight_that_fails_leaves_its_name_free(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("module", ["comparison", "deployment"])
+def test_a_drawing_that_fails_leaves_what_was_flown(
+    module: str,
+    fly: Run,
+    measured: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"marl_framework.evaluation.{module}.mission_gif", interrupt)
+    deploy = (*DEPLOY, *measured) if module == "deployment" else ()
+    assert fly("t", *deploy, "--set", "experiment.policy=random") == 130
+    run = tmp_path / "runs" / "t"
+    assert read_json(run / "summary.json")["results"]
+    data = "mission_000/belief.npy" if deploy else "results.json"
+    assert (run / data).is_file()
+
+
 @pytest.mark.usefixtures("drawn")
 def test_a_deployment_hands_over_beliefs_and_waypoints(
     fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path

@@ -115,7 +115,7 @@ def test_wrappers_show_and_keep_the_masks() -> None:
         masks, before = missions.masks(), missions.state.positions.clone()
         assert masks.equal(env.lattice.allowed(before, missions.state.moves))
         wanted = torch.rand(masks.shape, generator=generator).argmax(-1)  # allowed or not
-        flown = missions.settle(wanted)
+        flown = missions.resolve_conflicts(wanted)
         assert masks.gather(2, flown.unsqueeze(2)).all()
         missions.step(wanted)
 

@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marl_framework.device import describe_device, synchronize
-from marl_framework.runs.checkpoint import atomic_file
+from marl_framework.runs.files import atomic_file
 from marl_framework.runs.folder import describe_environment
 
 SCHEMA = 1

@@ -34,17 +34,14 @@ from benchmarks.helpers.command_line import (
     with_overrides,
     with_steps,
 )
+from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
 from benchmarks.helpers.short_training import last_fifth
 from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, known_runs, learn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHMS
-from marl_framework.evaluation.statistics import (
-    Interval,
-    probability_of_improvement,
-    runs_iqm,
-)
+from marl_framework.evaluation.statistics import Interval
 
 SUITE = "algorithms"
 STEPS = 120

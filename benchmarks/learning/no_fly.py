@@ -27,12 +27,12 @@ from benchmarks.helpers.command_line import (
     read_options,
     with_steps,
 )
+from benchmarks.helpers.run_statistics import seeds_interval
 from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, missing_runs
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
-from marl_framework.evaluation.statistics import seeds_interval
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
 

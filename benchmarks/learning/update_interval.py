@@ -29,6 +29,7 @@ from benchmarks.helpers.command_line import (
 )
 from benchmarks.helpers.hardware import peak_flops
 from benchmarks.helpers.harness import number_text
+from benchmarks.helpers.run_statistics import seeds_interval
 from benchmarks.helpers.short_training import (
     learn_from_seeds,
     mean_of,
@@ -40,7 +41,6 @@ from benchmarks.helpers.short_training import (
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_precision
-from marl_framework.evaluation.statistics import seeds_interval
 from marl_framework.training.memory import check_memory
 
 INTERVALS = "1,5,10,20"

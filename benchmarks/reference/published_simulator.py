@@ -52,7 +52,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.evaluation.statistics import interval
-from marl_framework.evaluation.suite import check_one_team
+from marl_framework.evaluation.suite import check_one_training
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, find_checkpoint
@@ -255,7 +255,7 @@ def _measured(options: argparse.Namespace) -> str:
     code = PublishedCode(options.src)
     runs = options.checkpoint.split(",") if options.checkpoint else []
     teams = [find_checkpoint(run.strip()) for run in runs]
-    check_one_team(teams)
+    check_one_training(teams, "--checkpoint")
     world = World(code, options.terrain, options.starts)
     flights = Flights(world, names, teams)
     slug = f"{SUITE}--{harness.device_slug(harness.CPU)}.json"

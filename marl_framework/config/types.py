@@ -21,7 +21,7 @@ from pydantic import (
     Tag,
 )
 
-from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
+from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNER_NAMES, SENSORS, TERRAINS
 
 
 class Section(BaseModel):
@@ -130,7 +130,7 @@ TerrainKind = Annotated[
 Policy = Annotated[
     str,
     Field(max_length=1000),
-    AfterValidator(_one_of_or_own("learned", *PLANNERS)),
+    AfterValidator(_one_of_or_own(*PLANNER_NAMES)),
 ]
 Algorithm = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*ALGORITHMS))]
 NetworkType = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*NETWORKS))]

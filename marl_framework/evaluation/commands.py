@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.evaluation import comparison, deployment, local_frame
+from marl_framework.evaluation import comparison, deployment, local_frame, report
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.start import start_run
+
+T = TypeVar("T")
 
 
 def fly_baseline(
@@ -33,16 +35,16 @@ def fly_baseline(
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
     if check:
         return _report_valid()
-    run = _create_run(config, device, run_name, archive_earlier)
-    with _discarded_on_error(run):
-        start = time.perf_counter()
-        records = flights.fly()
-        seconds = time.perf_counter() - start
+    with _created_run(config, device, run_name, archive_earlier) as run:
+        records, seconds = _flown(run, flights.fly)
         found = flights.results(records)
-        print(comparison.write(records, found, run.path), end="")
+        text = report.table_text(records)
+        comparison.write(text, found, run.path)
         run.write_summary(
             found["summary"], {"seconds": seconds, **found["timing"]}, found["machine"]
         )
+        print(text, end="", flush=True)
+        comparison.draw(records, found, run.path)
     print(f"done: {run.summary}")
     return 0
 
@@ -65,12 +67,9 @@ def deploy(
     flights = deployment.prepare(config, device, missions, checkpoint)
     if check:
         return _report_valid()
-    run = _create_run(config, device, run_name, archive_earlier)
-    with _discarded_on_error(run):
-        start = time.perf_counter()
-        record = flights.fly()
-        seconds = time.perf_counter() - start
-        missions_flown = flights.write(record, run.path, html)
+    with _created_run(config, device, run_name, archive_earlier) as run:
+        record, seconds = _flown(run, flights.fly)
+        missions_flown = flights.write(record, run.path)
         results = {
             "planner": record.planner,
             "checkpoint": None if checkpoint is None else checkpoint.path,
@@ -80,6 +79,7 @@ def deploy(
             "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+        flights.draw(record, run.path, html)
     _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
     _warn_of_zones(missions_flown)
     print(f"done: {run.summary}")
@@ -115,22 +115,28 @@ def _report_valid() -> int:
     return 0
 
 
-def _create_run(
+@contextmanager
+def _created_run(
     config: Config, device: torch.device, run_name: str | None, archive_earlier: bool
-) -> RunFolder:
-    """Create the run folder; print the device and the folder."""
+) -> Iterator[RunFolder]:
+    """Create the run folder, print the device and the folder; release it at the end."""
     run = start_run(config, device, run_name, archive_earlier=archive_earlier, folders=())
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
-    return run
-
-
-@contextmanager
-def _discarded_on_error(run: RunFolder) -> Iterator[None]:
-    """Delete the run folder after an error, so that the run name can be used again."""
     try:
-        yield
+        yield run
+    finally:
+        run.release()
+
+
+def _flown(run: RunFolder, fly: Callable[[], T]) -> tuple[T, float]:
+    """Return what `fly` returns and how long it took [s].
+
+    After an error the run folder is deleted, so that its name can be used again.
+    """
+    start = time.perf_counter()
+    try:
+        found = fly()
     except BaseException:
         run.discard()
         raise
-    finally:
-        run.release()
+    return found, time.perf_counter() - start

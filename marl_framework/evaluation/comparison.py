@@ -21,6 +21,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, with_team
+from marl_framework.runs.files import write_json
 from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
@@ -118,23 +119,32 @@ def prepare(
     return Comparison(environments, planners, missions, seed, settings)
 
 
-def draw(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> None:
-    """Draw the curves, each policy's first mission, and the first policy's mission as a GIF."""
-    curves_figure(results, folder / "curves.png")
+def write(text: str, results: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write a table to `table.txt` and results to `results.json`; return the files."""
+    files = [folder / "results.json", folder / "table.txt"]
+    write_json(files[0], results)
+    files[1].write_text(text, encoding="utf-8")
+    return files
+
+
+def draw(
+    records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path
+) -> list[Path]:
+    """Draw the curves, each policy's first mission, and the first policy's mission as a GIF.
+
+    Returns:
+        The files.
+    """
+    files = [folder / "curves.png"]
+    curves_figure(results, files[0])
     for name, record in records.items():
-        mission_figure(record, 0, folder / f"mission_{name}.png")
-        film_strip(record, 0, folder / f"film_{name}.png")
+        files += [folder / f"mission_{name}.png", folder / f"film_{name}.png"]
+        mission_figure(record, 0, files[-2])
+        film_strip(record, 0, files[-1])
     name, record = next(iter(records.items()))
-    mission_gif(record, 0, folder / f"mission_{name}.gif")
-
-
-def write(records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path) -> str:
-    """Write `results.json`, `table.txt` and the figures; return the table."""
-    text = report.table_text(records)
-    report.write_results(results, folder / "results.json")
-    (folder / "table.txt").write_text(text, encoding="utf-8")
-    draw(records, results, folder)
-    return text
+    files.append(folder / f"mission_{name}.gif")
+    mission_gif(record, 0, files[-1])
+    return files
 
 
 def batch_size(config: Config, missions: int) -> int:

@@ -73,29 +73,39 @@ class Deployment:
             streams=UprightStreams,
         )
 
-    def write(self, record: FlightRecord, folder: Path, html: bool = False) -> list[dict[str, Any]]:
-        """Write one folder per mission; return the missions' entries in `summary.json`.
+    def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
+        """Write a folder of data per mission; return the missions' entries in `summary.json`.
 
         Args:
             record: result of `fly`.
             folder: parent of the missions' folders.
-            html: also write a page to watch each mission on.
         """
         assert record.window_origins is not None  # a deployment flies over a raster alone
         finals = report.final_values(record)
         entries = []
         for index, origin in enumerate(record.window_origins.tolist()):
-            target = folder / f"mission_{index:03d}"
+            target = _mission_folder(folder, index)
             target.mkdir()
             nearest = self._write_data(record.belief[index], record.tracks(index), origin, target)
+            values = {name: value[index].item() for name, value in finals.items()}
+            entries.append({"folder": target.name, "window_origin_m": origin, **nearest, **values})
+        return entries
+
+    def draw(self, record: FlightRecord, folder: Path, html: bool = False) -> None:
+        """Draw each mission into its folder.
+
+        Args:
+            record: result of `fly`.
+            folder: as for `write`.
+            html: also write a page to watch each mission on.
+        """
+        for index in range(self.missions):
+            target = _mission_folder(folder, index)
             mission_figure(record, index, target / "mission.png")
             film_strip(record, index, target / "film.png")
             mission_gif(record, index, target / "mission.gif")
             if html:
                 mission_page.write_page({record.planner: record}, index, target / "mission.html")
-            values = {name: value[index].item() for name, value in finals.items()}
-            entries.append({"folder": target.name, "window_origin_m": origin, **nearest, **values})
-        return entries
 
     def _write_data(
         self, belief: Tensor, paths: list[Tensor], origin: list[float], folder: Path
@@ -172,6 +182,10 @@ def _place(environment: MissionEnvironment) -> Place | None:
             f"deployment.home: {name} has no coordinates; place it with deployment.origin"
         )
     return found
+
+
+def _mission_folder(folder: Path, index: int) -> Path:
+    return folder / f"mission_{index:03d}"
 
 
 def _describe(nearest: Approach, paths: Sequence[Tensor]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.statistics import standard_error
 from marl_framework.evaluation.zone_outlines import draw_zones
 
 Array = np.ndarray[Any, Any]
@@ -107,14 +108,15 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
     """
     figure = new_figure((11.0, 4.6))
     policies = results["policies"]
+    blocks = None if results["blocks"] is None else torch.tensor(results["blocks"])
     for axes, (metric, label) in zip(
         figure.subplots(1, 2),
         (("roi_entropy", "entropy of the ROI cells [bit]"), ("f1", "F1 of the ROI")),
         strict=True,
     ):
         for k, (name, found) in enumerate(policies.items()):
-            values = np.asarray(found[metric], dtype=float)
-            _draw_curve(axes, values, name, k)
+            values = torch.tensor(found[metric], dtype=torch.float64)
+            _draw_curve(axes, values, blocks, name, k)
         axes.set(xlabel="readings of each UAV", ylabel=label, ylim=(0, 1.02))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -183,9 +185,9 @@ def new_figure(size: tuple[float, float]) -> Figure:
     return figure
 
 
-def _draw_curve(axes: Axes, values: Array, name: str, number: int) -> None:
+def _draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, number: int) -> None:
     """Draw the mean of `values` [missions, rounds] and a band of ± one standard error."""
-    mean = values.mean(axis=0)
+    mean, error = values.mean(0).numpy(), standard_error(values, blocks)
     rounds = np.arange(len(mean))
     colour = _COLOURS[number % len(_COLOURS)]
     axes.plot(
@@ -197,9 +199,9 @@ def _draw_curve(axes: Axes, values: Array, name: str, number: int) -> None:
         marker=_MARKERS[number % len(_MARKERS)],
         markersize=4,
     )
-    if len(values) > 1:
-        error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-        axes.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
+    if error is not None:
+        ends = (mean - error.numpy(), mean + error.numpy())
+        axes.fill_between(rounds, *ends, color=colour, alpha=0.25, linewidth=0)
 
 
 def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
@@ -212,8 +214,8 @@ def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     axes.imshow(overlay, origin="lower", extent=image.get_extent(), interpolation="nearest")
     lines = uav_lines(footprints.shape[1])
     for footprint, (colour, _) in zip(footprints[-1].tolist(), lines, strict=True):
-        x, y = footprint_outline(footprint, record.config)
-        axes.plot(x, y, color=colour, linewidth=1.2, linestyle=":")
+        outline = footprint_outline(footprint, record.config)
+        axes.plot(*outline, color=colour, linewidth=1.2, linestyle=":")
     draw_zones(axes, record, index)
     _draw_paths(axes, record, index)
     _label(axes, record, "Terrain and flight paths")
@@ -304,8 +306,13 @@ def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap
 
 
 def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, Array]:
-    """Return x and y [m] of the closed outline of a footprint (row0, row1, col0, col1)."""
+    """Return x and y [m] of the closed outline of a footprint (row0, row1, col0, col1).
+
+    Both are empty where it is: a UAV that has stopped sees nothing.
+    """
     row0, row1, col0, col1 = footprint
+    if row1 <= row0:
+        return np.empty(0), np.empty(0)
     res_x, res_y = config.cell_size
     x = np.array([row0, row1, row1, row0, row0]) * res_x
     y = np.array([col0, col0, col1, col1, col0]) * res_y

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from marl_framework.evaluation.report import write_results
 from marl_framework.mission.terrains.geotiff import Array, Place, quiet_rasterio
+from marl_framework.runs.files import write_json
 
 
 def write_belief(belief: Tensor, cell: tuple[float, float], place: Place, folder: Path) -> None:
@@ -67,7 +67,7 @@ def write_waypoints(paths: Sequence[Tensor], place: Place, folder: Path) -> None
         geometry = line_geometry(place.degrees(track[:, :2]).round(9))
         features.append({"type": "Feature", "properties": properties, "geometry": geometry})
     found = {"type": "FeatureCollection", "features": features}
-    write_results(found, folder / "waypoints.geojson")
+    write_json(folder / "waypoints.geojson", found)
 
 
 def line_geometry(degrees: Array) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from marl_framework.evaluation.report import write_results
+from marl_framework.runs.files import write_json
 
 FRAME = (
     "local: metres from the lower left corner of the mission's window, x to the right, y up, "
@@ -71,4 +71,4 @@ def write_waypoints(paths: Sequence[Tensor], origin: list[float], folder: Path) 
         "window_origin_m": origin,
         "uavs": [{"uav": n, "positions_m": path.tolist()} for n, path in enumerate(paths, start=1)],
     }
-    write_results(found, folder / "waypoints.json")
+    write_json(folder / "waypoints.json", found)

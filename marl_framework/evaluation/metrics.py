@@ -11,7 +11,6 @@ In a mission without ROI cells, `f1` and the means over ROI cells (`roi_entropy`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,27 +21,8 @@ from marl_framework.mission.belief import clamp_probability, entropy
 
 def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
     """Return the mean entropy of the ROI cells [bit]: their remaining uncertainty."""
-    return _mean_over_roi(entropy(belief), truth)
-
-
-def rmse(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the root mean squared error (RMSE) of the belief over the whole map."""
-    return (belief - truth.to(belief.dtype)).square().mean(dim=(-2, -1)).sqrt()
-
-
-def wrmse(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the RMSE over the ROI cells."""
-    return _mean_over_roi((1 - belief).square(), truth).sqrt()
-
-
-def mll(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean log loss over the whole map [nat]; lower is better."""
-    return -_log_likelihood(belief, truth).mean(dim=(-2, -1))
-
-
-def wmll(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean log loss over the ROI cells [nat]."""
-    return _mean_over_roi(-_log_likelihood(belief, truth), truth)
+    total = (entropy(belief) * truth).sum(dim=(-2, -1))
+    return total / count(truth).clamp(min=1).to(belief.dtype)
 
 
 def coverage(seen: Tensor) -> Tensor:
@@ -50,19 +30,17 @@ def coverage(seen: Tensor) -> Tensor:
     return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
-MAP_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "roi_entropy": roi_entropy,
-    "f1": f1,
-    "rmse": rmse,
-    "wrmse": wrmse,
-    "mll": mll,
-    "wmll": wmll,
-}
-"""All metrics of a belief, by their names in tables and files."""
+MAP_METRICS = ("roi_entropy", "f1", "rmse", "wrmse", "mll", "wmll")
+"""Names of the metrics of a belief in tables and files, see `map_metrics`."""
 
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all of `MAP_METRICS`, computed together in chunks of missions for speed."""
+    """Return all of `MAP_METRICS` by name, [E] each.
+
+    `roi_entropy`, see there; `f1`, see `accuracy.f1`; `rmse`, the root mean squared error over the
+    whole map; `mll`, its mean log loss [nat], lower is better; `wrmse` and `wmll`, the same two
+    over the ROI cells. They are computed together, in chunks of missions, for speed.
+    """
     parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
     return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}
 
@@ -88,13 +66,3 @@ def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
         "mll": -likelihoods.mean(dim=(-2, -1)),
         "wmll": -mean_over_roi(likelihoods),
     }
-
-
-def _mean_over_roi(values: Tensor, truth: Tensor) -> Tensor:
-    total = torch.where(truth, values, torch.zeros_like(values)).sum(dim=(-2, -1))
-    return total / count(truth).clamp(min=1).to(values.dtype)
-
-
-def _log_likelihood(belief: Tensor, truth: Tensor) -> Tensor:
-    p = clamp_probability(belief)
-    return torch.where(truth, p, 1 - p).log()

@@ -24,9 +24,9 @@ from marl_framework.evaluation.flight_plans import (
     team_stops,
     waits,
 )
-from marl_framework.evaluation.report import write_results
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Array, Place
+from marl_framework.runs.files import write_json
 
 Fence = list[list[float]]
 Paths = Sequence[Tensor]
@@ -62,7 +62,7 @@ def write_missions(
         items = mission_items(degrees, stops[:, n, 2], waiting[:, n], len(paths[n]), settings)
         name = f"uav_{n + 1}"
         pad = degrees[0][::-1].round(9).tolist()
-        write_results(plan(items, pad, settings.speed, fences), folder / f"{name}.plan")
+        write_json(folder / f"{name}.plan", plan(items, pad, settings.speed, fences))
         (folder / f"{name}.waypoints").write_text(waypoint_list(items, pad), encoding="utf-8")
     return closest_approach(stops, settings.speed)
 

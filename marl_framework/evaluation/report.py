@@ -1,12 +1,9 @@
-"""Evaluation report: a table and a JSON file."""
+"""Evaluation report: a table, and the content of a JSON file."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -53,7 +50,7 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
     }
 
 
-def yardstick(records: Mapping[str, FlightRecord]) -> str:
+def reference_policy(records: Mapping[str, FlightRecord]) -> str:
     """Return the reference policy: the classical planner with the lowest mean ROI entropy.
 
     Without a classical planner, return the first policy.
@@ -86,10 +83,10 @@ def planning_seconds(record: FlightRecord) -> float:
 def table(records: Mapping[str, FlightRecord]) -> Table:
     """Return a table of all metrics after the last move, with a row per metric and policy.
 
-    The last column is the mean paired difference to the reference policy, see `yardstick`.
+    The last column is the mean paired difference to the `reference_policy`.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    reference = yardstick(records)
+    reference = reference_policy(records)
     missions = len(records[reference].reward_sum)
     blocks = mission_blocks(records[reference])
     result = Table(box=SIMPLE_HEAD, title=_title(missions, blocks))
@@ -139,12 +136,11 @@ def results(
 
     `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading) or one
     number per mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` the paired differences to the reference policy (see `yardstick`); `blocks` which
-    missions are over the same ground (see `mission_blocks`). `timing` and `machine` vary between
-    runs.
+    `differences` the paired differences to the `reference_policy`; `blocks` which missions are over
+    the same ground (see `mission_blocks`). `timing` and `machine` vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    reference = yardstick(records)
+    reference = reference_policy(records)
     blocks = mission_blocks(records[reference])
     return {
         "settings": dict(settings),
@@ -172,16 +168,6 @@ def results(
         },
         "machine": dict(machine),
     }
-
-
-def write_results(found: Mapping[str, Any], path: Path) -> None:
-    """Write results as strict JSON: NaN becomes null, infinities the strings "inf" and "-inf"."""
-    path.write_text(json_text(found), encoding="utf-8")
-
-
-def json_text(found: Mapping[str, Any]) -> str:
-    """Return the text that `write_results` writes."""
-    return json.dumps(strict(found), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _policy(record: FlightRecord) -> dict[str, Any]:
@@ -219,14 +205,3 @@ def with_interval(
     if interval is None:
         return number
     return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
-
-
-def strict(value: Any) -> Any:
-    """Return plain types as strict JSON has them, see `write_results`."""
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value

@@ -8,7 +8,6 @@ All intervals come from the same draws, so that policies and metrics are paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,12 +50,12 @@ class Difference:
 def statistics(values: Tensor, blocks: Tensor | None = None) -> Statistics:
     """Return the statistics of `values` [E]; for `blocks` see `interval`."""
     sample = values.detach().double().cpu()
-    iqm = _trimmed_mean(sample, torch.ones_like(sample)[None])
+    iqm = trimmed_mean(sample, torch.ones_like(sample)[None])
     counts = _resampled_missions(blocks, len(sample))
     found = None
     if counts is not None:
-        deviations = (_trimmed_mean(sample, counts) - iqm) * _block_stretch(blocks)
-        found = _middle(iqm + deviations)
+        deviations = (trimmed_mean(sample, counts) - iqm) * _mission_stretch(blocks, len(sample))
+        found = middle(iqm + deviations)
     return Statistics(*_moments(sample, blocks), iqm=iqm.item(), iqm_interval=found)
 
 
@@ -75,9 +74,9 @@ def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None
 def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     """Return the 95 % bootstrap interval of the mean over training seeds and missions.
 
-    Each resample draws seeds, and missions that are the same for all of them. Few seeds or blocks
-    vary less than what they are drawn from, so their deviations are stretched by the factor by
-    which Student's interval is wider than the bootstrap's.
+    Each resample draws seeds, and missions that are the same for all of them. Few seeds, missions
+    or blocks vary less than what they are drawn from, so their deviations are stretched by the
+    factor by which Student's interval is wider than the bootstrap's.
 
     Args:
         values: [S, E], E missions flown by the teams of S training seeds; S = 1 for a planner. For
@@ -94,68 +93,34 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
         return None
     of_seeds = sample.mean(1, keepdim=True)
     resampled = (sample @ counts.mT) / counts.sum(1)  # [S, B]
-    deviations = (resampled - of_seeds) * _block_stretch(blocks)
+    deviations = (resampled - of_seeds) * _mission_stretch(blocks, missions)
     if seeds == 1:
-        return _middle((of_seeds + deviations)[0])
+        return middle((of_seeds + deviations)[0])
     centre = of_seeds.mean()
     means = centre + (of_seeds - centre) * _stretch(seeds) + deviations
-    return _middle((means * _resampled(seeds, generator_seed=1).mT).sum(0) / seeds)
+    return middle((means * resample_counts(seeds, generator_seed=1).mT).sum(0) / seeds)
 
 
-def seeds_interval(means: Sequence[float]) -> Interval | None:
-    """Return Student's 95 % interval of the mean over training seeds; None for a single seed."""
-    if len(means) < 2:
+def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | None:
+    """Return the standard error of the mean over missions, from sums over blocks, float64.
+
+    Without blocks it is std / sqrt(E).
+
+    Args:
+        values: missions first, [E, …].
+        blocks: see `interval`.
+
+    Returns:
+        [...], of the other axes; None where there is a single mission or block.
+    """
+    sample = values.detach().double().cpu()
+    numbers = _numbered(blocks, len(sample))
+    groups = int(numbers.max()) + 1
+    if groups < 2:
         return None
-    sample = torch.tensor(means, dtype=torch.float64)
-    mean, half = sample.mean().item(), _student(len(means) - 1) * sample.std().item()
-    half /= math.sqrt(len(means))
-    return mean - half, mean + half
-
-
-def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
-    """Return the interquartile mean over tasks and training runs, with its 95 % interval.
-
-    The interval is that of a stratified bootstrap: runs are drawn within each task (Agarwal et al.
-    2021, section 4).
-
-    Args:
-        scores: [K, S], of S runs in each of K tasks.
-
-    Returns:
-        Mean and interval; no interval for a single run of each task.
-    """
-    sample = scores.detach().double().cpu()
-    everything = torch.ones(1, sample.numel(), dtype=sample.dtype)
-    iqm = _trimmed_mean(sample.flatten(), everything).item()
-    counts = _resampled_runs(sample, generator_seed=0).flatten(1)
-    found = _middle(_trimmed_mean(sample.flatten(), counts))
-    return iqm, found if sample.shape[1] > 1 else None
-
-
-def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Interval | None]:
-    """Return how likely a run of ours scores higher than one of theirs, with its 95 % interval.
-
-    Mean over tasks of P(X > Y) + P(X = Y) / 2 for runs X of ours and Y of theirs (Agarwal et al.
-    2021, section 4.3), with the interval of a stratified bootstrap.
-
-    Args:
-        ours: scores, higher is better, [K, S]: S runs in each of K tasks.
-        theirs: [K, S'].
-
-    Returns:
-        Probability and interval; no interval where either has a single run of each task.
-
-    Raises:
-        ValueError: they have another number of tasks.
-    """
-    if len(ours) != len(theirs):
-        raise ValueError(f"cannot compare {len(ours)} with {len(theirs)} tasks")
-    x, y = (scores.detach().double().cpu() for scores in (ours, theirs))
-    difference = x[:, :, None] - y[:, None, :]
-    wins = (difference.sign() + 1) / 2 / difference.numel()  # [K, S, S']
-    counts = [_resampled_runs(sample, seed) for seed, sample in enumerate((x, y))]
-    found = _middle(torch.einsum("bks,kst,bkt->b", counts[0], wins, counts[1]))
-    return wins.sum().item(), found if min(x.shape[1], y.shape[1]) > 1 else None
+    sums = torch.zeros(groups, *sample.shape[1:], dtype=sample.dtype)
+    sums.index_add_(0, numbers, sample - sample.mean(0))
+    return math.sqrt(groups / (groups - 1)) * sums.norm(dim=0) / len(sample)
 
 
 def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
@@ -183,7 +148,7 @@ def _numbered(blocks: Tensor | None, missions: int) -> Tensor:
     return blocks.cpu().unique(return_inverse=True)[1]
 
 
-def _resampled(items: int, generator_seed: int) -> Tensor:
+def resample_counts(items: int, generator_seed: int) -> Tensor:
     """Return how often each item is drawn in each resample, [B, items] float64."""
     generator = torch.Generator().manual_seed(generator_seed)
     drawn = torch.randint(items, (_RESAMPLES, items), generator=generator)
@@ -191,53 +156,40 @@ def _resampled(items: int, generator_seed: int) -> Tensor:
     return counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
 
 
-def _resampled_runs(scores: Tensor, generator_seed: int) -> Tensor:
-    """Return how often each run of each task is drawn in each resample, [B, K, S]."""
-    tasks, runs = scores.shape
-    drawn = [_resampled(runs, generator_seed * tasks + k) for k in range(tasks)]
-    return torch.stack(drawn, dim=1)
-
-
 def _resampled_missions(blocks: Tensor | None, missions: int) -> Tensor | None:
     """Return how often each mission is drawn with its block, [B, E]; None for a single block."""
     numbers = _numbered(blocks, missions)
     total = int(numbers.max()) + 1
-    return None if total < 2 else _resampled(total, generator_seed=0)[:, numbers]
+    return None if total < 2 else resample_counts(total, generator_seed=0)[:, numbers]
 
 
 def _stretch(items: int) -> float:
     """Return how much wider Student's interval of a mean is than the bootstrap's."""
-    return math.sqrt(items / (items - 1)) * _student(items - 1) / _NORMAL
+    return math.sqrt(items / (items - 1)) * student_quantile(items - 1) / _NORMAL
 
 
-def _student(degrees: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's distribution, to three digits."""
     if degrees <= len(_T):
         return _T[degrees - 1]
     return _NORMAL + 2.37 / degrees + 2.8 / degrees**2
 
 
-def _block_stretch(blocks: Tensor | None) -> float:
-    return 1.0 if blocks is None else _stretch(len(blocks.unique()))
+def _mission_stretch(blocks: Tensor | None, missions: int) -> float:
+    """Return the stretch of deviations over missions, or over their blocks."""
+    return _stretch(missions if blocks is None else len(blocks.unique()))
 
 
 def _moments(
     sample: Tensor, blocks: Tensor | None = None
 ) -> tuple[float, float | None, float | None]:
-    """Return mean, standard deviation and standard error, the last from sums over blocks."""
-    mean, n = sample.mean(), len(sample)
-    if n < 2:
-        return mean.item(), None, None
-    numbers = _numbered(blocks, n)
-    groups = int(numbers.max()) + 1
-    sums = torch.zeros(groups, dtype=sample.dtype).index_add(0, numbers, sample - mean)
-    error = None
-    if groups > 1:
-        error = math.sqrt(groups / (groups - 1)) * sums.norm().item() / n
-    return mean.item(), sample.std().item(), error
+    """Return mean, standard deviation and standard error."""
+    std = sample.std().item() if len(sample) > 1 else None
+    error = standard_error(sample, blocks)
+    return sample.mean().item(), std, None if error is None else error.item()
 
 
-def _trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
+def trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
     """Return the interquartile mean of each resample of `sample` [E], from `counts` [B, E]."""
     order = sample.argsort()
     below = counts[:, order].cumsum(1)
@@ -247,7 +199,7 @@ def _trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
     return (kept * sample[order]).sum(1) / (last - cut).squeeze(1)
 
 
-def _middle(estimates: Tensor) -> Interval:
+def middle(estimates: Tensor) -> Interval:
     """Return the middle 95 % of bootstrap estimates [B]."""
     low, high = estimates.quantile(torch.tensor([0.025, 0.975], dtype=estimates.dtype)).tolist()
     return low, high

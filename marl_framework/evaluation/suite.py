@@ -23,15 +23,16 @@ from rich.text import Text
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.statistics import interval
-from marl_framework.evaluation.worlds import BASE, SEED, VERSION, World, left_out
+from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.planners.team import Checkpoint, mission_config
-from marl_framework.runs.files import atomic_file
+from marl_framework.runs.checkpoint import load_checkpoint
+from marl_framework.runs.files import checkpoint_file, strict, write_json
 from marl_framework.runs.folder import describe_environment
 
 POLICIES = (LEARNED, *report.CLASSICAL)
@@ -39,70 +40,127 @@ POLICIES = (LEARNED, *report.CLASSICAL)
 METRICS = {"roi_entropy": -1, "f1": 1}
 """Metrics of the table and the sign of a better value."""
 
+SEARCH = "search"
+"""The planner whose settings a suite takes: it flies with a trained predictor."""
+SETTINGS = f"experiment.baselines.{SEARCH}."
+
 _DIGITS = 6  # of a mission's value in the files
 _LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 
 
 @dataclass(frozen=True)
 class Flyer:
-    """What flies a world once: a planner, or the team of one training seed."""
+    """What flies a world once: a planner, or the team or predictor of one training seed."""
 
     policy: str
     key: str
-    """Name in the files, with the content of a team's checkpoint."""
+    """Name in the files, with the content of the checkpoint."""
     checkpoint: Checkpoint | None = None
+    """Of a team, or of the predictor of `search`."""
+    overrides: tuple[str, ...] = ()
+    """Settings of the planner, `section.key=value` each."""
+
+    @property
+    def team(self) -> Checkpoint | None:
+        """The checkpoint, where it is a team's."""
+        return self.checkpoint if self.policy == LEARNED else None
 
     def config(self, world: World, device: str | None) -> Config:
         """Return the configuration of its missions."""
-        overrides = [*world.overrides, *([f"compute.device={device}"] if device else [])]
-        return mission_config(BASE, overrides, self.checkpoint)
+        overrides = [*world.overrides, *self.overrides]
+        overrides += [f"compute.device={device}"] if device else []
+        return mission_config(BASE, overrides, self.team)
 
 
-def flyers(policies: Sequence[str], teams: Sequence[Checkpoint]) -> list[Flyer]:
-    """Return what flies: each planner once, each team once.
+def flyers(
+    policies: Sequence[str], teams: Sequence[Checkpoint], settings: Sequence[str] = ()
+) -> list[Flyer]:
+    """Return what flies: each planner once, each team once, `search` once with each predictor.
+
+    Args:
+        policies: names of planners.
+        teams: that fly as `learned`.
+        settings: of `search`, `experiment.baselines.search.key=value` each; `predictor` may name
+            several runs, separated by commas.
 
     Raises:
-        ConfigError: there is no team to fly, or the teams are not training seeds of one.
+        ConfigError: there is no team to fly, teams or predictors are not training seeds of one, or
+            a setting is not right.
     """
-    found = []
+    for text in settings:
+        if not text.startswith(SETTINGS):
+            raise ConfigError(
+                f"--set {text}: the worlds of --suite are fixed; only {SETTINGS}* may be set"
+            )
+        if SEARCH not in policies:
+            raise ConfigError(f"--set {text}: only {SEARCH} takes it; add it to --policies")
+    found: list[Flyer] = []
     for policy in policies:
-        if policy != LEARNED:
+        if policy == LEARNED:
+            found += _learned(teams)
+        elif policy == SEARCH:
+            found += _searches(settings)
+        else:
             found.append(Flyer(policy, policy))
-            continue
-        if not teams:
-            raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
-        check_one_team(teams)
-        found += [Flyer(LEARNED, f"{LEARNED} {digest(team)}", team) for team in teams]
     return found
 
 
-def digest(team: Checkpoint) -> str:
+def _learned(teams: Sequence[Checkpoint]) -> list[Flyer]:
+    if not teams:
+        raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
+    check_one_training(teams, "--checkpoint")
+    return [Flyer(LEARNED, f"{LEARNED} {digest(team)}", team) for team in teams]
+
+
+def _searches(overrides: Sequence[str]) -> list[Flyer]:
+    """Return `search` with each predictor; its key tells predictor and settings."""
+    settings = config_to_dict(load_config(BASE, overrides))["experiment"]["baselines"][SEARCH]
+    runs = (settings.pop("predictor") or "").split(",")
+    del settings["missions"]  # the suite's
+    if runs == [""]:
+        return [Flyer(SEARCH, SEARCH)]  # the planner says what it lacks
+    paths = [checkpoint_file(run.strip()) for run in runs]
+    predictors = [Checkpoint(path, load_checkpoint(path)) for path in paths]
+    check_one_training(predictors, f"--set {SETTINGS}predictor")
+    rest = " ".join(f"{name}={value}" for name, value in settings.items())
+    return [
+        Flyer(
+            SEARCH,
+            f"{SEARCH} {digest(each)} {rest}",
+            each,
+            (*overrides, f"{SETTINGS}predictor={json.dumps(str(each.path))}"),
+        )
+        for each in predictors
+    ]
+
+
+def digest(checkpoint: Checkpoint) -> str:
     """Return the SHA-256 of a checkpoint file, shortened."""
-    return hashlib.sha256(team.path.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(checkpoint.path.read_bytes()).hexdigest()[:16]
 
 
-def check_one_team(teams: Sequence[Checkpoint]) -> None:
+def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
     """Refuse checkpoints that are not trainings of one configuration from different seeds.
 
     Raises:
-        ConfigError: names two that do not fit.
+        ConfigError: names two that do not fit, and the option that gave them.
     """
 
-    def schedule(team: Checkpoint) -> tuple[Any, Any]:
-        tree = config_to_dict(mission_config(None, [], team))
+    def schedule(checkpoint: Checkpoint) -> tuple[Any, Any]:
+        tree = config_to_dict(mission_config(None, [], checkpoint))
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
         return seed, {k: v for k, v in tree.items() if k not in ("compute", "logging")}
 
-    found = [schedule(team) for team in teams]
-    for team, (seed, tree) in zip(teams[1:], found[1:], strict=True):
+    found = [schedule(checkpoint) for checkpoint in checkpoints]
+    for checkpoint, (seed, tree) in zip(checkpoints[1:], found[1:], strict=True):
         if tree != found[0][1]:
             raise ConfigError(
-                f"--checkpoint: {team.path} and {teams[0].path} were trained differently; give "
-                "runs of one params file that differ in environment.seed alone"
+                f"{option}: {checkpoint.path} and {checkpoints[0].path} were trained differently; "
+                "give runs of one params file that differ in environment.seed alone"
             )
         if [other for other, _ in found].count(seed) > 1:
-            raise ConfigError(f"--checkpoint: two runs have environment.seed {seed}; name one")
+            raise ConfigError(f"{option}: two runs have environment.seed {seed}; name one")
 
 
 # Flights ----------------------------------------------------------------------------------
@@ -142,7 +200,8 @@ class Suite:
                     continue
                 start = time.perf_counter()
                 content = {**content, **self._fly(world, flyer, content["flights"])}
-                _write(self._file(world), content)
+                self._file(world).parent.mkdir(exist_ok=True)
+                write_json(self._file(world), content)
                 seconds = time.perf_counter() - start
                 print(f"{world.name}: {flyer.key} in {seconds:.0f} s", flush=True)
             found[world.name] = content
@@ -165,7 +224,7 @@ class Suite:
     def _prepared(self, world: World, flyer: Flyer) -> comparison.Comparison:
         config = flyer.config(world, self.device_name)
         return comparison.prepare(
-            config, self.device, [flyer.policy], self.missions, SEED, flyer.checkpoint
+            config, self.device, [flyer.policy], self.missions, SEED, flyer.team
         )
 
     def _file(self, world: World) -> Path:
@@ -174,7 +233,7 @@ class Suite:
     def _flown(self, world: World) -> dict[str, Any]:
         """Return what the folder has of a world, or a start without flights."""
         asked = {"suite": VERSION, "missions": self.missions, "world": world.definition()}
-        asked = json.loads(json.dumps(report.strict(asked)))
+        asked = json.loads(json.dumps(strict(asked)))
         file = self._file(world)
         if not file.is_file():
             return {**asked, "blocks": None, "flights": {}}
@@ -189,12 +248,6 @@ class Suite:
                 "missions; name a new folder"
             )
         return found
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(exist_ok=True)
-    with atomic_file(file) as stream:
-        stream.write(report.json_text(content).encode())
 
 
 # Results ----------------------------------------------------------------------------------
@@ -225,8 +278,10 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "suite": "standard",
         "version": VERSION,
         "missions": suite.missions,
+        "standard_missions": MISSIONS,
         "seed": SEED,
-        "teams": [_team(f.checkpoint) for f in suite.flyers if f.checkpoint is not None],
+        "teams": _trainings(suite.flyers, LEARNED),
+        "predictors": _trainings(suite.flyers, SEARCH),
         "left_out": left_out(flown),
         "machine": {
             **describe_environment(suite.device),
@@ -241,14 +296,20 @@ def _by_policy(flying: Sequence[Flyer]) -> Iterator[tuple[str, list[Flyer]]]:
         yield policy, [flyer for flyer in flying if flyer.policy == policy]
 
 
-def _team(team: Checkpoint) -> dict[str, Any]:
-    config = mission_config(None, [], team)
+def _trainings(flying: Sequence[Flyer], policy: str) -> list[dict[str, Any]]:
+    """Return the trainings behind a policy."""
+    found = [each.checkpoint for each in flying if each.policy == policy]
+    return [_training(checkpoint) for checkpoint in found if checkpoint is not None]
+
+
+def _training(checkpoint: Checkpoint) -> dict[str, Any]:
+    config = mission_config(None, [], checkpoint)
     return {
-        "checkpoint": str(team.path),
-        "sha256": digest(team),
+        "checkpoint": str(checkpoint.path),
+        "sha256": digest(checkpoint),
         "title": config.experiment.title,
         "seed": config.environment.seed,
-        "training_step": team.payload.get("training_step"),
+        "training_step": checkpoint.payload.get("training_step"),
     }
 
 
@@ -322,9 +383,13 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _size(found: Mapping[str, Any]) -> str:
-    teams = len(found["teams"])
-    flown = f", {teams} training seed{'s' if teams > 1 else ''}" if teams else ""
-    return f"{found['missions']} missions a world{flown}"
+    missions, standard = found["missions"], found["standard_missions"]
+    parts = [f"{missions} missions a world"]
+    parts += [f"not the standard {standard}"] if missions != standard else []
+    for key, what in (("teams", "training seed"), ("predictors", "predictor")):
+        number = len(found[key])
+        parts += [f"{number} {what}{'s' if number > 1 else ''}"] if number else []
+    return ", ".join(parts)
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -344,6 +409,8 @@ def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
         for metric, label in _LABELS.items():
             rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
             verdicts = [row["verdict"] for row in rows if row is not None]
+            if not verdicts:  # no classical planner flew
+                continue
             counts = [f"{verdicts.count(v)} {v}" for v in ("better", "worse", "undecided")]
             lines.append(f"{name}, {label}: {', '.join(counts)}")
     return lines

@@ -38,6 +38,7 @@ class COMALoss(LossModule):
     `loss_critic`, and for logging `entropy`, `advantage_std` and `td_error`. TD(λ) targets need
     whole trajectories: call `targets(data)` on collected data [E, T] before you split it into
     minibatches. If the targets are missing, the loss computes them from the batch it gets.
+    Every agent of a batch counts: the loss does not look at `mask`, the UAVs that fly.
 
     Update the target critic, `target_critic_network_params`, with TorchRL's `SoftUpdate` or
     `HardUpdate`. Keys default to TorchRL's; `set_keys(reward=env.reward_key, …)` renames them.

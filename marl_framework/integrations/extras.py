@@ -8,6 +8,6 @@ def missing_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError
     library = (error.name or extra).partition(".")[0]
     return ModuleNotFoundError(
         f"marl_framework.integrations.{extra} needs {library}, which is not installed; "
-        f"install the extra: pip install -e '.[{extra}]'",
+        f"pip install 'marl_framework[{extra}]'",
         name=library,
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.integrations.extras import missing_extra
-from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.integrations.rendering import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
@@ -45,9 +45,9 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     """E missions in NumPy; one action controls all UAVs of a mission.
 
     Observations are [E, N, C, X, Y] float32, actions [E, N] integers, rewards [E].
-    `info["action_mask"]`, [E, N, A] int8, allows the moves that stay on the lattice. If two UAVs
-    choose the same (x, y), the later one flies another action (see
-    :class:`~marl_framework.integrations.missions.Missions`).
+    `info["action_mask"]`, [E, N, A] int8, allows the moves that lattice, zones and obstacles leave
+    and that can be paid for. If two UAVs choose the same (x, y), the later one flies another action
+    (see :class:`~marl_framework.integrations.missions.Missions`).
 
     Where missions differ in team or budget, `info["active"]`, [E, N] int8, says which UAVs fly; the
     actions of the others do not matter. All missions have the same length and end together, but
@@ -252,7 +252,7 @@ def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:
     """Return the observation space and the action space of one mission."""
     n = len(missions.names)
     return (
-        Box(LOWEST, HIGHEST, (n, *missions.observation_shape), np.float32),
+        Box(LOWEST, missions.highest, (n, *missions.observation_shape), np.float32),
         MultiDiscrete([missions.num_actions] * n),
     )
 

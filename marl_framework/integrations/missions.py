@@ -13,12 +13,13 @@ from marl_framework.device import as_device
 from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.kernels import make_builder
 
 GROUP = "uavs"
 """Name of the agent group."""
-LOWEST, HIGHEST = -1.0, 1.0 + 1e-5
-"""Bounds of observations: the remaining budget reaches -1/budget, area means round above 1."""
+LOWEST = -1.0
+"""Least value of observations: the remaining budget reaches -1/budget."""
+_ROUNDING = 1e-5
 
 
 class Missions:
@@ -40,6 +41,7 @@ class Missions:
 
     Attributes:
         names: names of the UAVs, in the order in which conflicts are resolved.
+        highest: no value of an observation is larger.
 
     Raises:
         ConfigError: the configuration is invalid, or `device` is no device of this machine.
@@ -56,7 +58,8 @@ class Missions:
         config = config if isinstance(config, Config) else load_config(config)
         self.environment = MissionEnvironment(config, num_envs, as_device(device), split, seed)
         lattice = self.environment.lattice
-        self.builder = ObservationBuilder(config, lattice, self.environment.camera)
+        self.builder = make_builder(self.environment)
+        self.highest = self.builder.highest + _ROUNDING
         self.names = [f"uav_{i}" for i in range(self.environment.n_agents)]
         self.observation_shape = (config.network_sizes.actor_channels, *self.builder.shape)
         self.team_shape = (len(self.builder.team_channels), *self.builder.shape)
@@ -119,9 +122,9 @@ class Missions:
             actions: [E, N] int64, 0 … A - 1.
         """
         draws = self.environment.draw_step(reuse=True)
-        return self.environment.step(self.state, self.settle(actions), draws)
+        return self.environment.step(self.state, self.resolve_conflicts(actions), draws)
 
-    def settle(self, actions: Tensor) -> Tensor:
+    def resolve_conflicts(self, actions: Tensor) -> Tensor:
         """Return the actions flown after conflicts in `actions` [E, N] are resolved."""
 
         def choose(i: int, mask: Tensor) -> Tensor:

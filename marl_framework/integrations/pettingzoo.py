@@ -14,7 +14,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.integrations.extras import missing_extra
-from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.integrations.rendering import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
@@ -39,9 +39,9 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     """One mission with the agents `uav_0` … `uav_{N-1}`, in NumPy.
 
     An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`; the mask
-    allows the moves that stay on the lattice. If two agents choose the same (x, y), the later one
-    flies another action (see :class:`~marl_framework.integrations.missions.Missions`). All agents
-    receive the team's reward.
+    allows the moves that lattice, zones and obstacles leave and that can be paid for. If two agents
+    choose the same (x, y), the later one flies another action (see
+    :class:`~marl_framework.integrations.missions.Missions`). All agents receive the team's reward.
 
     All agents terminate with the last move; `agents` is then empty until `reset`. Where missions
     draw their number of UAVs, `agents` holds the first ones of `possible_agents`. Without a seed,
@@ -80,13 +80,13 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         self.agents: list[str] = []
         self.observation_spaces = {
             name: Dict(
-                observation=Box(LOWEST, HIGHEST, missions.observation_shape, np.float32),
+                observation=Box(LOWEST, missions.highest, missions.observation_shape, np.float32),
                 action_mask=Box(0, 1, (missions.num_actions,), np.int8),
             )
             for name in missions.names
         }
         self.action_spaces = {name: Discrete(missions.num_actions) for name in missions.names}
-        self.state_space = Box(LOWEST, HIGHEST, missions.team_shape, np.float32)
+        self.state_space = Box(LOWEST, missions.highest, missions.team_shape, np.float32)
         self._window = Window()
 
     def observation_space(self, agent: str) -> Dict:

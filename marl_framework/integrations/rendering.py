@@ -60,16 +60,13 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
     positions = missions.environment.lattice.metres(state.positions)[0].tolist()
     fp = camera.footprint(state.positions)
     footprints = torch.stack((fp.row0, fp.row1, fp.col0, fp.col1), dim=-1)[0].tolist()
-    lines = uav_lines(len(positions))
-    looked = state.readings[0].flatten(1).any(1).tolist()  # those that never flew have read nothing
-    for (x, y, _), footprint, (colour, _), drawn in zip(
-        positions, footprints, lines, looked, strict=True
-    ):
-        if not drawn:
-            continue
+    looked = state.readings[0].flatten(1).any(1).tolist()  # not those that have stopped
+    for n, (colour, _) in enumerate(uav_lines(int(state.team_size[0]))):
         for axes in (left, right):
-            axes.plot(*footprint_outline(footprint, config), ":", color=colour, linewidth=1.4)
-            axes.plot(x, y, "o", color=colour, markeredgecolor="k")
+            if looked[n]:
+                outline = footprint_outline(footprints[n], config)
+                axes.plot(*outline, ":", color=colour, linewidth=1.4)
+            axes.plot(*positions[n][:2], "o", color=colour, markeredgecolor="k")
     figure.suptitle(f"{int(state.t[0])} of {int(state.budget[0]) + 1} moves")
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

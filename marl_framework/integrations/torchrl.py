@@ -32,11 +32,11 @@ class MissionEnv(EnvBase):
     The team is one group, `uavs`, with the N UAVs as second axis:
 
     - `("uavs", "observation")` [E, N, C, X, Y] float32, with the channels of the params file;
-    - `("uavs", "action_mask")` [E, N, A] bool allows the moves that stay on the lattice. If two
-      UAVs choose the same (x, y), the later one flies another action (see
-      :class:`~marl_framework.integrations.missions.Missions`);
-    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget;
-      the others' rewards are 0, and their actions do not matter;
+    - `("uavs", "action_mask")` [E, N, A] bool allows the moves that lattice, zones and obstacles
+      leave and that can be paid for. If two UAVs choose the same (x, y), the later one flies
+      another action (see :class:`~marl_framework.integrations.missions.Missions`);
+    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget or
+      moves cost; the others' rewards are 0, and their actions do not matter;
     - `("uavs", "action")` [E, N] int64;
     - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
     - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;

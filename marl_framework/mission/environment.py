@@ -130,8 +130,7 @@ class MissionEnvironment:
         self.zones = find_zones(config, self.terrain, split)
         self.obstacles = Obstacles(config, self.lattice, split)
         self._moves = self._fixed_moves()
-        x, y, _ = self.lattice.shape
-        self._fusion = make_fusion(config, self.camera, (x, y), self.device)
+        self._fusion = make_fusion(config, self.camera, self.device)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
@@ -150,7 +149,7 @@ class MissionEnvironment:
         self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
         self._has_cost = config.has_cost
         self._ids = torch.arange(self.n_agents, device=device)
-        self._area = lattice_weights(self.camera.shape, (x, y), device)
+        self._area = lattice_weights(self.camera.shape, self.lattice.shape[:2], device)
         if self.device.type != "meta":
             self.generator = torch.Generator(self.device)
             self.generator.manual_seed(
@@ -275,7 +274,8 @@ class MissionEnvironment:
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
-        Where a mission is over already nothing changes, and its reward is 0.
+        Where missions differ or moves cost, one that is over stays as it is, and its reward is 0.
+        Otherwise all end with the same step; reset them before the next one.
 
         Args:
             state: the missions.
@@ -344,8 +344,8 @@ class MissionEnvironment:
         state.pooled_global.copy_(area_pool(state.global_belief, *self._area))
         if self._fusion.tracks_uncertainty:
             state.pooled_uncertainty.copy_(area_pool(uncertainty(state.beliefs), *self._area))
-            unsure = uncertainty(state.global_belief)
-            state.pooled_global_uncertainty.copy_(area_pool(unsure, *self._area))
+            pooled = area_pool(uncertainty(state.global_belief), *self._area)
+            state.pooled_global_uncertainty.copy_(pooled)
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
 

@@ -169,8 +169,9 @@ class WindowFusion:
 class CompiledFusion(WindowFusion):
     """The same in compiled loops on the CPU; inside `torch.compile` in plain operators."""
 
-    def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
+    def __init__(self, config: Config, camera: Camera) -> None:
         super().__init__(config, camera)
+        shape = config.lattice_shape[:2]
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
         self._odds = camera.odds * ((1 - self._prior) / self._prior)
 
@@ -234,7 +235,7 @@ class TritonFusion(WindowFusion):
     `update` touches each belief once.
     """
 
-    def __init__(self, config: Config, camera: Camera, shape: tuple[int, int]) -> None:
+    def __init__(self, config: Config, camera: Camera) -> None:
         super().__init__(config, camera)
         # Triton takes a while to import, and many machines do without it.
         from marl_framework.mission.kernels import window_operators
@@ -357,15 +358,9 @@ def window_kernels(config: Config, device: torch.device) -> tuple[str, Lack | No
     return name, triton_lacks(device)
 
 
-def make_fusion(
-    config: Config, camera: Camera, shape: tuple[int, int], device: torch.device
-) -> WindowFusion:
+def make_fusion(config: Config, camera: Camera, device: torch.device) -> WindowFusion:
     """Make the fusion of `fusion_type`."""
-    made = fusion_type(config, device)
-    if made is WindowFusion:
-        return made(config, camera)
-    assert issubclass(made, CompiledFusion | TritonFusion)
-    return made(config, camera, shape)
+    return fusion_type(config, device)(config, camera)
 
 
 def _listens(state: MissionState, active: Tensor) -> Tensor:

@@ -97,6 +97,7 @@ class Lattice:
         self._starts = config.experiment.missions.start
         self._n_agents = config.most_agents
         self._has_inactive = config.has_inactive
+        self._teams_differ = len(set(config.team_sizes)) > 1
         if self._starts == "corners":
             self._corners = torch.zeros(self._n_agents + 1, self._n_agents, 2, dtype=torch.int64)
             for size in config.team_sizes:
@@ -236,10 +237,13 @@ class Lattice:
     ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
+        UAVs that a mission does not have stand where its first one starts: nothing keeps clear of
+        them, and there they have a way out.
+
         Args:
             keys: [E, X·Y] uniform draws in [0, 1). The N largest choose the distinct cells of
                 random starts; those of published starts may be shared.
-            sizes: UAVs of each mission, [E] int64, which corners depend on; N without it.
+            sizes: UAVs of each mission, [E] int64; N without it.
             moves: that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
         """
         if moves is not None:
@@ -255,6 +259,9 @@ class Lattice:
             else:
                 cells = keys.topk(self._n_agents, dim=1).indices
             planar = torch.stack((cells // self.shape[1], cells % self.shape[1]), dim=-1)
+        if sizes is not None and self._teams_differ:
+            flies = torch.arange(self._n_agents, device=planar.device) < sizes.unsqueeze(1)
+            planar = planar.where(flies.unsqueeze(-1), planar[:, :1])
         top = torch.full_like(planar[..., :1], self.shape[2] - 1)
         return torch.cat((planar, top), dim=-1)
 

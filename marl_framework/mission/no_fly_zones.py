@@ -102,13 +102,16 @@ class NoFlyZones:
                 f"published starts may lie in a zone{where}; set experiment.missions.start to "
                 "random, which keeps out of zones"
             )
-        starts = self._lattice.start_positions(torch.zeros(1, free.numel()))[0]
-        for n, (x, y, _) in enumerate(starts.tolist(), start=1):
-            if not free[x, y]:
-                raise _error(
-                    f"UAV {n} starts at {x * self._spacing:g}, {y * self._spacing:g} m{where}, in "
-                    "a zone or without a way out; set experiment.missions.start to random"
-                )
+        sizes = torch.tensor(self._config.team_sizes)
+        starts = self._lattice.start_positions(torch.zeros(len(sizes), free.numel()), sizes)
+        for size, team in zip(sizes.tolist(), starts.tolist(), strict=True):
+            for n, (x, y, _) in enumerate(team[:size], start=1):
+                if not free[x, y]:
+                    raise _error(
+                        f"UAV {n} of {size} starts at {x * self._spacing:g}, "
+                        f"{y * self._spacing:g} m{where}, in a zone or without a way out; set "
+                        "experiment.missions.start to random"
+                    )
 
     def closed(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
         """Return the moves that touch a zone, [X, Y, Z, A] bool on the CPU.

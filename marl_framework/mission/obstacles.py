@@ -55,7 +55,7 @@ class Obstacles:
 
         Args:
             draws: in [0, 1), [E, K, 5].
-            starts: lattice indices, [E, N, 3].
+            starts: lattice indices, [E, N, 3], see `Lattice.start_positions`.
         """
         u = draws.double()
         edges = []

@@ -83,10 +83,6 @@ class MissionState:
         """Return the state on another device."""
         return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors()})
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors by name, for a checkpoint."""
-        return dict(self.tensors())
-
     def __getitem__(self, index: slice) -> Self:
         """Select missions by a slice (views, no copies)."""
         return type(self)(**{name: tensor[index] for name, tensor in self.tensors()})

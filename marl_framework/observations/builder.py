@@ -84,7 +84,7 @@ class ObservationBuilder:
         self._camera = camera
         self._has_inactive = config.has_inactive
         self._has_cost = config.has_cost
-        self._most_moves = max(config.budgets)
+        self._max_budget = max(config.budgets)
         self._n_agents = config.most_agents
         self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
@@ -94,6 +94,11 @@ class ObservationBuilder:
         itself_first = (others == ids.unsqueeze(1)).int()
         self._order = itself_first.argsort(dim=1, descending=True, stable=True)
         self._agent_id = channels.agent_id_map(self._n_agents, self.shape, lattice.offsets.device)
+
+    @property
+    def highest(self) -> float:
+        """Largest value of any channel, but for rounding: 1 without predictions."""
+        return 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
 
     def actor(self, state: Seen) -> Tensor:
         """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`.
@@ -222,7 +227,7 @@ class ObservationBuilder:
 
     def _left(self, state: Seen) -> Tensor:
         """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""
-        budget = state.budget if self._has_inactive else self._most_moves
+        budget = state.budget if self._has_inactive else self._max_budget
         left = channels.share_left(state.t, budget).unsqueeze(1).expand(-1, self._n_agents)
         return left.minimum((state.left / state.limit).float()) if self._has_cost else left
 

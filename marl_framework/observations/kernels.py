@@ -116,7 +116,7 @@ def uses_kernels(config: Config, device: torch.device) -> bool:
         return False
     from marl_framework.mission.kernels.team_operators import fits
 
-    return fits(config.lattice_shape, config.most_agents)
+    return fits(config.lattice_shape)
 
 
 def make_builder(

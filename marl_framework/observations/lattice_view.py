@@ -70,10 +70,13 @@ class LatticeView:
         """
         return self._cells[0] @ maps @ self._cells[1].mT * self._unit
 
+    def sizes(self) -> Tensor:
+        """Return the number of cells of each position, [X, Y], in units of `sums`."""
+        return self.sums(torch.ones((), device=self._cells[0].device).expand(self._shape))
+
     def spread(self, sums: Tensor) -> Tensor:
         """Return each cell's share of its position's sum, [..., R, C] of [..., X, Y]."""
-        size = self.sums(torch.ones((), device=sums.device).expand(self._shape))
-        return self._cells[0].mT @ (sums / size.clamp(min=1e-9)) @ self._cells[1]
+        return self._cells[0].mT @ (sums / self.sizes().clamp(min=1e-9)) @ self._cells[1]
 
     def fine(self, maps: Tensor) -> Tensor:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""

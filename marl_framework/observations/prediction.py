@@ -47,6 +47,10 @@ class MapPrediction:
         """Return the entropy expected around each lattice position, [..., X, Y] of [..., R, C]."""
         return self.predict(features(self._view, beliefs))
 
+    def highest(self) -> float:
+        """Return the largest value of a prediction: all cells of a position are undecided."""
+        return float(self._view.sizes().max())
+
     def predict(self, seen: Features) -> Tensor:
         """Return the entropy expected in the region of interest [..., X, Y]."""
         lead = seen.coarse.shape[:-3]

@@ -18,7 +18,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
-__all__ = ["FORMAT", "atomic_file", "load_checkpoint", "misfit", "save_checkpoint"]
+__all__ = ["FORMAT", "load_checkpoint", "misfit", "save_checkpoint"]
 
 FORMAT = 1
 """Version of the layout; files of another version are rejected."""

@@ -46,7 +46,7 @@ def checkpoint_file(name: str) -> Path:
         found = [file for file in candidates if file.is_file()]
         if not found:
             raise ConfigError(
-                f"--checkpoint {name}: the folder has neither checkpoints/best.pt nor "
+                f"checkpoint {name}: the folder has neither checkpoints/best.pt nor "
                 "checkpoints/last.pt; give a run folder or a checkpoint file"
             )
         return found[0]
@@ -105,10 +105,33 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write strict JSON atomically; non-finite numbers become null."""
-    text = json.dumps(_plain(content), indent=2, allow_nan=False, ensure_ascii=False)
+    """Write strict JSON atomically, see `strict`."""
+    text = json.dumps(strict(content), indent=1, allow_nan=False, ensure_ascii=False)
     with atomic_file(path) as file:
         file.write(text.encode() + b"\n")
+
+
+def strict(value: Any) -> Any:
+    """Return a value in types of strict JSON.
+
+    NaN becomes None, infinities the texts "inf" and "-inf"; tensors and arrays become lists.
+
+    Raises:
+        TypeError: a value has no place in JSON.
+    """
+    if hasattr(value, "tolist"):  # tensors, arrays and numpy's numbers
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} has no place in a JSON file")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -200,20 +223,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to types of strict JSON."""
-    if hasattr(value, "tolist"):  # tensors, arrays and numpy's numbers
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} has no place in a JSON file")

@@ -44,7 +44,7 @@ INITIAL_WEIGHTS = "initial_weights"
 """Key of records of what a training started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training."""
-_LARGEST_DIFF = 2**24
+_LARGEST_DIFF = 2**24  # bytes
 _OURS = frozenset(
     {
         LOCK,
@@ -147,9 +147,11 @@ class RunFolder:
         for folder in folders:
             (self.path / folder).mkdir(exist_ok=True)
         if not self.environment_file.exists():
-            write_json(self.environment_file, describe_environment(device))
             difference = _uncommitted()
-            if difference:
+            left_out = len(difference) if len(difference) > _LARGEST_DIFF else None
+            environment = describe_environment(device)
+            write_json(self.environment_file, {**environment, "diff_left_out_bytes": left_out})
+            if difference and left_out is None:
                 with suppress(OSError), atomic_file(self.path / "uncommitted.diff") as file:
                     file.write(difference)
         if not self.config_file.exists():
@@ -239,8 +241,8 @@ class RunFolder:
     ) -> None:
         """Write `summary.json` atomically.
 
-        Values are numbers, strings, lists, dicts, tensors and arrays; non-finite numbers become
-        null.
+        Values are numbers, strings, lists, dicts, tensors and arrays; for numbers that are not
+        finite see `files.strict`.
 
         Args:
             results: results that depend on configuration and seed only.
@@ -265,6 +267,7 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         "command": shlex.join(sys.orig_argv),
         "commit": commit or None,
         "uncommitted_changes": None if changes is None else bool(changes),
+        "untracked": [line[3:] for line in (changes or "").splitlines() if line[:2] == "??"],
         "device": None if device is None else describe_device(device),
         "platform": platform.platform(),
         "versions": {
@@ -350,11 +353,11 @@ def _version(package: str) -> str | None:
 
 
 def _uncommitted() -> bytes:
-    """Return the uncommitted changes as a patch; empty without git or a repository."""
+    """Return the uncommitted changes of tracked files as a patch; empty without a repository."""
     if not _is_own_checkout():
         return b""
     text = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
-    return text.encode(errors="surrogateescape")[:_LARGEST_DIFF]
+    return text.encode(errors="surrogateescape")
 
 
 def _is_own_checkout() -> bool:

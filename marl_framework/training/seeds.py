@@ -141,7 +141,7 @@ def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
     columns: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
-            if value is not None:  # not finite
+            if isinstance(value, int | float):  # finite
                 columns.setdefault(key, []).append(value)
     return {"runs": seeds, "metrics": {key: _spread(values) for key, values in columns.items()}}
 

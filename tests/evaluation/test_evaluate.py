@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the drawing where a test is about something else."""
-    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: None)
+    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: [])
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -56,16 +56,19 @@ def test_an_evaluation_leaves_all_it_promises(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "out"
+    out.mkdir(parents=True)
+    (out / "notes.txt").write_text("of somebody else")
     arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "3"]
     assert main([*arguments, "--out", str(out)]) == 0
     names = ["results.json", "table.txt", "curves.png", "mission_learned.gif"]
     names += [
         f"{kind}_{name}.png" for kind in ("mission", "film") for name in ("learned", "random")
     ]
-    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*names, "notes.txt"])
     printed = capsys.readouterr().out
     assert (out / "table.txt").read_text(encoding="utf-8") in printed
-    assert all(str(out / name) in printed for name in names)
+    assert printed.splitlines()[-len(names) :] == [str(out / name) for name in sorted(names)]
+    assert "notes.txt" not in printed
     found = results(out)
     assert found["settings"]["checkpoint"] == str(run / "checkpoints" / "best.pt")
     assert found["settings"]["training_step"] == 10
@@ -209,6 +212,23 @@ def test_a_trained_team_flies_with_any_number_and_any_radio(
     assert max(entropy[2:]) < min(entropy[:2])
     overview = capsys.readouterr().out.partition("ROI entropy [bit] / F1, means")[2]
     assert all(label in overview for label in labels)
+
+
+def test_results_are_there_before_anything_is_drawn(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", interrupt)
+    arguments = ["--policies", "random", "--checkpoint", str(run), "--missions", "1"]
+    assert main([*arguments, "--out", str(tmp_path / "one")]) == 130
+    assert len(results(tmp_path / "one")["policies"]["random"]["f1"]) == 1
+    assert main([*arguments, "--agents", "1,2", "--out", str(tmp_path / "grid")]) == 130
+    (only,) = results(tmp_path / "grid")["combinations"]
+    assert only["name"] == "agents_1"
+    assert "agents_1" in (tmp_path / "grid" / "table.txt").read_text(encoding="utf-8")
+    assert "interrupted" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_no_figures")

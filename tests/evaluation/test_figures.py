@@ -16,6 +16,7 @@ from PIL import Image, ImageSequence
 
 from marl_framework.evaluation import figures, film, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.statistics import statistics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 from tests.small import small_config
@@ -91,6 +92,33 @@ def test_a_film_shows_every_round(tmp_path: Path) -> None:
 def imread_all(path: Path) -> list[np.ndarray]:
     with Image.open(path) as image:
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
+
+
+def test_bands_are_as_wide_as_the_tables_standard_error() -> None:
+    axes = Figure().add_subplot()
+    values = torch.rand(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    blocks = torch.arange(12) // 4
+    figures._draw_curve(axes, values, blocks, "random", 0)
+    (band,) = axes.collections
+    (path,) = band.get_paths()
+    last = path.vertices[path.vertices[:, 0] == 3, 1]
+    error = statistics(values[:, -1], blocks).standard_error
+    assert error is not None
+    assert last.max() - last.min() == pytest.approx(2 * error)
+    figures._draw_curve(axes, values, torch.zeros(12), "random", 1)
+    assert len(axes.collections) == 1  # a single block has none
+
+
+def test_a_uav_that_has_stopped_has_no_footprint() -> None:
+    config = small_config(agents=2, constraints={"cost": {"limit": 22.0, "climb": 3.0}}, budget=9)
+    env = MissionEnvironment(config, 8, "cpu", "test")
+    record = evaluate(env, RandomPlanner(env.lattice), 8, 1, keep_maps=8)
+    last = [record.alone(e).active[0, -1].tolist() for e in range(8)]
+    stopped = next(e for e in range(8) if sorted(last[e]) == [False, True])
+    axes = Figure().add_subplot()
+    figures._draw_terrain(axes, record.alone(stopped), 0)
+    outlines = [line for line in axes.lines if line.get_linestyle() == ":"]
+    assert [len(np.asarray(line.get_xdata())) > 0 for line in outlines] == last[stopped]
 
 
 def test_a_mission_without_maps_cannot_be_drawn(tmp_path: Path) -> None:

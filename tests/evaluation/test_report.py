@@ -15,6 +15,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.statistics import paired_difference, statistics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
+from marl_framework.runs.files import write_json
 from tests.small import small_config
 
 
@@ -63,9 +64,11 @@ def test_others_are_set_against_the_best_classical_planner() -> None:
     ours, theirs = fly_twice(4).values()
     for record, entropy in ((ours, 0.2), (theirs, 0.4)):
         record.metrics["roi_entropy"][:, -1] = entropy
-    assert report.yardstick({"learned": ours, "random": theirs, "coverage": ours}) == "coverage"
-    assert report.yardstick({"oracle": ours, "random": theirs}) == "random"
-    assert report.yardstick({"learned": theirs, "oracle": ours}) == "learned"
+    assert (
+        report.reference_policy({"learned": ours, "random": theirs, "coverage": ours}) == "coverage"
+    )
+    assert report.reference_policy({"oracle": ours, "random": theirs}) == "random"
+    assert report.reference_policy({"learned": theirs, "oracle": ours}) == "learned"
 
 
 def test_the_table_shows_means_deviations_and_paired_differences() -> None:
@@ -95,7 +98,7 @@ def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> No
     records = fly_twice()
     settings = {"seed": 1, "range": math.inf, "below": -math.inf, "unknown": math.nan}
     path = tmp_path / "results.json"
-    report.write_results(report.results(records, settings, {"device": "here"}), path)
+    write_json(path, report.results(records, settings, {"device": "here"}))
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is no JSON")

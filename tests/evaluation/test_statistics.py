@@ -17,9 +17,6 @@ from marl_framework.evaluation.statistics import (
     _stretch,
     interval,
     paired_difference,
-    probability_of_improvement,
-    runs_iqm,
-    seeds_interval,
     statistics,
     window_blocks,
 )
@@ -56,7 +53,7 @@ def test_one_mission_has_no_spread() -> None:
 
 def test_interquartile_means_and_intervals_equal_scipy() -> None:
     values = torch.rand(43, generator=torch.Generator().manual_seed(4)).double() ** 3
-    sample = values.numpy()
+    sample, stretch = values.numpy(), _stretch(43)
     found = statistics(values)
     assert found.iqm == pytest.approx(stats.trim_mean(sample, 0.25))
 
@@ -68,7 +65,9 @@ def test_interquartile_means_and_intervals_equal_scipy() -> None:
             method="percentile",
             rng=np.random.default_rng(1),
         )
-        return done.confidence_interval
+        centre = statistic(sample, axis=0)
+        low, high = (centre + stretch * (end - centre) for end in done.confidence_interval)
+        return low, high
 
     of_iqm = bootstrap(lambda x, axis: stats.trim_mean(x, 0.25, axis=axis))
     assert found.iqm_interval == pytest.approx(of_iqm, abs=0.006)
@@ -124,12 +123,21 @@ def test_an_interval_over_seeds_covers_what_other_seeds_would_give(seeds: int) -
     assert share_covered(lambda generator: (draw(generator).mean(0, keepdim=True), None)) < 0.9
 
 
-def test_one_seed_without_blocks_is_the_plain_bootstrap_of_missions() -> None:
+def test_one_seed_without_blocks_is_the_stretched_bootstrap_of_missions() -> None:
     values = torch.rand(37, generator=torch.Generator().manual_seed(2)).double()
     drawn = torch.randint(37, (4000, 37), generator=torch.Generator().manual_seed(0))
     ends = values[drawn].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    ends = values.mean() + (ends - values.mean()) * _stretch(37)
     assert interval(values[None]) == pytest.approx(tuple(ends.tolist()), abs=1e-12)
     assert paired_difference(values, torch.zeros(37)).interval == interval(values[None])
+
+
+@pytest.mark.parametrize("missions", [4, 6])
+def test_an_interval_over_few_missions_covers(missions: int) -> None:
+    def draw(generator: torch.Generator) -> tuple[Tensor, None]:
+        return torch.randn(1, missions, generator=generator), None
+
+    assert share_covered(draw) > 0.9
 
 
 def test_a_single_block_has_no_interval() -> None:
@@ -151,13 +159,6 @@ def test_the_stretch_makes_a_bootstrap_as_wide_as_students_interval(items: int) 
     assert _stretch(items) == pytest.approx((items / (items - 1)) ** 0.5 * t / 1.96, rel=2e-3)
 
 
-def test_an_interval_over_seeds_alone_is_students() -> None:
-    means = [0.3, 0.5, 0.35]
-    t = stats.t.interval(0.95, 2, loc=np.mean(means), scale=stats.sem(means))
-    assert seeds_interval(means) == pytest.approx(t, rel=1e-3)
-    assert seeds_interval([0.3]) is None
-
-
 def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:
     nan = torch.nan
     origins = torch.tensor([[0, 0], [49, 29], [50, 0], [nan, nan], [0, 30], [10, 5], [nan, nan]])
@@ -167,77 +168,3 @@ def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:
     for i, j in ((0, 1), (0, 5), (1, 5)):
         wanted[i, j] = wanted[j, i] = True
     assert torch.equal(same, wanted)
-
-
-# --- training runs in several tasks ----------------------------------------------------------
-
-
-def runs_of(tasks: int, runs: int, seed: int = 0, shift: float = 0.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return shift + torch.randn(tasks, runs, generator=generator, dtype=torch.float64)
-
-
-def test_the_interquartile_mean_of_runs_and_its_interval_equal_scipys() -> None:
-    scores = runs_of(1, 12) ** 3
-    found, ends = runs_iqm(scores)
-    assert found == pytest.approx(stats.trim_mean(scores[0], 0.25))
-    theirs = stats.bootstrap(
-        (scores[0].numpy(),),
-        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
-        method="percentile",
-        n_resamples=20_000,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    assert ends == pytest.approx(tuple(theirs), abs=0.1 * (theirs.high - theirs.low))
-    assert runs_iqm(runs_of(3, 8))[0] == pytest.approx(
-        stats.trim_mean(runs_of(3, 8).flatten(), 0.25)
-    )
-
-
-def test_runs_are_drawn_within_their_task() -> None:
-    """Tasks that differ and runs that do not leave nothing to chance."""
-    scores = torch.arange(4.0)[:, None].expand(4, 3)
-    found, ends = runs_iqm(scores)
-    assert ends == (found, found) == (1.5, 1.5)
-
-
-def test_the_probability_of_improvement_is_that_of_a_loop_and_of_mann_and_whitney() -> None:
-    ours, theirs = runs_of(3, 6, 1, 0.4).round(decimals=1), runs_of(3, 4, 2).round(decimals=1)
-    wins, ties = 0.0, 0
-    for k in range(3):
-        for x in ours[k].tolist():
-            for y in theirs[k].tolist():
-                wins += (x > y) + 0.5 * (x == y)
-                ties += x == y
-    assert ties > 0
-    found, ends = probability_of_improvement(ours, theirs)
-    assert found == pytest.approx(wins / (3 * 6 * 4))
-    u = [stats.mannwhitneyu(x, y).statistic / 24 for x, y in zip(ours, theirs, strict=True)]
-    assert found == pytest.approx(np.mean(u))
-    assert ends is not None
-    assert 0 <= ends[0] < found < ends[1] <= 1
-
-
-def test_the_interval_of_the_probability_is_a_stratified_bootstraps() -> None:
-    ours, theirs = runs_of(2, 7, 3, 0.3), runs_of(2, 7, 4)
-    draw = np.random.default_rng(0)
-    estimates = []
-    for _ in range(3000):
-        x, y = (
-            np.stack([row[draw.integers(7, size=7)] for row in scores.numpy()])
-            for scores in (ours, theirs)
-        )
-        estimates.append((x[:, :, None] > y[:, None, :]).mean())
-    _, ends = probability_of_improvement(ours, theirs)
-    assert ends == pytest.approx(tuple(np.quantile(estimates, (0.025, 0.975))), abs=0.03)
-
-
-def test_what_is_always_better_is_certain_and_one_run_has_no_interval() -> None:
-    low, high = runs_of(2, 5), runs_of(2, 5) + 100
-    assert probability_of_improvement(high, low) == (pytest.approx(1), pytest.approx((1, 1)))
-    assert probability_of_improvement(low, high)[0] == pytest.approx(0)
-    assert probability_of_improvement(low, low)[0] == pytest.approx(0.5)
-    assert probability_of_improvement(low[:, :1], high)[1] is None
-    assert runs_iqm(low[:, :1])[1] is None
-    with pytest.raises(ValueError, match="cannot compare 2 with 1 tasks"):
-        probability_of_improvement(low, high[:1])

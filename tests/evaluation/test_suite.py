@@ -14,13 +14,18 @@ import torch
 from marl_framework import evaluate as command
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
-from marl_framework.evaluation import report, suite, worlds
+from marl_framework.evaluation import suite, worlds
 from marl_framework.evaluation.statistics import interval
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.runs.files import strict
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
 FEW += ["--device", "cpu"]
+SEARCH = "experiment.baselines.search"
+SEARCHED = ["--policies", "search"]
 
 
 def team(path: Path, seed: int, *overrides: str) -> str:
@@ -29,6 +34,15 @@ def team(path: Path, seed: int, *overrides: str) -> str:
     torch.manual_seed(seed)
     wrapper = COMAWrapper(config, config.network_sizes, "cpu")
     save_checkpoint(path, {**wrapper.state_dict(), "config": config_to_dict(config)})
+    return str(path)
+
+
+def predictor(path: Path, seed: int, *overrides: str) -> str:
+    """Write an untrained predictor; return its path."""
+    config = load_config("params_test.yaml", [f"environment.seed={seed}", *overrides])
+    torch.manual_seed(seed)
+    state = predictor_state(MapPredictor(4), 4)
+    save_checkpoint(path, {**state, "config": config_to_dict(config)})
     return str(path)
 
 
@@ -67,7 +81,9 @@ def run(out: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_suite_holds_what_single_evaluations_find(teams: list[str], tmp_path: Path) -> None:
+def test_a_suite_holds_what_single_evaluations_find(
+    teams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.save(tmp_path / "map.npy", np.random.default_rng(0).random((150, 150)))
     np.savez(tmp_path / "map.npz", values=np.load(tmp_path / "map.npy"), resolution_m=1.2)
     maps = f"throne_0755={tmp_path / 'map.npz'}"
@@ -76,6 +92,8 @@ def test_a_suite_holds_what_single_evaluations_find(teams: list[str], tmp_path: 
     found = run(tmp_path / "out", *arguments)
     assert list(found["worlds"]) == chosen.split(",")
     assert [each["seed"] for each in found["teams"]] == [3, 4]
+    assert (found["missions"], found["standard_missions"]) == (3, 50)
+    assert "3 missions a world, not the standard 50, 2 training seeds" in capsys.readouterr().out
     missing = [world.name for world in worlds.WORLDS if world.name not in chosen]
     assert found["left_out"] == [*missing, "throne_1121", "throne_held_out"]
 
@@ -157,6 +175,54 @@ def test_flights_of_other_missions_are_not_mixed(
     assert all("worlds/split.json" in line and "new folder" in line for line in errors)
 
 
+@pytest.mark.usefixtures("_short")
+def test_search_flies_with_each_predictor_as_a_team_with_each_seed(
+    tmp_path: Path, flights: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [predictor(tmp_path / f"{seed}.pt", seed) for seed in (3, 4)]
+    arguments = ["--policies", "search,random", "--only", "split"]
+    arguments += ["--set", f"{SEARCH}.beams=2"]
+    given = f"{SEARCH}.predictor={','.join(runs)}"
+    found = run(tmp_path, *arguments, "--set", given)
+    assert flights == ["search", "search", "random"]
+    assert [each["seed"] for each in found["predictors"]] == [3, 4]
+    assert found["teams"] == []
+    world = found["worlds"]["split"]
+    entropies = torch.tensor(world["finals"]["search"]["roi_entropy"])
+    assert entropies.shape == (2, 3)
+    single = ["--policies", "search", "--missions", "3", "--seed", "7", "--device", "cpu"]
+    single += ["--config", "params_test.yaml", "--no-figures", "--out", str(tmp_path / "single")]
+    single += ["--set", f"{SEARCH}.beams=2", "--set", f"{SEARCH}.predictor={runs[1]}"]
+    assert command.main([*single, "--terrain", "split"]) == 0
+    text = (tmp_path / "single" / "results.json").read_text(encoding="utf-8")
+    alone = json.loads(text)["policies"]["search"]["roi_entropy"]
+    assert entropies[1].tolist() == pytest.approx([rounds[-1] for rounds in alone], abs=1e-6)
+    difference = world["summary"]["search"]["roi_entropy"]["difference"]
+    assert difference["reference"] == "random"
+    assert "3 missions a world, not the standard 50, 2 predictors" in capsys.readouterr().out
+
+    flights.clear()
+    run(tmp_path, *arguments, "--set", given)
+    assert flights == []
+    arguments += ["--set", f"{SEARCH}.predictor={runs[1]}"]
+    run(tmp_path, *arguments)
+    assert flights == []
+    run(tmp_path, *arguments, "--set", f"{SEARCH}.beams=3")
+    assert flights == ["search"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_without_a_classical_planner_nothing_is_won_or_lost(
+    teams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(
+        tmp_path, "--policies", "learned", "--checkpoint", teams[0], "--only", "split",
+        "--missions", "1",
+    )  # fmt: skip
+    assert found["worlds"]["split"]["summary"]["learned"]["f1"]["difference"] is None
+    assert "undecided" not in capsys.readouterr().out
+
+
 def test_a_verdict_follows_the_side_of_the_interval() -> None:
     def constant(entropy: float, f1: float) -> dict[str, list[list[float]]]:
         noise = torch.linspace(-0.01, 0.01, 9)
@@ -199,7 +265,7 @@ def test_the_worlds_are_those_of_the_published_results() -> None:
     published = json.loads((RESULTS / "suite.json").read_text())
     for world in worlds.WORLDS:
         flown = published["worlds"][world.name]["definition"]
-        assert flown == json.loads(json.dumps(report.strict(world.definition()))), world.name
+        assert flown == json.loads(json.dumps(strict(world.definition()))), world.name
 
 
 def test_the_suite_flies_seeds_that_development_does_not() -> None:
@@ -214,9 +280,17 @@ def test_the_suite_flies_seeds_that_development_does_not() -> None:
         (["--maps", "split=flight.npz"], ["split", "once"]),
         (["--maps", "a=nowhere.npz"], ["nowhere.npz"]),
         (["--seed", "0"], ["--seed", "fixed"]),
-        (["--sample"], ["--sample", "fixed"]),
+        (["--sample"], ["--sample", "most probable"]),
+        (["--html"], ["--html", "no pages"]),
+        (["--watch", "runs/a"], ["--watch", "training is over"]),
         (["--terrain", "band"], ["--terrain", "fixed"]),
-        (["--set", "mapping.prior=0.4"], ["--set", "fixed"]),
+        (["--set", "mapping.prior=0.4"], ["--set mapping.prior", "fixed", f"{SEARCH}.*"]),
+        (["--set", f"{SEARCH}.beams=2"], [f"--set {SEARCH}.beams", "--policies"]),
+        ([*SEARCHED, "--set", f"{SEARCH}.beams=0"], [f"{SEARCH}.beams"]),
+        (SEARCHED, [f"{SEARCH}.predictor", "needs a trained predictor"]),
+        ([*SEARCHED, "--set", f"{SEARCH}.predictor=nowhere"], ["nowhere"]),
+        ([*SEARCHED, "--set", f"{SEARCH}.predictor={{0}}"], ["no checkpoint of a predictor"]),
+        ([*SEARCHED, "--set", f"{SEARCH}.predictor={{0}},{{0}}"], [SEARCH, "environment.seed 3"]),
         (["--checkpoint", "{0},{0}"], ["environment.seed 3"]),
         (["--checkpoint", "{0},{other}"], ["other.pt", "trained differently"]),
         (["--checkpoint", "nowhere"], ["nowhere"]),

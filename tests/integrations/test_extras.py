@@ -57,5 +57,5 @@ def test_wrappers_without_their_library_name_the_extra() -> None:
         extra = "torchrl" if wrapper == "coma_loss" else wrapper
         assert message == (
             f"marl_framework.integrations.{extra} needs {library}, which is not installed; "
-            f"install the extra: pip install -e '.[{extra}]'"
+            f"pip install 'marl_framework[{extra}]'"
         )

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.evaluation.figures import uav_lines
 from marl_framework.integrations import rendering
-from marl_framework.integrations.missions import HIGHEST, LOWEST, Missions
+from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.predictor import predictor_state
+from marl_framework.runs.checkpoint import save_checkpoint
 from tests.integrations.core_flight import fly
 from tests.small import small_config
 
@@ -40,7 +47,7 @@ def _rule(lattice: Lattice, positions: list[list[int]], wanted: list[int]) -> li
 @given(
     st.integers(0, 2**16), st.sampled_from([4, 6, 9, 27]), st.sampled_from([(10.0, 10.0), (30, 30)])
 )
-def test_simultaneous_actions_are_settled_by_the_cores_order(
+def test_simultaneous_conflicts_are_resolved_in_the_cores_order(
     seed: int, actions: int, dims: tuple[float, float]
 ) -> None:
     missions = Missions(small_config(actions=actions, dims=dims, budget=9), 3, seed=seed)
@@ -48,7 +55,7 @@ def test_simultaneous_actions_are_settled_by_the_cores_order(
     generator = torch.Generator().manual_seed(seed)
     for _ in range(3):
         wanted = torch.randint(missions.num_actions, (3, 3), generator=generator)
-        flown = missions.settle(wanted)
+        flown = missions.resolve_conflicts(wanted)
         lattice, at = missions.environment.lattice, missions.state.positions.tolist()
         assert flown.tolist() == [
             _rule(lattice, *pair) for pair in zip(at, wanted.tolist(), strict=True)
@@ -66,7 +73,7 @@ def test_what_the_core_chose_is_flown_as_it_is() -> None:
         if step % config.episode_length == 0:
             missions.reset()
         assert torch.equal(missions.observe(), flight.observations[step])
-        assert torch.equal(missions.settle(actions), actions)
+        assert torch.equal(missions.resolve_conflicts(actions), actions)
         assert torch.equal(missions.step(actions).reward, rewards)
 
 
@@ -103,7 +110,24 @@ def test_observations_lie_within_the_bounds() -> None:
             seen += [missions.observe().flatten(), missions.team().flatten()]
     values = torch.cat(seen)
     assert values.min() == LOWEST  # after the last move of a budget of one
-    assert 0.99 < values.max() <= HIGHEST
+    assert 0.99 < values.max() <= missions.highest
+
+
+def test_predictions_lie_within_the_bounds(tmp_path: Path) -> None:
+    network = MapPredictor(4)
+    torch.nn.init.constant_(
+        list(network.parameters())[-1], 20.0
+    )  # all of the entropy is of interest
+    save_checkpoint(tmp_path / "p.pt", predictor_state(network, 4))
+    config = small_config(
+        pixels=(17, 19),
+        observation={"predicted": True, "global_predicted": True},
+        networks={"predictor": str(tmp_path / "p.pt")},
+    )
+    missions = Missions(config, 2)
+    missions.reset()
+    for maps in (missions.observe(), missions.team()):
+        assert 1.1 < maps.max() <= missions.highest
 
 
 def test_seeds_start_the_stream_anew_modulo_the_cores_range() -> None:
@@ -136,6 +160,19 @@ def test_a_picture_shows_the_mission_it_is_asked_for() -> None:
     assert first.shape == second.shape == (380, 720, 3)
     assert not np.array_equal(first, second)
     assert np.array_equal(first, rendering.frame(missions, 0))
+
+
+def test_a_picture_shows_where_a_uav_has_stopped() -> None:
+    missions = Missions(small_config(agents=(2, 3)), 1)
+    missions.reset()
+    missions.state.readings[0, 1] = 0  # as after its last move
+    missions.state.team_size.fill_(2)
+    picture = rendering.frame(missions, 0)
+    shown = [
+        bool((picture == np.array(to_rgb(colour)) * 255).all(-1).any())
+        for colour, _ in uav_lines(3)
+    ]
+    assert shown == [True, True, False]
 
 
 def test_render_modes_are_checked() -> None:

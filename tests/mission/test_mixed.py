@@ -60,6 +60,25 @@ def test_each_mission_of_a_batch_is_that_mission_alone(
     fly_and_compare(env, prepare, seed)
 
 
+@pytest.mark.parametrize("start", ["random", "corners", "published"])
+def test_obstacles_leave_out_only_those_near_uavs_that_fly(start: str) -> None:
+    env = mixed_environment(
+        6,
+        prepare,
+        agents=(1, 8),
+        budget=2,
+        missions={"start": start},
+        constraints={"obstacles": {"number": 8}},
+    )
+    fly_and_compare(env, prepare, 5)
+    draws = env.draw_reset()
+    state = env.reset(draws)
+    kept = ~env.obstacles.boxes(draws.boxes, state.positions)[..., 4].isnan()
+    alone, together = (kept[state.active.sum(1) == size].double().mean() for size in (1, 8))
+    assert alone > together + 0.1
+    assert env.lattice.options(state).any(-1).all()  # also of those that do not fly
+
+
 @pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize("gone", [[0], [1, 3], [0, 2, 4]])
 def test_uavs_that_drop_out_leave_the_mission_of_the_others(

@@ -139,7 +139,7 @@ def test_degrees_beyond_the_globe_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("corners", "UAV 1 starts at 5, 5 m, in a zone or without a way out"),
+        ("corners", "UAV 1 of 3 starts at 5, 5 m, in a zone or without a way out"),
         ("published", "published starts may lie in a zone"),
     ],
 )
@@ -152,11 +152,20 @@ def test_a_start_in_a_zone_is_one_clear_line(start: str, message: str, tmp_path:
         assert environment(open_corners, missions={"start": start}).zones is not None
 
 
+def test_the_corners_of_every_team_are_looked_at(tmp_path: Path) -> None:
+    """Only nine UAVs start on a grid that has the middle of the area."""
+    middle = write_zones(tmp_path / "z.json", feature(shapely.box(14, 14, 16, 16)))
+    with pytest.raises(ConfigError, match="UAV 7 of 9 starts at 15, 15 m"):
+        environment(middle, missions={"start": "corners"}, agents=(4, 9, 16))
+
+
 def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> None:
     """A ring around (5, 5) that its own place is not part of."""
     ring = shapely.box(1, 1, 9, 9).difference(shapely.box(4, 4, 6, 6))
     path = write_zones(tmp_path / "z.json", feature(ring))
-    with pytest.raises(ConfigError, match="UAV 1 starts at 5, 5 m, in a zone or without a way out"):
+    with pytest.raises(
+        ConfigError, match="UAV 1 of 3 starts at 5, 5 m, in a zone or without a way out"
+    ):
         environment(path, missions={"start": "corners"}, actions=4)
     env = environment(path, actions=4, agents=8)
     for _ in range(10):

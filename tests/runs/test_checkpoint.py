@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.checkpoint import atomic_file, load_checkpoint, save_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.runs.files import atomic_file
 
 
 def trained() -> tuple[nn.Linear, torch.optim.Adam]:

@@ -18,7 +18,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.runs import folder as folder_module
-from marl_framework.runs.files import check_run_name
+from marl_framework.runs.files import check_run_name, checkpoint_file, read_json
 from marl_framework.runs.folder import RunFolder, describe_environment
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
@@ -185,8 +185,8 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
     summary = json.loads(run.summary.read_text(encoding="utf-8"), parse_constant=refuse)
     assert summary == {
         "results": {
-            "best": None,
-            "bad": [None, None, None],
+            "best": "inf",
+            "bad": [None, None, "-inf"],
             "entropy": [0.5, 0.25],
             "f1": 0.125,
             "steps": 7,
@@ -230,9 +230,29 @@ def test_commit_and_uncommitted_changes_are_noted(
     git(tmp_path, "commit", "--quiet", "--message", "first")
     noted = describe_environment()
     assert noted["commit"] == git(tmp_path, "rev-parse", "HEAD")
-    assert noted["uncommitted_changes"] is False
+    assert (noted["uncommitted_changes"], noted["untracked"]) == (False, [])
     (tmp_path / "a").write_text("2", encoding="utf-8")
-    assert describe_environment()["uncommitted_changes"] is True
+    (tmp_path / "new.py").write_text("3", encoding="utf-8")
+    noted = describe_environment()
+    assert (noted["uncommitted_changes"], noted["untracked"]) == (True, ["new.py"])
+
+
+def test_a_difference_is_whole_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    monkeypatch.setattr(folder_module, "_CHECKOUT", checkout)
+    git(checkout, "init", "--quiet")
+    (checkout / "a").write_text("1", encoding="utf-8")
+    git(checkout, "add", "a")
+    git(checkout, "commit", "--quiet", "--message", "first")
+    (checkout / "a").write_text("2", encoding="utf-8")
+    whole = RunFolder.create(tmp_path, "whole", CONFIG)
+    difference = (whole.path / "uncommitted.diff").read_bytes()
+    assert read_json(whole.environment_file)["diff_left_out_bytes"] is None
+    monkeypatch.setattr(folder_module, "_LARGEST_DIFF", len(difference) - 1)
+    cut = RunFolder.create(tmp_path, "cut", CONFIG)
+    assert not (cut.path / "uncommitted.diff").exists()
+    assert read_json(cut.environment_file)["diff_left_out_bytes"] == len(difference)
 
 
 def test_a_repository_around_an_installation_is_not_taken_for_ours(
@@ -253,3 +273,10 @@ def test_a_machine_without_git_still_starts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(subprocess, "run", missing)
     noted = describe_environment()
     assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
+
+
+def test_a_folder_without_checkpoints_is_named_and_no_option(tmp_path: Path) -> None:
+    """Several options and keys name such folders."""
+    with pytest.raises(ConfigError, match="the folder has neither") as error:
+        checkpoint_file(str(tmp_path))
+    assert str(error.value).startswith(f"checkpoint {tmp_path}: the folder has neither")

@@ -1,1 +1,1 @@
-"""Compiled loops of a step; where numba is missing, PyTorch and numpy do the same."""
+"""Compiled loops for CPUs and Triton kernels for GPUs; PyTorch does the same without them."""

@@ -73,7 +73,7 @@ class WindowLoops:
         pooled_readings: Tensor,
         beliefs: Tensor,
         pooled: Tensor,
-        unsure: Tensor,
+        pooled_uncertainty: Tensor,
     ) -> None:
         """Take a reading at each UAV and put it into its own belief.
 
@@ -90,10 +90,10 @@ class WindowLoops:
             pooled_readings: their area means [E, N, X, Y], written; see `pools_readings`.
             beliefs: [E, N, R, C], updated.
             pooled: area means of the beliefs [E, N, X, Y], updated.
-            unsure: area means of their uncertainty [E, N, X, Y], updated.
+            pooled_uncertainty: area means of their uncertainty [E, N, X, Y], updated.
         """
         arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
-        maps = _views(pooled_readings, beliefs, pooled, unsure, odds)
+        maps = _views(pooled_readings, beliefs, pooled, pooled_uncertainty, odds)
         window_loops.measure(
             *arrays, *maps, *self._axes, *self._tiles, self.pools_readings, self._tracks
         )
@@ -106,10 +106,10 @@ class WindowLoops:
         odds: Tensor,
         beliefs: Tensor,
         pooled: Tensor,
-        unsure: Tensor,
+        pooled_uncertainty: Tensor,
     ) -> None:
         """Update own beliefs with the readings listened to ([E, N, N] bool), in order of ids."""
-        arrays = _views(readings, listens, boxes, beliefs, pooled, unsure, odds)
+        arrays = _views(readings, listens, boxes, beliefs, pooled, pooled_uncertainty, odds)
         window_loops.fuse_heard(*arrays, *self._axes, self._tracks)
 
     def fuse_global(
@@ -120,7 +120,7 @@ class WindowLoops:
         odds: Tensor,
         belief: Tensor,
         pooled: Tensor,
-        unsure: Tensor,
+        pooled_uncertainty: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Update global beliefs [E, R, C] with all readings.
 
@@ -129,7 +129,7 @@ class WindowLoops:
             (w(after) - w(before))·H(before), [E] float64.
         """
         gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
-        arrays = _views(readings, boxes, active, belief, pooled, unsure, odds)
+        arrays = _views(readings, boxes, active, belief, pooled, pooled_uncertainty, odds)
         sums = _views(gain, reweighted)
         window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
         return gain, reweighted

@@ -14,16 +14,14 @@ from torch import Tensor
 from marl_framework.mission.kernels import triton_choice, triton_maps
 from marl_framework.mission.kernels.window_operators import _bytes, _check, _on
 
-MOST_UAVS = 31
-"""Whose edges cut an axis into 64 strips."""
 MOST_COLUMNS = 128
 ROWS = 16  # of the lattice that a program draws
 MISSIONS = 16  # that a program chooses for
 
 
-def fits(shape: tuple[int, ...], n_agents: int) -> bool:
-    """Return whether the maps of a lattice and a team are small enough for the kernels."""
-    return shape[1] <= MOST_COLUMNS and n_agents <= MOST_UAVS
+def fits(shape: tuple[int, ...]) -> bool:
+    """Return whether the maps of a lattice are small enough for the kernels."""
+    return shape[1] <= MOST_COLUMNS
 
 
 @torch.library.custom_op("marl_framework::draw_actor_maps", mutates_args=())
@@ -33,7 +31,7 @@ def draw_actor_maps(
     heard: Tensor,
     beliefs: Tensor,
     readings: Tensor,
-    unsure: Tensor,
+    pooled_uncertainty: Tensor,
     open_share: Tensor,
     boxes: Tensor,
     cover_x: Tensor,
@@ -53,7 +51,7 @@ def draw_actor_maps(
         heard: [E, N, N] bool.
         beliefs: pooled, [E, N, X, Y].
         readings: pooled, [E, N, X, Y].
-        unsure: pooled uncertainty, [E, N, X, Y].
+        pooled_uncertainty: pooled uncertainty, [E, N, X, Y].
         open_share: see `MissionState.open_share`, [E, X, Y]; missions may share one table.
         boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
         cover_x: see `Camera.cover_tables`, [X, Z, X].
@@ -68,7 +66,7 @@ def draw_actor_maps(
     Returns:
         [E, N, channels, X, Y].
     """
-    seen = (positions, t, heard, beliefs, readings, unsure)
+    seen = (positions, t, heard, beliefs, readings, pooled_uncertainty)
     tensors = (*seen, boxes, cover_x, cover_y, shift, active, budget)
     _check(*tensors, open_share[0])
     out = _maps(positions, boxes, channels)
@@ -91,7 +89,7 @@ def draw_critic_maps(
     positions: Tensor,
     actions: Tensor,
     belief: Tensor,
-    unsure: Tensor,
+    pooled_uncertainty: Tensor,
     boxes: Tensor,
     active: Tensor,
     cells: list[int],
@@ -105,7 +103,7 @@ def draw_critic_maps(
         positions: [E, N, 3] int64.
         actions: chosen, [E, N] int64.
         belief: global and pooled, [E, X, Y].
-        unsure: its pooled uncertainty, [E, X, Y].
+        pooled_uncertainty: its pooled uncertainty, [E, X, Y].
         boxes: see `Camera.box_table`, [X, Y, Z, 8] int64.
         active: UAVs that fly, [E, N] bool; all do unless `has_inactive`.
         cells: of the map, R and C.
@@ -116,14 +114,14 @@ def draw_critic_maps(
     Returns:
         [E, N, channels, X, Y].
     """
-    _check(positions, actions, belief, unsure, boxes, active)
+    _check(positions, actions, belief, pooled_uncertainty, boxes, active)
     out = _maps(positions, boxes, channels)
     with _on(positions):
         triton_maps.draw_critic[_grid(out)](
             positions,
             actions,
             belief,
-            unsure,
+            pooled_uncertainty,
             boxes,
             _bytes(active),
             out,

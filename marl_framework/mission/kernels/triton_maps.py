@@ -1,4 +1,4 @@
-"""The maps that networks see, each network's by one Triton kernel; `map_operators` launches them.
+"""The maps that networks see, each network's by one Triton kernel; `team_operators` launches them.
 
 One program draws 16 lattice rows of all channels of one UAV. What the channels are is in
 `observations.channels`, whose functions are the kernels' twins. A constant with the name of a
@@ -106,7 +106,7 @@ def draw_actor(
     heard,
     beliefs,
     readings,
-    unsure,
+    pooled_uncertainty,
     boxes,
     cover_x,
     cover_y,
@@ -149,7 +149,7 @@ def draw_actor(
         positions: [E, N, 3] int64.
         t: moves made, [E] int64.
         heard: [E, N, N].
-        beliefs, readings, unsure: own pooled maps, [E, N, X, Y].
+        beliefs, readings, pooled_uncertainty: own pooled maps, [E, N, X, Y].
         boxes: [X, Y, Z, 8] int64.
         cover_x, cover_y: shares of a footprint's parts on the map, [X, Z, X] and [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
@@ -214,7 +214,7 @@ def draw_actor(
         p = 0.5 + (up - down) / 2 * cover + (up + down) / 2 * read
         tl.store(to + LOCAL_ENTROPY * X * Y, _weighted_entropy(p, FAST), mask=within)
     if UNCERTAINTY >= 0:
-        u = tl.load(unsure + own + at, mask=within, other=0.0)
+        u = tl.load(pooled_uncertainty + own + at, mask=within, other=0.0)
         tl.store(to + UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)
     if (CENTRED_ENTROPY >= 0) | (CENTRED_PROBABILITY >= 0):
         p = tl.load(beliefs + own + far, mask=on_map, other=0.5)
@@ -225,7 +225,7 @@ def draw_actor(
             value = tl.where(on_map, _clamp(p), 0.0)
             tl.store(to + CENTRED_PROBABILITY * X * Y, value, mask=within)
     if CENTRED_UNCERTAINTY >= 0:
-        u = tl.load(unsure + own + far, mask=on_map, other=0.0)
+        u = tl.load(pooled_uncertainty + own + far, mask=on_map, other=0.0)
         tl.store(to + CENTRED_UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)
     if NO_FLY >= 0:
         u = tl.load(open_share + e * stride + at, mask=within, other=0.0)
@@ -270,7 +270,7 @@ def draw_critic(
     positions,
     actions,
     beliefs,
-    unsure,
+    pooled_uncertainty,
     boxes,
     active,
     out,
@@ -299,7 +299,7 @@ def draw_critic(
     Tensors:
         positions: [E, N, 3] int64.
         actions: chosen, of ACTIONS, [E, N] int64.
-        beliefs, unsure: global pooled maps, [E, X, Y].
+        beliefs, pooled_uncertainty: global pooled maps, [E, X, Y].
         boxes: [X, Y, Z, 8] int64.
         active: UAVs that fly, [E, N]; read where MASKED, else all do.
         out: [E, N, CHANNELS, X, Y], written.
@@ -333,7 +333,7 @@ def draw_critic(
         if GLOBAL_PROBABILITY >= 0:
             tl.store(to + GLOBAL_PROBABILITY * X * Y, _clamp(p), mask=within)
     if GLOBAL_UNCERTAINTY >= 0:
-        u = tl.load(unsure + e * (X * Y) + at, mask=within, other=0.0)
+        u = tl.load(pooled_uncertainty + e * (X * Y) + at, mask=within, other=0.0)
         tl.store(to + GLOBAL_UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)
     if GLOBAL_FOOTPRINT >= 0:
         row_start, row_end = _strips(team, flying, boxes, R, Y, Z, N, MASKED, BLOCK_S)

@@ -267,7 +267,7 @@ def fuse(
     active,
     beliefs,
     parts,
-    unsure_parts,
+    uncertainty_parts,
     sums,
     R: tl.constexpr,
     C: tl.constexpr,
@@ -299,7 +299,7 @@ def fuse(
         beliefs: [E, M, R, C], updated.
         parts: changes of the pooled map, of the row itself and of the next, [E, M, X, 2, Y],
             written.
-        unsure_parts: the same of the pooled uncertainty, written where it TRACKS that.
+        uncertainty_parts: the same of the pooled uncertainty, written where it TRACKS that.
         sums: of w(after)·(H(before) - H(after)) and of (w(after) - w(before))·H(before) over the
             changed cells, [E, X, 2] float64, written for the TEAM.
     """
@@ -322,14 +322,15 @@ def fuse(
             low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
             high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
     own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
-    unsure, unsure_carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
-    gain, moved = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
+    own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
+    uncertainty_carry = tl.zeros([BLOCK_Y], tl.float32)
+    gain, reweighted = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     mine = beliefs + index * (R * C)
     for c0 in range(low_c, high_c, BLOCK_C):
         cols = c0 + tl.arange(0, BLOCK_C)
         # Sums over the rows of tiles; over those within a tile once at the end.
         blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-        total, unsure_total, told, reweighted = blank, blank, blank, blank
+        total, uncertainty_total, gains, reweights = blank, blank, blank, blank
         for r0 in range(low_r, high_r, BLOCK_R):
             rows = r0 + tl.arange(0, BLOCK_R)
             covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
@@ -368,30 +369,30 @@ def fuse(
                     h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
                     if TEAM:
                         w_new = _weight(new)
-                        told += w_new * (h_old - h_new)
-                        reweighted += (w_new - _weight(old)) * h_old
+                        gains += w_new * (h_old - h_new)
+                        reweights += (w_new - _weight(old)) * h_old
                     if TRACKS:
                         change = q_new * h_new - q_old * h_old
-                        unsure_total += change * here
+                        uncertainty_total += change * here
                         if shared:
                             pooled = _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
-                            unsure_carry += pooled
+                            uncertainty_carry += pooled
         own += _pool_columns(tl.sum(total, 0), cols, C, Y, BLOCK_Y)
         if TRACKS:
-            unsure += _pool_columns(tl.sum(unsure_total, 0), cols, C, Y, BLOCK_Y)
+            own_uncertainty += _pool_columns(tl.sum(uncertainty_total, 0), cols, C, Y, BLOCK_Y)
         if TEAM:
-            gain += tl.sum(tl.sum(told, 0).to(tl.float64), 0)
-            moved += tl.sum(tl.sum(reweighted, 0).to(tl.float64), 0)
+            gain += tl.sum(tl.sum(gains, 0).to(tl.float64), 0)
+            reweighted += tl.sum(tl.sum(reweights, 0).to(tl.float64), 0)
     y = tl.arange(0, BLOCK_Y)
     out = (index * X + x) * (2 * Y) + y
     tl.store(parts + out, own, mask=y < Y)
     tl.store(parts + out + Y, carry, mask=y < Y)
     if TRACKS:
-        tl.store(unsure_parts + out, unsure, mask=y < Y)
-        tl.store(unsure_parts + out + Y, unsure_carry, mask=y < Y)
+        tl.store(uncertainty_parts + out, own_uncertainty, mask=y < Y)
+        tl.store(uncertainty_parts + out + Y, uncertainty_carry, mask=y < Y)
     if TEAM:
         tl.store(sums + (index * X + x) * 2, gain)
-        tl.store(sums + (index * X + x) * 2 + 1, moved)
+        tl.store(sums + (index * X + x) * 2 + 1, reweighted)
 
 
 @triton.jit
@@ -416,10 +417,10 @@ def _add(
 @triton.jit
 def add_parts(
     parts,
-    unsure_parts,
+    uncertainty_parts,
     sums,
     pooled,
-    unsure,
+    pooled_uncertainty,
     totals,
     X: tl.constexpr,
     Y: tl.constexpr,
@@ -432,10 +433,10 @@ def add_parts(
     index = tl.program_id(0).to(tl.int64)
     _add(parts, pooled, index, X, Y, BLOCK_X, BLOCK_Y)
     if TRACKS:
-        _add(unsure_parts, unsure, index, X, Y, BLOCK_X, BLOCK_Y)
+        _add(uncertainty_parts, pooled_uncertainty, index, X, Y, BLOCK_X, BLOCK_Y)
     if TEAM:
         x = tl.arange(0, BLOCK_X)
         row = sums + (index * X + x) * 2
         tl.store(totals + index, tl.sum(tl.load(row, mask=x < X, other=0.0), 0))
-        moved = tl.sum(tl.load(row + 1, mask=x < X, other=0.0), 0)
-        tl.store(totals + tl.num_programs(0) + index, moved)
+        reweighted = tl.sum(tl.load(row + 1, mask=x < X, other=0.0), 0)
+        tl.store(totals + tl.num_programs(0) + index, reweighted)

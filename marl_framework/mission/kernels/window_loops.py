@@ -139,7 +139,7 @@ def _pool_row(
 def _fuse_window(
     belief: Array,
     pooled: Array,
-    unsure: Array,
+    pooled_uncertainty: Array,
     signs: Array,
     box: Array,
     odds: Array,
@@ -153,7 +153,7 @@ def _fuse_window(
     width = last - first
     size = _padded(width)
     change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    unsure_totals = np.zeros(size, np.float32)
+    uncertainty_totals = np.zeros(size, np.float32)
     for r in range(box[0], end):
         line = belief[r, first:last]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
@@ -165,7 +165,7 @@ def _fuse_window(
         if tracks:
             for c in range(width):
                 change[c] = _uncertainty(line[c]) - _uncertainty(line[c] - change[c])
-            _pool_row(change, unsure_totals, first, last, r, end, unsure, axes)
+            _pool_row(change, uncertainty_totals, first, last, r, end, pooled_uncertainty, axes)
 
 
 @njit(**_FAST)
@@ -227,7 +227,7 @@ def measure(
     pooled_readings: Array,
     beliefs: Array,
     pooled: Array,
-    unsure: Array,
+    pooled_uncertainty: Array,
     odds: Array,
     rows: Array,
     cols: Array,
@@ -244,7 +244,7 @@ def measure(
             box, signs, means = boxes[e, i], readings[e, i], pooled_readings[e, i]
             tile = _of_level(tile_rows, levels[e, i]), _of_level(tile_cols, levels[e, i])
             _read(truth[e], bits[e, i], flip_below[e, i], box, signs, means, tile, pools)
-            own = beliefs[e, i], pooled[e, i], unsure[e, i]
+            own = beliefs[e, i], pooled[e, i], pooled_uncertainty[e, i]
             _fuse_window(*own, signs, box, odds[e, i], (rows, cols), tracks)
 
 
@@ -255,7 +255,7 @@ def fuse_heard(
     boxes: Array,
     beliefs: Array,
     pooled: Array,
-    unsure: Array,
+    pooled_uncertainty: Array,
     odds: Array,
     rows: Array,
     cols: Array,
@@ -265,7 +265,7 @@ def fuse_heard(
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
-        own = beliefs[e, i], pooled[e, i], unsure[e, i]
+        own = beliefs[e, i], pooled[e, i], pooled_uncertainty[e, i]
         for j in range(n):
             if listens[e, i, j]:
                 _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], (rows, cols), tracks)
@@ -310,7 +310,7 @@ def _fuse_team(
     boxes: Array,
     belief: Array,
     pooled: Array,
-    unsure: Array,
+    pooled_uncertainty: Array,
     odds: Array,
     axes: Array,
     tracks: bool,
@@ -318,8 +318,8 @@ def _fuse_team(
     """Update one global belief with all readings, row by row; return the sums of `fuse_global`."""
     first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
     size = _padded(last - first) + _LANES
-    change, unsure_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    totals, unsure_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    change, uncertainty_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    totals, uncertainty_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     old, new = np.empty(size, np.float32), np.empty(size, np.float32)
     low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
     gain, reweighted = 0.0, 0.0
@@ -343,24 +343,33 @@ def _fuse_team(
                         part[c] = _bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
             for c in range(width):
                 line[c] = new[c]
-            told, moved = np.float32(0.0), np.float32(0.0)
+            row_gain, row_reweighted = np.float32(0.0), np.float32(0.0)
             changed = change[start - first :]
             for c in range(padded):
                 h, w = _entropy(old[c]), _weight(new[c])
-                told += w * (h - _entropy(new[c]))
-                moved += (w - _weight(old[c])) * h
+                row_gain += w * (h - _entropy(new[c]))
+                row_reweighted += (w - _weight(old[c])) * h
                 changed[c] += new[c] - old[c]
-            gain += float(told)
-            reweighted += float(moved)
+            gain += float(row_gain)
+            reweighted += float(row_reweighted)
             if tracks:
-                changed = unsure_change[start - first :]
+                changed = uncertainty_change[start - first :]
                 for c in range(padded):
                     changed[c] += _uncertainty(new[c]) - _uncertainty(old[c])
         _pool_row(change, totals, first, last, r, end, pooled, axes)
         change[:] = 0.0
         if tracks:
-            _pool_row(unsure_change, unsure_totals, first, last, r, end, unsure, axes)
-            unsure_change[:] = 0.0
+            _pool_row(
+                uncertainty_change,
+                uncertainty_totals,
+                first,
+                last,
+                r,
+                end,
+                pooled_uncertainty,
+                axes,
+            )
+            uncertainty_change[:] = 0.0
     return gain, reweighted
 
 
@@ -371,7 +380,7 @@ def fuse_global(
     active: Array,
     belief: Array,
     pooled: Array,
-    unsure: Array,
+    pooled_uncertainty: Array,
     odds: Array,
     rows: Array,
     cols: Array,
@@ -392,7 +401,7 @@ def fuse_global(
                 boxes[e],
                 belief[e],
                 pooled[e],
-                unsure[e],
+                pooled_uncertainty[e],
                 odds[e],
                 (rows, cols),
                 tracks,

@@ -66,7 +66,9 @@ def read_windows(
         )
 
 
-@torch.library.custom_op("marl_framework::fuse_own", mutates_args=("beliefs", "pooled", "unsure"))
+@torch.library.custom_op(
+    "marl_framework::fuse_own", mutates_args=("beliefs", "pooled", "pooled_uncertainty")
+)
 def fuse_own(
     readings: Tensor,
     heard: Tensor,
@@ -75,7 +77,7 @@ def fuse_own(
     active: Tensor,
     beliefs: Tensor,
     pooled: Tensor,
-    unsure: Tensor,
+    pooled_uncertainty: Tensor,
     takes_own: bool,
     takes_heard: bool,
     tracks: bool,
@@ -90,20 +92,22 @@ def fuse_own(
         active: missions to touch, [E] bool.
         beliefs: [E, N, R, C], updated.
         pooled: area means of the beliefs [E, N, X, Y], updated.
-        unsure: area means of their uncertainty [E, N, X, Y], updated.
+        pooled_uncertainty: area means of their uncertainty [E, N, X, Y], updated.
         takes_own: whether to take the own readings.
         takes_heard: whether to take the readings heard.
-        tracks: whether to update `unsure`.
+        tracks: whether to update `pooled_uncertainty`.
     """
-    _check(readings, heard, boxes, odds, active, beliefs, pooled, unsure)
+    _check(readings, heard, boxes, odds, active, beliefs, pooled, pooled_uncertainty)
     _fuse(
         (readings, _bytes(heard), boxes, odds, _bytes(active)),
-        (beliefs, pooled, unsure),
+        (beliefs, pooled, pooled_uncertainty),
         {"TEAM": False, "OWN": takes_own, "HEARD": takes_heard, "TRACKS": tracks},
     )
 
 
-@torch.library.custom_op("marl_framework::fuse_global", mutates_args=("belief", "pooled", "unsure"))
+@torch.library.custom_op(
+    "marl_framework::fuse_global", mutates_args=("belief", "pooled", "pooled_uncertainty")
+)
 def fuse_global(
     readings: Tensor,
     boxes: Tensor,
@@ -111,7 +115,7 @@ def fuse_global(
     active: Tensor,
     belief: Tensor,
     pooled: Tensor,
-    unsure: Tensor,
+    pooled_uncertainty: Tensor,
     tracks: bool,
 ) -> Tensor:
     """Update global beliefs with all readings, in order of ids.
@@ -123,17 +127,17 @@ def fuse_global(
         active: missions to touch, [E] bool.
         belief: [E, R, C], updated.
         pooled: its area means [E, X, Y], updated.
-        unsure: area means of its uncertainty [E, X, Y], updated.
-        tracks: whether to update `unsure`.
+        pooled_uncertainty: area means of its uncertainty [E, X, Y], updated.
+        tracks: whether to update `pooled_uncertainty`.
 
     Returns:
         Sums over the changed cells of w(after)·(H(before) - H(after)) and of
         (w(after) - w(before))·H(before), [2, E] float64.
     """
-    _check(readings, boxes, odds, active, belief, pooled, unsure)
+    _check(readings, boxes, odds, active, belief, pooled, pooled_uncertainty)
     return _fuse(
         (readings, _bytes(active), boxes, odds, _bytes(active)),  # who is heard is not read
-        (belief, pooled, unsure),
+        (belief, pooled, pooled_uncertainty),
         {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks},
     )
 
@@ -157,11 +161,11 @@ def _fuse(
     inputs: tuple[Tensor, ...], maps: tuple[Tensor, Tensor, Tensor], flags: dict[str, bool]
 ) -> Tensor:
     """Launch `fuse` and `add_parts`; return the sums of the team, else nothing of use."""
-    beliefs, pooled, unsure = maps
+    beliefs, pooled, pooled_uncertainty = maps
     readings, active = inputs[0], inputs[-1]
     e, x, y = len(active), *pooled.shape[-2:]
     per_mission = pooled[0].numel() // (x * y)
-    parts, unsure_parts = pooled.new_empty(2, e, per_mission, x, 2, y)
+    parts, uncertainty_parts = pooled.new_empty(2, e, per_mission, x, 2, y)
     sums = pooled.new_empty(e, x, 2, dtype=torch.float64)
     totals = pooled.new_empty(2, e, dtype=torch.float64)
     dimensions = _dimensions(beliefs, readings, pooled)
@@ -171,7 +175,7 @@ def _fuse(
             *inputs,
             beliefs,
             parts,
-            unsure_parts,
+            uncertainty_parts,
             sums,
             **dimensions,
             **flags,
@@ -180,10 +184,10 @@ def _fuse(
         )
         triton_windows.add_parts[(e * per_mission,)](
             parts,
-            unsure_parts,
+            uncertainty_parts,
             sums,
             pooled,
-            unsure,
+            pooled_uncertainty,
             totals,
             X=x,
             Y=y,

@@ -204,7 +204,7 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
 
 def test_each_mission_of_a_batch_is_that_mission_alone() -> None:
     def prepare(env: MissionEnvironment) -> TritonBuilder:
-        env._fusion = TritonFusion(env.config, env.camera, env.lattice.shape[:2])
+        env._fusion = TritonFusion(env.config, env.camera)
         return TritonBuilder(env.config, env.lattice, env.camera)
 
     world: dict[str, Any] = {"compute": {"compile": False}, "dims": (10.0, 15.0)}

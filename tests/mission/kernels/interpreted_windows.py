@@ -48,7 +48,7 @@ def world(index: int) -> tuple[MissionEnvironment, TritonFusion]:
     config = small_config(compute={"compile": False}, **WORLDS[index])
     env = MissionEnvironment(config, MISSIONS, "cpu")
     assert type(env._fusion) is WindowFusion
-    return env, TritonFusion(config, env.camera, env.lattice.shape[:2])
+    return env, TritonFusion(config, env.camera)
 
 
 def random_state(env: MissionEnvironment, generator: torch.Generator) -> MissionState:
@@ -134,7 +134,7 @@ def test_a_round_is_that_of_the_twin(
 def test_missions_are_those_of_the_twin(options: dict[str, Any]) -> None:
     config = small_config(compute={"compile": False}, **options)
     envs = [MissionEnvironment(config, 1, "cpu") for _ in range(2)]
-    envs[1]._fusion = TritonFusion(config, envs[1].camera, envs[1].lattice.shape[:2])
+    envs[1]._fusion = TritonFusion(config, envs[1].camera)
     expected, found = (env.reset(env.draw_reset()) for env in envs)
     generator = torch.Generator().manual_seed(0)
     actions = random_actions(envs[0], expected, generator)
@@ -181,7 +181,7 @@ def launches() -> list[tuple[str, tuple[Any, ...]]]:
 
             return call
 
-    recorded = TritonFusion(env.config, env.camera, env.lattice.shape[:2])
+    recorded = TritonFusion(env.config, env.camera)
     recorded._operators = Recorder()  # type: ignore[assignment]
     recorded.update(state, env.draw_step().sensor, torch.ones(MISSIONS, dtype=torch.bool))
     return calls

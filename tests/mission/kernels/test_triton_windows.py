@@ -57,7 +57,7 @@ def launches(config: Config, work: Callable[[WindowFusion, MissionState], object
     from marl_framework.mission.kernels import triton_windows
 
     env = MissionEnvironment(config, 1, "cpu")
-    kernels = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    kernels = TritonFusion(config, env.camera)
     with recorded(*((triton_windows, name) for name in ("read", "fuse", "add_parts"))) as found:
         work(kernels, env._empty_state())
     return found
@@ -111,7 +111,7 @@ def test_kernels_compile_without_spills_and_atomics(
 def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
     config = small_config()
     env = MissionEnvironment(config, 3, "meta")
-    env._fusion = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    env._fusion = TritonFusion(config, env.camera)
     state, moves = env._empty_state(), torch.zeros(3, env.n_agents, dtype=torch.int64)
     result = env.step(state, moves.to("meta"), meta_draws(env))
     assert result.reward.shape == (3,)
@@ -133,7 +133,7 @@ def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
 def test_strided_memory_is_refused() -> None:
     config = small_config()
     env = MissionEnvironment(config, 2, "cpu")
-    kernels = TritonFusion(config, env.camera, env.lattice.shape[:2])
+    kernels = TritonFusion(config, env.camera)
     state = env._empty_state()
     state.beliefs = state.beliefs.mT
     with pytest.raises(ValueError, match="contiguous"):
@@ -176,7 +176,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
 
 def chosen(config: Config) -> type:
     env = MissionEnvironment(config, 1, "cpu")
-    return type(make_fusion(config, env.camera, env.lattice.shape[:2], GPU))
+    return type(make_fusion(config, env.camera, GPU))
 
 
 def test_a_gpu_gets_the_kernels(pretended: Callable[..., None]) -> None:

@@ -1,0 +1,80 @@
+"""Statistics over training runs, with 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from marl_framework.evaluation.statistics import (
+    Interval,
+    middle,
+    resample_counts,
+    student_quantile,
+    trimmed_mean,
+)
+
+
+def seeds_interval(means: Sequence[float]) -> Interval | None:
+    """Return Student's 95 % interval of the mean over training seeds; None for a single seed."""
+    if len(means) < 2:
+        return None
+    sample = torch.tensor(means, dtype=torch.float64)
+    mean, half = sample.mean().item(), student_quantile(len(means) - 1) * sample.std().item()
+    half /= math.sqrt(len(means))
+    return mean - half, mean + half
+
+
+def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
+    """Return the interquartile mean over tasks and training runs, with its 95 % interval.
+
+    The interval is that of a stratified bootstrap: runs are drawn within each task (Agarwal et al.
+    2021, section 4).
+
+    Args:
+        scores: [K, S], of S runs in each of K tasks.
+
+    Returns:
+        Mean and interval; no interval for a single run of each task.
+    """
+    sample = scores.detach().double().cpu()
+    everything = torch.ones(1, sample.numel(), dtype=sample.dtype)
+    iqm = trimmed_mean(sample.flatten(), everything).item()
+    counts = _resampled_runs(sample, generator_seed=0).flatten(1)
+    found = middle(trimmed_mean(sample.flatten(), counts))
+    return iqm, found if sample.shape[1] > 1 else None
+
+
+def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Interval | None]:
+    """Return how likely a run of ours scores higher than one of theirs, with its 95 % interval.
+
+    Mean over tasks of P(X > Y) + P(X = Y) / 2 for runs X of ours and Y of theirs (Agarwal et al.
+    2021, section 4.3), with the interval of a stratified bootstrap.
+
+    Args:
+        ours: scores, higher is better, [K, S]: S runs in each of K tasks.
+        theirs: [K, S'].
+
+    Returns:
+        Probability and interval; no interval where either has a single run of each task.
+
+    Raises:
+        ValueError: they have another number of tasks.
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"cannot compare {len(ours)} with {len(theirs)} tasks")
+    x, y = (scores.detach().double().cpu() for scores in (ours, theirs))
+    difference = x[:, :, None] - y[:, None, :]
+    wins = (difference.sign() + 1) / 2 / difference.numel()  # [K, S, S']
+    counts = [_resampled_runs(sample, seed) for seed, sample in enumerate((x, y))]
+    found = middle(torch.einsum("bks,kst,bkt->b", counts[0], wins, counts[1]))
+    return wins.sum().item(), found if min(x.shape[1], y.shape[1]) > 1 else None
+
+
+def _resampled_runs(scores: Tensor, generator_seed: int) -> Tensor:
+    """Return how often each run of each task is drawn in each resample, [B, K, S]."""
+    tasks, runs = scores.shape
+    drawn = [resample_counts(runs, generator_seed * tasks + k) for k in range(tasks)]
+    return torch.stack(drawn, dim=1)
