@@ -272,6 +272,8 @@ class SearchConfig(Section):
     """The trained predictor: its run folder or a checkpoint file."""
     outside_weight: Share = 0.0
     """Weight of the entropy expected outside the region of interest; it counts for F1."""
+    plan_memory: Share = 0.9
+    """How much of a plan still counts one move after it was heard; 0 = plans of this move alone."""
     method: Literal["beam", "tree"] = "beam"
     """How it searches: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24

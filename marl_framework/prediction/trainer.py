@@ -55,9 +55,10 @@ class PredictorTrainer(RoundTrainer):
         self.modules: Mapping[str, nn.Module] = {"predictor": self.network}
         self._view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(self._view, self.network, config.compute.precision)
-        search = make_search(self._view, config.experiment.baselines.search)
+        flight = config.experiment.baselines.search
+        search = make_search(self._view, flight)
         self._planners = (
-            SearchPlanner("search", self._view, self._model, search),
+            SearchPlanner("search", self._view, self._model, search, flight.plan_memory),
             RandomPlanner(lattice),
         )
         self._optimizer = torch.optim.AdamW(

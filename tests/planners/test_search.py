@@ -22,6 +22,7 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
+from marl_framework.planners.search.protocol import Plan
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
 
@@ -127,11 +128,11 @@ def planner_of(env: MissionEnvironment, method: str) -> SearchPlanner:
 @of_each_method
 def test_it_never_reads_the_truth(method: str) -> None:
     env = environment()
-    planner, state = planner_of(env, method), flown(env)
-    actions = planner.act(state, env.generator).actions
+    state = flown(env)
+    actions = planner_of(env, method).act(state, env.generator).actions
     state.truth.logical_not_()
     state.global_belief.fill_(0.5)
-    assert torch.equal(planner.act(state, env.generator).actions, actions)
+    assert torch.equal(planner_of(env, method).act(state, env.generator).actions, actions)
 
 
 @of_each_method
@@ -199,6 +200,48 @@ def test_only_uavs_in_radio_range_leave_each_others_ground_alone() -> None:
         steps[hears] = env.lattice.offsets[actions][0, :, 0].tolist()
     assert steps[False] == [-1, -1]
     assert steps[True] == [-1, 1]
+
+
+class Halving:
+    """Finds a plan that leaves half of everything; keeps what it was to search on."""
+
+    numbers = 1
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def search(
+        self, position: Tensor, mask: Tensor, allowed_moves: Tensor, entropy: Tensor, *horizon: Any
+    ) -> Plan:
+        self.seen.append(entropy.clone())
+        return Plan(mask.int().argmax(1), entropy / 2)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.75, 1.0])
+def test_plans_count_as_long_as_they_are_remembered(memory: float) -> None:
+    """Against a dictionary of who knows whose plan, while UAVs hear each other now and then."""
+    env = environment(missions=2, agents=3, budget=6)
+    view = LatticeView(env.config, env.lattice)
+    search = Halving()
+    planner = SearchPlanner("search", view, BeliefMap(view), search, memory)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(2):  # a new mission knows nothing of the one before
+        state = env.reset(env.draw_reset())
+        known: dict[tuple[int, int, int], float] = {}
+        for move in range(5):
+            state.t[:] = move
+            state.heard = torch.rand(2, 3, 3, generator=generator) < 0.4
+            known = {pair: 1 - memory * (1 - share) for pair, share in known.items()}
+            search.seen.clear()
+            planner.act(state, env.generator)
+            expected = BeliefMap(view).left(state)
+            for i, mission in product(range(3), range(2)):
+                for j in range(3):
+                    expected[mission, i] *= known.get((mission, i, j), 1.0)
+                for k in range(3):
+                    if k != i and state.heard[mission, k, i]:
+                        known[mission, k, i] = 0.5
+            torch.testing.assert_close(torch.stack(search.seen, 1), expected)
 
 
 @of_each_method

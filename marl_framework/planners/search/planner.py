@@ -27,38 +27,61 @@ class SearchPlanner:
     """Flies the path that is expected to remove the most entropy from the region of interest.
 
     Each UAV in turn searches all its remaining moves, on its map of what the plans that it knows
-    leave; after each move all search anew. A UAV knows the plans of those that it hears and that
-    chose before it, unless its model knows all plans.
+    leave; after each move all search anew. A UAV knows the plan that each other one had when it
+    was last heard, or of all others if its model knows all plans. The planner keeps these plans
+    from move to move, so it flies a batch of missions from the start, one batch at a time.
 
     Args:
         name: in tables, files and figures.
         view: the missions' lattice.
         model: what is expected of the map.
         search: finds a path on it.
+        plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
     """
 
-    def __init__(self, name: str, view: LatticeView, model: MapModel, search: PathSearch) -> None:
+    def __init__(
+        self,
+        name: str,
+        view: LatticeView,
+        model: MapModel,
+        search: PathSearch,
+        plan_memory: float = 0.9,
+    ) -> None:
         self.name = name
         self._view = view
         self._model = model
         self._search = search
+        self._plan_memory = plan_memory
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
+        self._plans = torch.ones(0)
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
+        plans = self._plans = self._remembered(state)
         parts = [
-            self._act(state[first : first + self._chunk])
+            self._act(state[first : first + self._chunk], plans[first : first + self._chunk])
             for first in range(0, len(state.positions), self._chunk)
         ]
         actions, masks, policies = zip(*parts, strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
 
-    def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor | None]:
-        team = state.positions.shape[1]
-        maps = list(self._model.left(state).unbind(1))
+    def _remembered(self, state: MissionState) -> Tensor:
+        """Return what the plans leave that UAV i last heard of UAV j, [E, N i, N j, X, Y].
+
+        That is a share of the entropy around each lattice position; 1 where no plan is known.
+        """
+        missions, team = state.positions.shape[:2]
+        shape = (missions, team, team, *self._view.lattice.shape[:2])
+        if self._plans.shape != shape:
+            return torch.ones(shape, device=state.positions.device)
+        kept = self._plan_memory * (state.t > 0)
+        return 1 - kept.view(-1, 1, 1, 1, 1) * (1 - self._plans)
+
+    def _act(self, state: MissionState, plans: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
         paid = self._view.lattice.level_moves(state.left)
         # On a GPU the host would wait here for every move, so it searches on to the full depth.
@@ -67,18 +90,19 @@ class SearchPlanner:
 
         def choose(i: int, mask: Tensor) -> Tensor:
             affordable = moves if paid is None else moves.minimum(paid[:, i])
+            expected = entropy[:, i] * plans[:, i].prod(1)
             action, left, policy = self._search.search(
-                state.positions[:, i], mask, state.moves, maps[i], affordable, most
+                state.positions[:, i], mask, state.moves, expected, affordable, most
             )
             policies.extend([] if policy is None else [policy])
-            remaining = left / maps[i].clamp(min=1e-9)
+            remaining = left / expected.clamp(min=1e-9)
             if self._has_inactive:  # what does not fly removes nothing
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
-            for j in range(i + 1, team):
-                shared = maps[j] * remaining
-                if not self._model.knows_all_plans:
-                    shared = torch.where(state.heard[:, j, i, None, None], shared, maps[j])
-                maps[j] = shared
+            told = torch.ones_like(state.heard[:, i])
+            if not self._model.knows_all_plans:
+                told = state.heard[:, :, i].clone()
+            told[:, i] = False  # its own plan is no one else's
+            plans[:, :, i] = remaining.unsqueeze(1).where(told[..., None, None], plans[:, :, i])
             return action
 
         actions, masks = self._view.lattice.choose_in_missions(state, choose)
@@ -96,7 +120,8 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
     precision = environment.config.compute.precision
     model = PredictedMap(view, network, precision, settings.outside_weight)
-    return SearchPlanner("search", view, model, make_search(view, settings))
+    search = make_search(view, settings)
+    return SearchPlanner("search", view, model, search, settings.plan_memory)
 
 
 def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
