@@ -37,7 +37,7 @@ class FlightRecord:
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each."""
     reward_sum: Tensor
-    """Undiscounted return, [E]."""
+    """Undiscounted return: the sum of the rewards of all moves, no unit, [E] float32."""
     absolute_return: Tensor
     """Sum over steps of absolute_scale · information gained + absolute_offset, [E]."""
     path_length: Tensor

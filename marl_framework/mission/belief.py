@@ -87,12 +87,12 @@ def entropy(p: Tensor) -> Tensor:
 
 
 def interest_weight(p: Tensor) -> Tensor:
-    """Return w(p): 1 where p > 0.501, 0 where p < 0.499, else 0.5."""
+    """Return w(p): 1 where p > 0.501, 0 where p < 0.499, else 0.5; of any shape, as `p`."""
     return 0.5 * ((p > 0.501).to(p.dtype) + (p >= 0.499).to(p.dtype))
 
 
 def weighted_entropy(p: Tensor) -> Tensor:
-    """Return w(p)·H(p) [bit]."""
+    """Return w(p)·H(p) [bit] of probabilities of any shape."""
     return interest_weight(p) * entropy(p)
 
 

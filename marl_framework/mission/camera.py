@@ -188,7 +188,15 @@ class Camera:
         return self._x.map_weights[x, z], self._y.map_weights[y, z]
 
     def tile_weights(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return area weights of windows onto X × Y parts of the unclipped footprint square."""
+        """Return area weights of windows onto X × Y parts of the unclipped footprint square.
+
+        Args:
+            positions: lattice indices, [E, N, 3].
+
+        Returns:
+            Of rows [E, N, X, K_x] and of columns [E, N, Y, K_y]: the share of each part in each
+            row or column of the window.
+        """
         x, y, z = positions.unbind(-1)
         return self._x.tile_weights[x, z], self._y.tile_weights[y, z]
 

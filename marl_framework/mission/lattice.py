@@ -105,16 +105,16 @@ class Lattice:
             self._corners = self._corners.to(device)
 
     def metres(self, positions: Tensor) -> Tensor:
-        """Convert lattice indices [..., 3] to metres, float32."""
+        """Return (x, y, altitude) [m] of lattice indices [..., 3] int64: [..., 3] float32."""
         planar = positions[..., :2].to(torch.float32) * self.spacing
         return torch.cat((planar, self.altitudes[positions[..., 2]].unsqueeze(-1)), dim=-1)
 
     def cells(self, positions: Tensor) -> Tensor:
-        """Return the flat index x·Y + y of positions [..., 3]."""
+        """Return the flat index x·Y + y, [...] int64, of lattice indices [..., 3]."""
         return positions[..., 0] * self.shape[1] + positions[..., 1]
 
     def places(self, positions: Tensor) -> Tensor:
-        """Return the flat index (x·Y + y)·Z + z of positions [..., 3]."""
+        """Return the flat index (x·Y + y)·Z + z, [...] int64, of lattice indices [..., 3]."""
         return self.cells(positions) * self.shape[2] + positions[..., 2]
 
     def destinations(self, positions: Tensor) -> Tensor:
@@ -163,6 +163,9 @@ class Lattice:
 
         A UAV that flies has those that it can pay for. One that does not fly has all of its place,
         since a choice among none would have no probabilities.
+
+        Args:
+            state: E missions of N UAVs.
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
@@ -229,7 +232,15 @@ class Lattice:
     def choose_in_missions(
         self, state: Missions, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Let the UAVs of missions choose in order, among their `options`."""
+        """Let the UAVs of missions choose in order, among their `options`.
+
+        Args:
+            state: E missions of N UAVs.
+            choose: see `choose_in_order`.
+
+        Returns:
+            Actions [E, N] int64 and the masks they were chosen under, [E, N, A] bool.
+        """
         return self.choose_in_order(state.positions, choose, self.options(state), state.active)
 
     def start_positions(
