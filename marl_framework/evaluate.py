@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _SEED = 10001
 _REFRESH = 20
-"""Seconds after which a page that follows a training loads itself again."""
+"""Seconds after which a page that follows a training run loads itself again."""
 _NOT_IN_A_SUITE = (
     *("config", "terrain", "agents", "communication", "tasks", "seed", "sample", "html", "watch"),
     "overrides",
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--watch",
         metavar="RUN",
-        help="evaluate the latest team of a training again whenever it is newer, with --html, "
+        help="evaluate the latest team of a training run again whenever it is newer, with --html, "
         "until the training ends",
     )
     add("--out", metavar="DIR", help="folder for the results (with --watch: RUN/watch)")
@@ -178,7 +178,7 @@ def _run_suite(options: argparse.Namespace) -> None:
 
 
 def _watch(options: argparse.Namespace) -> None:
-    """Evaluate the latest team of a training until it ends."""
+    """Evaluate the latest team of a training run until it ends."""
     from marl_framework.evaluation.watching import latest_teams
 
     run = Path(options.watch)
