@@ -82,7 +82,7 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return the one line that a training ends with when a file cannot be written."""
+    """Return the one line that a training run ends with when a file cannot be written."""
     reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
     return f"error: {reason}; fix it, then continue with --resume"
 

@@ -1,4 +1,4 @@
-"""Checks whether a training can start here: `python -m marl_framework.doctor --config FILE`."""
+"""Checks whether a training run can start here: `python -m marl_framework.doctor --config FILE`."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def _runs(config: Config, device: torch.device) -> Check:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 if a training can start, else 1."""
+    """Run the command line; return 0 if a training run can start, else 1."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
     parser.add_argument(
         "--config", metavar="FILE", help="params file (default: $CONFIG_FILE_PATH or params.yaml)"
@@ -290,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{'✓' if check.ok else '✗'} {check.name}: {check.found}")
         if not check.ok and check.fix:
             print(f"  fix: {check.fix}")
-    print("a training can start" if ready else "a training cannot start yet")
+    print("a training run can start" if ready else "a training run cannot start yet")
     return 0 if ready else 1
 
 

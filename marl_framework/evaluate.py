@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _SEED, _MISSIONS = 10001, 50
 _REFRESH = 20
-"""Seconds after which a page that follows a training loads itself again."""
+"""Seconds after which a page that follows a training run loads itself again."""
 _FIXED = "the worlds of --suite are fixed"
 _NOT_IN_A_SUITE = {
     **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks", "seed"), _FIXED),
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--watch",
         metavar="RUN",
-        help="evaluate the latest team of a training again whenever it is newer, with --html, "
+        help="evaluate the latest team of a training run again whenever it is newer, with --html, "
         "until the training ends",
     )
     add("--out", metavar="DIR", help="folder for the results (with --watch: RUN/watch)")
@@ -187,7 +187,7 @@ def _run_suite(options: argparse.Namespace) -> None:
 
 
 def _watch(options: argparse.Namespace) -> None:
-    """Evaluate the latest team of a training until it ends."""
+    """Evaluate the latest team of a training run until it ends."""
     from marl_framework.evaluation.watching import latest_teams
 
     run = Path(options.watch)

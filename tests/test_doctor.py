@@ -50,7 +50,7 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         *(f"✓ {name}" for name in NAMES),
-        "a training can start",
+        "a training run can start",
     ]
     assert "training step with one mission" in lines[7]
     assert torch.__version__.split("+")[0] in lines[0]

@@ -2,7 +2,7 @@
 
 PyTorch gives all threads a part of every operation. In bfloat16 the threads of oneDNN's backward
 convolution then wait for each other in a loop, thousands of times a pass. While another process has
-one of the cores, each such wait lasts until the scheduler has moved on: a training falls to a
+one of the cores, each such wait lasts until the scheduler has moved on: a training run falls to a
 hundredth of its speed. Here each thread takes its share of the batch through the whole network
 instead, and meets the others once, at the end of the pass.
 """

@@ -31,7 +31,7 @@ class Distiller(RoundTrainer):
     In each round the student flies missions of every task. The task's teacher labels all states
     that it reaches, and makes a share of the moves in the first rounds (DAgger, Ross et al. 2011).
     Then the actor learns the labels of the latest rounds. The critic learns the returns of the
-    round's missions, so that a training can go on from here; the critic of an algorithm of the
+    round's missions, so that a training run can go on from here; the critic of an algorithm of the
     user's own stays untrained unless it has a `fit_critic`.
 
     Args:

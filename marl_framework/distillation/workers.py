@@ -1,4 +1,4 @@
-"""Teams that are to teach: a training for each task, one after the other."""
+"""Teams that are to teach: a training run for each task, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows a training: hands over its latest team whenever there is a newer one."""
+"""Follows a training run: hands over its latest team whenever there is a newer one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Itera
     """Yield the last checkpoint of a run, again whenever it is newer, until its training ends.
 
     Args:
-        run: run folder, of a training under way or not.
+        run: run folder, of a training run under way or not.
         wait: waits for some seconds.
 
     Raises:

@@ -136,7 +136,7 @@ def make_builder(
 
 
 def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
-    """Return the symmetries that a training shows its transitions in; None where that is off.
+    """Return the symmetries that a training run shows its transitions in; None where that is off.
 
     Raises:
         ConfigError: a flipped mission would not be a mission.

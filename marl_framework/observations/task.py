@@ -21,7 +21,7 @@ class MissionTask:
     """Owns the state of E missions and shows it to algorithms (`algorithms.rollout.TeamTask`).
 
     Attributes:
-        symmetries: that a training shows its transitions in; None where that is off.
+        symmetries: that a training run shows its transitions in; None where that is off.
         metric_names: meaning of the columns of the metrics that `step` returns.
         draw_actions, has_inactive: see `TeamTask`.
     """

@@ -166,7 +166,7 @@ class RunLock:
             holder = os.pread(handle, 100, 0).decode(errors="replace").strip()
             self.release()
             raise ConfigError(
-                f"run name {folder.name}: a training of this name is under way"
+                f"run name {folder.name}: a training run of this name is under way"
                 f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
             ) from None
         except OSError:

@@ -41,9 +41,9 @@ _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 INITIAL_WEIGHTS = "initial_weights"
-"""Key of records of what a training started with."""
+"""Key of records of what a training run started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
-"""Subfolders of a training."""
+"""Subfolders of a training run."""
 _LARGEST_DIFF = 2**24  # bytes
 _OURS = frozenset(
     {

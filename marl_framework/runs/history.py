@@ -233,7 +233,7 @@ def _locked(run: Path) -> Iterator[None]:
     """Lock a run folder, so that no training uses it; skip anything that is not a folder.
 
     Raises:
-        ConfigError: a training uses the folder.
+        ConfigError: a training run uses the folder.
     """
     if run.is_symlink() or not run.is_dir():
         yield

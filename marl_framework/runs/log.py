@@ -89,7 +89,7 @@ class RunLog:
 
 
 class Screen:
-    """A stream that may lose its reader: a closed terminal or pipe does not end a training."""
+    """A stream that may lose its reader: a closed terminal or pipe does not end a training run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

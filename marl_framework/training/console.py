@@ -1,4 +1,4 @@
-"""Progress of a training: a live view on a terminal, plain lines elsewhere."""
+"""Progress of a training run: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of GPU and host during a training, sampled in a thread."""
+"""Figures of GPU and host during a training run, sampled in a thread."""
 
 from __future__ import annotations
 

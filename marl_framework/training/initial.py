@@ -1,4 +1,4 @@
-"""What a training takes from a trained team: its weights to start with, or a pull to it."""
+"""What a training run takes from a trained team: its weights to start with, or a pull to it."""
 
 from __future__ import annotations
 

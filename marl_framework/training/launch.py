@@ -1,4 +1,4 @@
-"""A training from its start to its end: new or resumed, finished, interrupted or failed."""
+"""A training run from its start to its end: new or resumed, finished, interrupted or failed."""
 
 from __future__ import annotations
 

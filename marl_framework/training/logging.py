@@ -1,4 +1,4 @@
-"""Logs metrics of a training; they stay tensors until they are due."""
+"""Logs metrics of a training run; they stay tensors until they are due."""
 
 from __future__ import annotations
 

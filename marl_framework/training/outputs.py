@@ -1,4 +1,4 @@
-"""Where a training's results go: console, logs, checkpoints, figures."""
+"""Where a training run's results go: console, logs, checkpoints, figures."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Outputs(ExitStack):
             self._store.save_best(state)
 
     def last_is_best(self) -> None:
-        """Name the last checkpoint the best one too, for a training that never validated."""
+        """Name the last checkpoint the best one too, for a training run that never validated."""
         if self._run is not None:
             link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
 

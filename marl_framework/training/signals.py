@@ -1,4 +1,4 @@
-"""Signals that end a training: after the current step, or at once."""
+"""Signals that end a training run: after the current step, or at once."""
 
 from __future__ import annotations
 

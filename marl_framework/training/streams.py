@@ -40,7 +40,7 @@ def restore_streams(
 
 
 def renew_stream(generator: torch.Generator, seed: int, episodes: int, rank: int) -> None:
-    """Seed a fresh stream for a training that continues on another kind of device.
+    """Seed a fresh stream for a training run that continues on another kind of device.
 
     The seed is one of the training split, so it never meets validation, test or another rank, nor
     the streams that the training began with. Two things remain, since 32 bits hold no more: the

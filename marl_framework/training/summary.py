@@ -1,4 +1,4 @@
-"""Metrics of a rollout, and the summary of a training."""
+"""Metrics of a rollout, and the summary of a training run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
 def results(
     trainer: Trained, last: Mapping[str, float], best: Mapping[str, float], *, finished: bool
 ) -> dict[str, Any]:
-    """Return the results of a training, which depend on configuration and seed alone.
+    """Return the results of a training run, which depend on configuration and seed alone.
 
     Args:
         trainer: with its networks.
@@ -110,7 +110,7 @@ def results(
 
 
 def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[str, Any]:
-    """Return times and speed of a training; waits for the device.
+    """Return times and speed of a training run; waits for the device.
 
     Args:
         trainer: that trained.
@@ -128,7 +128,7 @@ def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[s
 
 
 def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return device, precision and software of a training, and what the monitor measured."""
+    """Return device, precision and software of a training run, and what the monitor measured."""
     return {
         "device": describe_device(trainer.device),
         "ranks": trainer.ranks.count,

@@ -1,4 +1,4 @@
-"""Times the stages of a training, and profiles a few training steps."""
+"""Times the stages of a training run, and profiles a few training steps."""
 
 from __future__ import annotations
 

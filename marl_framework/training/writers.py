@@ -1,4 +1,4 @@
-"""Writers of a training's log: TensorBoard and Weights & Biases."""
+"""Writers of a training run's log: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
