@@ -42,6 +42,7 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
     return Table((name + _HERE,), lambda found: pages.fenced(table(found)))
 
 
+_SUITE = ("suite", "suite_mixed", "suite_search")
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
     "algorithms": _printed("algorithms", algorithms.table),
@@ -66,9 +67,9 @@ TABLES = {
         ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published
     ),
     "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
-    "suite": Table(("suite", "suite_mixed"), pages.suite),
-    "suite_short": Table(("suite", "suite_mixed"), pages.suite_short),
-    "suite_teams": Table(("suite", "suite_mixed"), pages.suite_teams),
+    "suite": Table(_SUITE, pages.suite),
+    "suite_short": Table(_SUITE, pages.suite_short),
+    "suite_teams": Table(_SUITE, pages.suite_teams),
 }
 
 

@@ -20,6 +20,7 @@ _WRAPPERS = {
 
 
 _BALANCED, _MIXED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
+_SEARCH = "`search` on a predicted map"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -247,23 +248,21 @@ def kernel_budget(found: Found) -> str:
 # The standard suite -----------------------------------------------------------------------
 
 
-def suite(balanced: Found, mixed: Found, *names: str) -> str:
+def suite(balanced: Found, mixed: Found, search: Found, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
-    return _suite_rows(balanced, mixed, names or tuple(balanced["worlds"]))
+    return _suite_rows((balanced, mixed, search), names or tuple(balanced["worlds"]))
 
 
-def suite_short(balanced: Found, mixed: Found, *names: str) -> str:
+def suite_short(balanced: Found, mixed: Found, search: Found, *names: str) -> str:
     """Return what `suite` does without coverage and random flight."""
-    return _suite_rows(balanced, mixed, names, ("coverage", "random"))
+    return _suite_rows((balanced, mixed, search), names, ("coverage", "random"))
 
 
-def _suite_rows(
-    balanced: Found, mixed: Found, names: Sequence[str], left_out: Sequence[str] = ()
-) -> str:
+def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence[str] = ()) -> str:
     columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
     rows = []
     for name in names:
-        policies = _policies(balanced, mixed, name)
+        policies = _policies(files, name)
         shown = [policy for policy in policies if policy not in left_out]
         for number, policy in enumerate(shown):
             of = policies[policy]
@@ -272,23 +271,26 @@ def _suite_rows(
     return markdown(columns, rows)
 
 
-def _policies(balanced: Found, mixed: Found, name: str) -> dict[str, Found]:
-    """Return the summary of each policy in a world, by its label; teams come first."""
-    summary = balanced["worlds"][name]["summary"]
-    policies = {_BALANCED: summary["learned"]}
-    if name in mixed["worlds"]:
-        policies[_MIXED] = mixed["worlds"][name]["summary"]["learned"]
-    classical = {p.replace("_", " "): row for p, row in summary.items() if p != "learned"}
-    return policies | classical
+def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
+    """Return the summary of each policy in a world, by its label; those that learn come first."""
+    found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
+    labels = ((_BALANCED, "learned"), (_MIXED, "learned"), (_SEARCH, "search"))
+    learned = {
+        label: summary[policy]
+        for (label, policy), summary in zip(labels, found, strict=True)
+        if policy in summary
+    }
+    return learned | {p.replace("_", " "): row for p, row in found[0].items() if p != "learned"}
 
 
-def suite_teams(balanced: Found, mixed: Found) -> str:
+def suite_teams(balanced: Found, mixed: Found, search: Found) -> str:
     """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
     names = {world.name for world in WORLDS}
     rows = []
     for uavs in (2, 4, 8):
         cells = [f"{uavs}_uavs_radio_{radio}" for radio in ("0", "25", "inf")]
-        worlds = [_policies(balanced, mixed, c if c in names else "split") for c in cells]
+        files = (balanced, mixed, search)
+        worlds = [_policies(files, c if c in names else "split") for c in cells]
         for policy in max(worlds, key=len):
             flown = [_means(world.get(policy)) for world in worlds]
             rows.append((f"{uavs} UAVs, {policy}", *flown))

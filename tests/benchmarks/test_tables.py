@@ -79,16 +79,19 @@ def small_suite() -> dict[str, Any]:
 def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     found = small_suite()
     mixed = {"worlds": {name: found["worlds"][name] for name in ("split", "mixed")}}
-    for name, content in {"suite": found, "suite_mixed": mixed}.items():
+    searched = {"summary": {"search": found["worlds"]["split"]["summary"]["learned"]}}
+    search = {"worlds": {"mixed": searched}}
+    for name, content in {"suite": found, "suite_mixed": mixed, "suite_search": search}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     lines = tables.table("suite split mixed", tmp_path).splitlines()
-    assert len(lines) == 2 + 3 + 3
+    assert len(lines) == 2 + 3 + 4
     assert lines[2].startswith("| `split` | `params_balanced.yaml` | 0.215 [")
     assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
     assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
     assert lines[4].startswith("| | information gain | 0.415 [")
     assert lines[6].startswith("| | … fine-tuned on `mixed` | 0.215 [")
-    assert len(tables.table("suite", tmp_path).splitlines()) == 4 + 2 * len(worlds.WORLDS)
+    assert lines[7].startswith("| | `search` on a predicted map | 0.215 [")
+    assert len(tables.table("suite", tmp_path).splitlines()) == 5 + 2 * len(worlds.WORLDS)
     grid = tables.table("suite_teams", tmp_path).splitlines()
     assert (
         grid[2]
@@ -100,7 +103,7 @@ def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
 
 def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
     found = small_suite()
-    for name in ("suite", "suite_mixed"):
+    for name in ("suite", "suite_mixed", "suite_search"):
         content = json.loads(json.dumps(found))
         for world in content["worlds"].values():
             world["summary"] |= dict.fromkeys(("coverage", "random"), world["summary"]["learned"])
