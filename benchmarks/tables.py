@@ -17,7 +17,14 @@ from pathlib import Path
 
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers.command_line import RESULTS
-from benchmarks.learning import ablation, algorithms, no_fly, sample_reuse, update_interval
+from benchmarks.learning import (
+    ablation,
+    algorithms,
+    no_fly,
+    sample_reuse,
+    search_settings,
+    update_interval,
+)
 from benchmarks.speed import busy_machine, comparison, ranks, search, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
@@ -52,6 +59,7 @@ TABLES = {
     "ranks": _printed("ranks", ranks.table),
     "utilisation": _printed("utilisation", utilisation.table),
     "search": _printed("search", search.table),
+    "search_settings": _printed("search_settings", search_settings.table),
     "comparison": _printed("comparison", comparison.rows_table),
     "rollout": Table(("rollout" + _HERE,), pages.rollout),
     "training": Table(
