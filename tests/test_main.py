@@ -218,7 +218,7 @@ BAD = {
         ],
         "coverage.altitude",
     ),
-    "a team for training": (["--checkpoint", "runs/mine"], "mission_mode"),
+    "a missing team": (["--checkpoint", "runs/mine"], "checkpoint runs/mine"),
     "missions for training": (["--missions", "3"], "mission_mode"),
     "altitude without noise": (
         ["--set", "experiment.constraints.max_altitude=30"],

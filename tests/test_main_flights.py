@@ -194,6 +194,11 @@ def test_a_team_is_deployed_on_the_mission_it_was_trained_for(
     assert flown.sensor.simulation.raster.threshold == "p60"
 
 
+def test_a_training_takes_no_team(fly: Run, team: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fly("t", "--checkpoint", team) == 2
+    assert "mission_mode" in capsys.readouterr().err
+
+
 def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path: Path) -> None:
     settings = [argument for argument in measured if argument != "--set"]
     config = load_config("params_test.yaml", [*settings, "sensor.simulation.raster.threshold=0.2"])

@@ -182,7 +182,7 @@ BAD = [
     (["--teacher", "a b=random"], "distillation.tasks: run name 'a b'"),
     (["--teacher", "a=nobody"], "distillation.teachers.a: nobody: there is no such run folder"),
     (["--teacher", "a=no.such"], "planner: no.such: there is no module no"),
-    (["--teacher", "a={runs}"], "distillation.teachers.a: --checkpoint"),
+    (["--teacher", "a={runs}"], "distillation.teachers.a: checkpoint "),
     (["--teacher", "field=random"], "distillation.teachers: many has none"),
     (
         ["--teacher", "field=random", "--teacher", "many=random", "--teacher", "x=random"],

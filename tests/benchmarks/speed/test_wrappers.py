@@ -84,5 +84,5 @@ def test_a_missing_library_and_bad_numbers_end_with_one_line(
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     out = str(tmp_path / "found.json")
     assert wrappers.main([*SMALL, "--num-envs", "1", "--out", out]) == 2
-    assert "install the extra: pip install -e '.[pettingzoo]'" in capsys.readouterr().err
+    assert "pip install 'marl_framework[pettingzoo]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
