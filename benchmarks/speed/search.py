@@ -31,7 +31,7 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.protocol import PathSearch
+from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import Tree, TreeSearch
 
 MISSIONS, LEAVES = (1, 64, 1024), (1, 8, 32)
@@ -57,17 +57,9 @@ class _CountedTree(TreeSearch):
 
     found = 0
 
-    def grow(
-        self,
-        position: Tensor,
-        mask: Tensor,
-        allowed_moves: Tensor,
-        entropy: Tensor,
-        horizon: Tensor,
-        max_horizon: int,
-    ) -> Tree:
+    def grow(self, problem: Problem) -> Tree:
         """Return the trees; see `TreeSearch`."""
-        tree = super().grow(position, mask, allowed_moves, entropy, horizon, max_horizon)
+        tree = super().grow(problem)
         self.found += int(tree.children.count_nonzero())
         return tree
 

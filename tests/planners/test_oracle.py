@@ -55,7 +55,9 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     search = blind._search.search
     # As on a GPU, where the host does not know how many moves are left.
     monkeypatch.setattr(
-        blind._search, "search", lambda *rest: search(*rest[:-1], env.episode_length)
+        blind._search,
+        "search",
+        lambda problem: search(problem._replace(max_horizon=env.episode_length)),
     )
     flown = [evaluate(env, each, 3, 10001).positions for each in (planner, blind)]
     assert torch.equal(*flown)

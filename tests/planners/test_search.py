@@ -22,7 +22,7 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.planners.search.protocol import Plan
+from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import random_actions, small_config
 
@@ -78,7 +78,7 @@ def test_a_wide_beam_finds_the_best_path(number: int) -> None:
     mask = env.lattice.allowed(position, state.moves)
     moves = view.moves - state.t
     action, after, _ = BeamSearch(view, 200).search(
-        position, mask, state.moves, left, moves, view.moves
+        Problem(position, mask, state.moves, left, moves, view.moves)
     )
     for e in range(2):
         found = {}
@@ -210,11 +210,9 @@ class Halving:
     def __init__(self) -> None:
         self.seen: list[Tensor] = []
 
-    def search(
-        self, position: Tensor, mask: Tensor, allowed_moves: Tensor, entropy: Tensor, *horizon: Any
-    ) -> Plan:
-        self.seen.append(entropy.clone())
-        return Plan(mask.int().argmax(1), entropy / 2)
+    def search(self, problem: Problem) -> Plan:
+        self.seen.append(problem.entropy.clone())
+        return Plan(problem.mask.int().argmax(1), problem.entropy / 2)
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.75, 1.0])

@@ -17,7 +17,7 @@ from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import fly_greedily
 from marl_framework.planners.search.models import TrueMap
 from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.protocol import Plan
+from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.planners.search.selection import EXPLORATION, Edges, select
 from marl_framework.planners.search.tree import TreeSearch
 from tests.small import small_config
@@ -41,7 +41,7 @@ def problem(missions: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def search(case: tuple[Tensor, ...], simulations: int, depth: int, leaves: int) -> Plan:
-    return TreeSearch(VIEW, simulations, depth, leaves).search(*case, VIEW.moves)
+    return TreeSearch(VIEW, simulations, depth, leaves).search(Problem(*case, VIEW.moves))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_it_finds_what_walkers_one_after_another_find(
     simulations: int, depth: int, leaves: int
 ) -> None:
     case = problem(5, seed=leaves)
-    tree = TreeSearch(VIEW, simulations, depth, leaves).grow(*case, VIEW.moves)
+    tree = TreeSearch(VIEW, simulations, depth, leaves).grow(Problem(*case, VIEW.moves))
     plain = PlainTree(PlainLattice.of(VIEW), simulations, depth, leaves)
     for e in range(5):
         position, mask, _, left, moves = (part[e] for part in case)
@@ -95,7 +95,7 @@ def test_missions_at_once_are_searched_as_each_alone(seed: int, leaves: int) -> 
 def test_without_moves_left_nothing_is_flown() -> None:
     position, mask, ways, left, moves = problem(2, seed=3)
     action, after, policy = TreeSearch(VIEW, 4, 3, 2).search(
-        position, mask, ways, left, 0 * moves, 0
+        Problem(position, mask, ways, left, 0 * moves, 0)
     )
     assert mask.gather(1, action.unsqueeze(1)).all()
     assert torch.equal(after, left)
@@ -105,7 +105,10 @@ def test_without_moves_left_nothing_is_flown() -> None:
 
 def test_its_policy_is_how_often_flights_began_with_each_action() -> None:
     case = problem(5, seed=2)
-    tree, found = TreeSearch(VIEW, 40, 6, 4).grow(*case, VIEW.moves), search(case, 40, 6, 4)
+    tree, found = (
+        TreeSearch(VIEW, 40, 6, 4).grow(Problem(*case, VIEW.moves)),
+        search(case, 40, 6, 4),
+    )
     position, mask, ways, left, moves = case
     greedy = fly_greedily(VIEW, position, ways, left, moves, VIEW.moves, mask).first
     assert found.policy is not None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.protocol import Plan
+from marl_framework.planners.search.protocol import Plan, Problem
 
 _DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 
@@ -44,16 +44,9 @@ class BeamSearch:
         )
         """In the largest array of a mission."""
 
-    def search(
-        self,
-        position: Tensor,
-        mask: Tensor,
-        allowed_moves: Tensor,
-        entropy: Tensor,
-        horizon: Tensor,
-        max_horizon: int,
-    ) -> Plan:
+    def search(self, problem: Problem) -> Plan:
         """Return the best path found, no longer than the moves left; see `PathSearch`."""
+        position, mask, allowed_moves, entropy, horizon, max_horizon = problem
         beams = _Beams(
             positions=position.unsqueeze(1),
             first=torch.zeros_like(position[:, :1]),

@@ -67,7 +67,4 @@ class PredictedMap(MapPrediction):
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy left; see `MapModel`."""
         seen = features(self._view, state.beliefs)
-        inside = self.predict(seen)
-        if not self._outside_weight:
-            return inside
-        return inside.lerp(seen.coarse[..., 1, :, :], self._outside_weight)
+        return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)

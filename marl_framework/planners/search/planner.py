@@ -16,7 +16,7 @@ from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
-from marl_framework.planners.search.protocol import PathSearch
+from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
 
 KEY = "experiment.baselines.search.predictor"
@@ -92,15 +92,13 @@ class SearchPlanner:
             affordable = moves if paid is None else moves.minimum(paid[:, i])
             expected = entropy[:, i] * plans[:, i].prod(1)
             action, left, policy = self._search.search(
-                state.positions[:, i], mask, state.moves, expected, affordable, most
+                Problem(state.positions[:, i], mask, state.moves, expected, affordable, most)
             )
             policies.extend([] if policy is None else [policy])
             remaining = left / expected.clamp(min=1e-9)
             if self._has_inactive:  # what does not fly removes nothing
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
-            told = torch.ones_like(state.heard[:, i])
-            if not self._model.knows_all_plans:
-                told = state.heard[:, :, i].clone()
+            told = state.heard[:, :, i] | self._model.knows_all_plans
             told[:, i] = False  # its own plan is no one else's
             plans[:, :, i] = remaining.unsqueeze(1).where(told[..., None, None], plans[:, :, i])
             return action

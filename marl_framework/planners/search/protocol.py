@@ -7,6 +7,23 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 
+class Problem(NamedTuple):
+    """Where one UAV of each of E missions is, and what there is to find."""
+
+    position: Tensor
+    """Where it is, [E, 3]."""
+    mask: Tensor
+    """Its allowed first actions, [E, A]."""
+    allowed_moves: Tensor
+    """Actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A]."""
+    entropy: Tensor
+    """Left around each lattice position, [E, X, Y]."""
+    horizon: Tensor
+    """Moves left, [E]."""
+    max_horizon: int
+    """No fewer than the most moves left."""
+
+
 class Plan(NamedTuple):
     """The best path found, in E missions."""
 
@@ -24,24 +41,6 @@ class PathSearch(Protocol):
     numbers: int
     """In the largest array of a mission."""
 
-    def search(
-        self,
-        position: Tensor,
-        mask: Tensor,
-        allowed_moves: Tensor,
-        entropy: Tensor,
-        horizon: Tensor,
-        max_horizon: int,
-    ) -> Plan:
-        """Return the best path found.
-
-        Args:
-            position: where the UAV is, [E, 3].
-            mask: its allowed first actions, [E, A].
-            allowed_moves: actions that the mission allows, see `MissionState.moves`,
-                [E, X, Y, Z, A].
-            entropy: left around each lattice position, [E, X, Y].
-            horizon: moves left, [E].
-            max_horizon: no fewer than the most moves left.
-        """
+    def search(self, problem: Problem) -> Plan:
+        """Return the best path found."""
         ...

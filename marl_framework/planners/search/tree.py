@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Flight, fly_greedily
-from marl_framework.planners.search.protocol import Plan
+from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.planners.search.selection import Edges, select
 
 SHARPNESS = 4.0
@@ -45,29 +45,14 @@ class TreeSearch:
         self.numbers = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
         """In the largest array of a mission."""
 
-    def search(
-        self,
-        position: Tensor,
-        mask: Tensor,
-        allowed_moves: Tensor,
-        entropy: Tensor,
-        horizon: Tensor,
-        max_horizon: int,
-    ) -> Plan:
+    def search(self, problem: Problem) -> Plan:
         """Return the best flight, and how often each first action was tried; see `PathSearch`."""
-        tree = self.grow(position, mask, allowed_moves, entropy, horizon, max_horizon)
+        tree = self.grow(problem)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
-    def grow(
-        self,
-        position: Tensor,
-        mask: Tensor,
-        allowed_moves: Tensor,
-        entropy: Tensor,
-        horizon: Tensor,
-        max_horizon: int,
-    ) -> Tree:
-        """Return the trees that `search` takes the best flights of; arguments as there."""
+    def grow(self, problem: Problem) -> Tree:
+        """Return the trees that `search` takes the best flights of."""
+        position, mask, allowed_moves, entropy, horizon, max_horizon = problem
         root = fly_greedily(
             self._view, position, allowed_moves, entropy, horizon, max_horizon, mask
         )
