@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
+from marl_framework.algorithms.optimisers import make_adam
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
@@ -20,7 +20,7 @@ from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.training.rounds import RoundTrainer, falling_rate
+from marl_framework.training.rounds import RoundTrainer
 from marl_framework.training.schedule import passes
 from marl_framework.training.summary import tensors_checksum
 
@@ -122,22 +122,12 @@ class Distiller(RoundTrainer):
 
     def _learn(self, samples: Samples) -> dict[str, Tensor]:
         """Make the updates of a round; return mean loss and skipped updates."""
-        settings = self._settings
-        losses, skipped = [], []
-        updates = settings.rounds * settings.updates
-        for update in range(settings.updates):
-            done = (self.rounds * settings.updates + update) / updates
-            set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
-            loss, bad = self._update(samples)
-            losses.append(loss)
-            skipped.append(bad)
-        return {
-            "loss": torch.stack(losses).mean(),
-            "skipped_updates": torch.stack(skipped).sum(),
-        }
+        return self._make_updates(
+            lambda _: self._loss(samples), self.config.learning.actor.gradient_norm
+        )
 
-    def _update(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        """Make one update on a batch of samples; return its loss, and 1 where it was skipped."""
+    def _loss(self, samples: Samples) -> Tensor:
+        """Return the loss of a batch of samples."""
         size = self._settings.batch_size
         index = torch.randint(len(samples), (size,), generator=self._generator, device=self.device)
         batch = samples.batch(index)
@@ -147,13 +137,7 @@ class Distiller(RoundTrainer):
         with autocast(self.device, self.algorithm.precision):
             logits = self._actor(batch.observations)
         policy = policy_probabilities(logits, batch.masks, 0.0)
-        loss = divergence(batch, policy, self._settings.loss)
-        self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(loss).backward()
-        limit = self.config.learning.actor.gradient_norm
-        _, bad = descend(loss.detach(), self._optimizer, self._scaler, limit)
-        self._scaler.update()
-        return loss.detach(), bad
+        return divergence(batch, policy, self._settings.loss)
 
     def describe(self, found: Mapping[str, float]) -> str:
         """Return the line of the log for what a round found."""

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.optimisers import descend, set_rate
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
@@ -24,7 +23,7 @@ from marl_framework.prediction.examination import examine
 from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from marl_framework.prediction.samples import Samples, fly
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training.rounds import RoundTrainer, falling_rate
+from marl_framework.training.rounds import RoundTrainer
 
 
 class PredictorTrainer(RoundTrainer):
@@ -99,26 +98,15 @@ class PredictorTrainer(RoundTrainer):
 
     def _learn(self, samples: Samples) -> dict[str, float]:
         """Make the updates of a round; return mean loss and skipped updates."""
-        settings = self._settings
-        losses, skipped = [], []
-        updates = settings.rounds * settings.updates
-        symmetries = self._draw(self._symmetries, settings.updates).tolist()
-        for update, symmetry in enumerate(symmetries):
-            done = (self.rounds * settings.updates + update) / updates
-            set_rate(self._optimizer, falling_rate(settings.learning_rate, done))
-            index = self._draw(len(samples), settings.batch_size)
-            seen, target = samples.batch(index, symmetry)
-            loss = (self._model.predict(seen) - target).square().mean()
-            self._optimizer.zero_grad(set_to_none=True)
-            self._scaler.scale(loss).backward()
-            _, bad = descend(loss.detach(), self._optimizer, self._scaler, math.inf)
-            self._scaler.update()
-            losses.append(loss.detach())
-            skipped.append(bad)
-        return {
-            "loss": float(torch.stack(losses).mean()),
-            "skipped_updates": float(torch.stack(skipped).sum()),
-        }
+        symmetries = self._draw(self._symmetries, self._settings.updates).tolist()
+
+        def loss_of(update: int) -> Tensor:
+            index = self._draw(len(samples), self._settings.batch_size)
+            seen, target = samples.batch(index, symmetries[update])
+            return (self._model.predict(seen) - target).square().mean()
+
+        made = self._make_updates(loss_of, math.inf)
+        return {name: float(value) for name, value in made.items()}
 
     def _draw(self, below: int, number: int) -> Tensor:
         return torch.randint(below, (number,), generator=self._generator, device=self.device)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,22 @@ def check_fit(network: str, ours: Mapping[str, Any], saved: object) -> None:
             f"checkpoint: its {network} does not fit the configuration: {where}; lattice, "
             "num_actions, observation and sizes of networks cannot change in a run; start a new one"
         )
+
+
+@contextmanager
+def complete_checkpoint() -> Iterator[None]:
+    """Turn a `KeyError` of loading a checkpoint into the line that says what it lacks.
+
+    Raises:
+        ConfigError: the checkpoint lacks a key.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise ConfigError(
+            f"checkpoint: it lacks the key {error}; it is of another kind of training, or of "
+            "another version"
+        ) from error
 
 
 def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Config) -> Config:

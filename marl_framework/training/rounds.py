@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from marl_framework.algorithms.optimisers import descend, set_rate
 from marl_framework.command_line import FAILED, INTERRUPTED
-from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
@@ -26,7 +26,13 @@ from marl_framework.runs.start import start_run
 from marl_framework.training.logging import make_logger
 from marl_framework.training.memory import is_out_of_memory
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.resume import Resumption, check_fit, find_run, go_on
+from marl_framework.training.resume import (
+    Resumption,
+    check_fit,
+    complete_checkpoint,
+    find_run,
+    go_on,
+)
 from marl_framework.training.signals import interruptible
 from marl_framework.training.streams import (
     renew_stream,
@@ -60,6 +66,8 @@ class RoundTrainer(ABC):
 
     name: str
     modules: Mapping[str, nn.Module]
+    _optimizer: torch.optim.Optimizer
+    _scaler: torch.amp.GradScaler
 
     def __init__(self, config: Config, device: torch.device) -> None:
         check_writers(config.logging.writers)
@@ -88,6 +96,30 @@ class RoundTrainer(ABC):
     @abstractmethod
     def describe(self, found: Mapping[str, float]) -> str:
         """Return the line of the log for what a round found."""
+
+    def _make_updates(
+        self, loss_of: Callable[[int], Tensor], gradient_norm: float
+    ) -> dict[str, Tensor]:
+        """Make the updates of a round; return the mean `loss`, and `skipped_updates`.
+
+        Args:
+            loss_of: returns the loss of the update with this number.
+            gradient_norm: that gradients are scaled down to.
+        """
+        settings = getattr(self.config, self.name)
+        updates = settings.rounds * settings.updates
+        losses, skipped = [], []
+        for update in range(settings.updates):
+            done = (self.rounds * settings.updates + update) / updates
+            set_rate(self._optimizer, _falling_rate(settings.learning_rate, done))
+            loss = loss_of(update)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._scaler.scale(loss).backward()
+            _, bad = descend(loss.detach(), self._optimizer, self._scaler, gradient_norm)
+            self._scaler.update()
+            losses.append(loss.detach())
+            skipped.append(bad)
+        return {"loss": torch.stack(losses).mean(), "skipped_updates": torch.stack(skipped).sum()}
 
     def finish(self, run: RunFolder) -> dict[str, float]:
         """Look at what was learned, once all rounds are made; return more results."""
@@ -140,16 +172,11 @@ class RoundTrainer(ABC):
         """
         for name, module in self.modules.items():
             check_fit(name, module.state_dict(), state.get(name))
-        try:
+        with complete_checkpoint():
             self.load_learned_state(state)
             self.rounds = int(state["training_step"])
             self._seconds_before = float(state["seconds"])
             self._load_streams(state, report)
-        except KeyError as error:
-            raise ConfigError(
-                f"checkpoint: it lacks the key {error}; it is of another kind of training, or of "
-                "another version"
-            ) from error
 
     def _streams(self) -> list[torch.Generator]:
         """Return the generators of all missions, and of what is learned from them."""
@@ -166,7 +193,7 @@ class RoundTrainer(ABC):
                 renew_stream(generator, self.config.environment.seed, self.rounds, number)
 
 
-def falling_rate(first: float, done: float) -> float:
+def _falling_rate(first: float, done: float) -> float:
     """Return the learning rate once the share `done` of all updates is made: a line down."""
     return first * (1 - (1 - _LAST_RATE) * done)
 
@@ -219,8 +246,8 @@ def _start_or_resume(
 ) -> int:
     run = None if found is None else found.run
     try:
-        if found is not None and found.finished:
-            print(f"finished already: {run and run.summary}")
+        if found is not None and run is not None and found.finished:
+            print(f"finished already: {run.summary}")
             return 0
         if found is not None and found.payload is not None:
             trainer.load_state_dict(found.payload, _warn)

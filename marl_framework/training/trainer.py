@@ -14,7 +14,6 @@ from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import RolloutCollector
-from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate, validate
@@ -27,7 +26,7 @@ from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.training.initial import check_teacher, follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.resume import check_fit
+from marl_framework.training.resume import check_fit, complete_checkpoint
 from marl_framework.training.schedule import learning_rate_factor, passes
 from marl_framework.training.streams import (
     renew_stream,
@@ -321,7 +320,7 @@ class Trainer:
         for name, module in self.algorithm.modules.items():
             check_fit(name, module.state_dict(), state.get(name))
         check_teacher(self.config, self._teacher, state)
-        try:
+        with complete_checkpoint():
             self.algorithm.load_state_dict(state)
             self._skipped.copy_(state["skipped_updates"])
             self.episodes = int(state["episodes"])
@@ -332,10 +331,6 @@ class Trainer:
             self._waiting = state["logger"]
             self._started = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
             self._load_generators(state, report)
-        except KeyError as error:
-            raise ConfigError(
-                f"checkpoint: it lacks the key {error}; it is of another version"
-            ) from error
         self._resumed = True
 
     def _load_generators(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
