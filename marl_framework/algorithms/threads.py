@@ -1,4 +1,4 @@
-"""Networks on a CPU: a share of the batch for each core, on threads that never wait for each other.
+"""Work on a CPU: a share of the batch for each core, on threads that never wait for each other.
 
 PyTorch gives all threads a part of every operation. In bfloat16 the threads of oneDNN's backward
 convolution then wait for each other in a loop, thousands of times a pass. While another process has
@@ -78,7 +78,7 @@ class _Divided(torch.autograd.Function):
             return torch.autograd.grad(output, ctx.parameters, part)
 
         parts = gradient.split([len(output) for output in ctx.outputs])
-        total, *others = _each(share, ctx.outputs, parts)
+        total, *others = on_threads(share, ctx.outputs, parts)
         ctx.outputs = None  # their graphs are used up
         for other in others:
             torch._foreach_add_(total, other)
@@ -95,11 +95,14 @@ def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> lis
             output: Tensor = network(part)
         return output
 
-    return _each(share, rows.tensor_split(shares))
+    return on_threads(share, rows.tensor_split(shares))
 
 
-def _each(work: Callable[..., T], *columns: Any) -> list[T]:
-    """Call `work` with each row of the columns, every row on a thread of its own."""
+def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
+    """Return `work` of each row of the columns, every row on a thread and core of its own.
+
+    Modes of the calling thread, such as `torch.no_grad`, do not hold there.
+    """
     workers = _workers(len(columns[0]))
     rows = zip(workers, *columns, strict=True)
     running = [worker.submit(work, *arguments) for worker, *arguments in rows]

@@ -13,7 +13,7 @@ from marl_framework.mission.belief import entropy_left
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 
-_PULL = 1e-3  # weight of what lies around a path's end
+PULL = 1e-3  # weight of what lies around a path's end
 
 
 class LatticeView:
@@ -31,6 +31,10 @@ class LatticeView:
         lattice: as given.
         moves: of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
+        compiles: whether searches may use compiled loops.
+        tables: what each of the P positions means: the positions that its actions lead to, [P, A];
+            the factors of what a reading there removes, [P, X] and [P, Y], see `removed`; and
+            weights of what lies around, [P, X] and [P, Y].
     """
 
     def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
@@ -38,6 +42,7 @@ class LatticeView:
         self.moves = config.episode_length
         self.has_inactive = config.has_inactive
         device = lattice.offsets.device
+        self.compiles = config.compute.compile and device.type == "cpu"
         camera = Camera(config, "cpu")
         spacing = config.experiment.constraints.spacing
         cells: list[Tensor] = []
@@ -57,11 +62,31 @@ class LatticeView:
         self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
-        self._near = [_nearness(n, device) for n in lattice.shape[:2]]
-        along = [torch.arange(n, device=device) for n in lattice.shape]
-        places = torch.cartesian_prod(*along).view(*lattice.shape, 3)
-        last = torch.tensor(lattice.shape, device=device) - 1
-        self._goals = lattice.destinations(places).clamp(min=0).minimum(last)
+        self._tabulate([_nearness(n, device) for n in lattice.shape[:2]])
+
+    def _tabulate(self, near: list[Tensor]) -> None:
+        """Write down what every position and its actions mean, one row for each position.
+
+        Args:
+            near: weights of what lies around, see `_nearness`, for rows and columns.
+        """
+        shape, device = self.lattice.shape, near[0].device
+        along = [torch.arange(n, device=device) for n in shape]
+        places = torch.cartesian_prod(*along)
+        x, y, z = places.unbind(-1)
+        last = torch.tensor(shape, device=device) - 1
+        self._goals = self.lattice.destinations(places).clamp(min=0).minimum(last)  # [P, A, 3]
+        goals = self.places(self._goals)
+        rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
+        self.tables = goals, rows, self._shares[1][y, z], near[0][x], near[1][y]
+        _, rows, cols, *around = self.tables
+        self._goal_rows = torch.cat((rows[goals], around[0][goals]), 1)  # [P, 2·A, X]
+        self._goal_cols = torch.cat((cols[goals], around[1][goals]), 1)
+
+    def places(self, positions: Tensor) -> Tensor:
+        """Return the numbers [...] of positions [..., 3]."""
+        _, y, z = self.lattice.shape
+        return (positions[..., 0] * y + positions[..., 1]) * z + positions[..., 2]
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
@@ -88,42 +113,43 @@ class LatticeView:
         As factors of rows [..., X] and columns [..., Y] for positions [..., 3]; what the sensor
         tells at its altitude is in the rows.
         """
-        x, y, z = positions.unbind(-1)
-        rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
-        return rows, self._shares[1][y, z]
+        place = self.places(positions)
+        return _rows_of(self.tables[1], place), _rows_of(self.tables[2], place)
 
-    def gains(self, positions: Tensor, left: Tensor) -> Tensor:
-        """Return the entropy that readings would remove, [..., A].
+    def outlook(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what each action would bring.
 
         Args:
-            positions: of the readings, [..., A, 3].
+            positions: of UAVs, [..., 3].
             left: entropy around each lattice position, [..., X, Y].
+
+        Returns:
+            Where it leads, [..., A, 3], beyond the lattice its nearest position; the entropy that a
+            reading there would remove, [..., A]; and what lies around, weighed to break ties of
+            gains alone, [..., A]: a sum over all positions, halved by every move between them.
         """
-        rows, cols = self.removed(positions)
-        return ((rows @ left) * cols).sum(-1)
+        place = self.places(positions)
+        rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)
+        gains, around = ((rows @ left) * cols).sum(-1).chunk(2, -1)
+        return _rows_of(self._goals, place), gains, PULL * around
 
     def after(self, positions: Tensor, left: Tensor) -> Tensor:
         """Return what readings at positions [..., 3] leave of `left` [..., X, Y]."""
         rows, cols = self.removed(positions)
         return left * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
 
-    def pull(self, positions: Tensor, left: Tensor) -> Tensor:
-        """Return what lies around positions [..., A, 3], weighed to break ties of gains alone.
-
-        That is a sum over all positions, which counts half with every move between them.
-        """
-        rows, cols = (near[positions[..., axis]] for axis, near in enumerate(self._near))
-        return _PULL * ((rows @ left) * cols).sum(-1)
-
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
-        x, y, z = positions.unbind(-1)
-        return self._goals[x, y, z]
+        return _rows_of(self._goals, self.places(positions))
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
-        x, y, z = positions.unbind(-1)
-        return self._goals[x, y, z, actions]
+        return self._goals[self.places(positions), actions]
+
+
+def _rows_of(table: Tensor, place: Tensor) -> Tensor:
+    """Return the rows [..., …] of a table [P, …] at places [...]."""
+    return table.index_select(0, place.flatten()).view(*place.shape, *table.shape[1:])
 
 
 def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:

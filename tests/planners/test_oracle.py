@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,
@@ -45,13 +46,16 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     env = MissionEnvironment(config, 3, "cpu", "test")
     planner, blind = (OraclePlanner(config, env.lattice) for _ in range(2))
     searched = []
-    gains = LatticeView.gains
+    for each in (planner, blind):
+        outlook = each._search._outlook
 
-    def noted(view: LatticeView, positions: Tensor, left: Tensor) -> Tensor:
-        searched.append(view)
-        return gains(view, positions, left)
+        def noted(
+            positions: Tensor, left: Tensor, who: OraclePlanner = each, outlook: Any = outlook
+        ) -> tuple[Tensor, ...]:
+            searched.append(who)
+            return outlook(positions, left)
 
-    monkeypatch.setattr(LatticeView, "gains", noted)
+        monkeypatch.setattr(each._search, "_outlook", noted)
     search = blind._search.search
     # As on a GPU, where the host does not know how many moves are left.
     monkeypatch.setattr(
@@ -62,8 +66,8 @@ def test_it_searches_no_deeper_than_moves_are_left_and_flies_the_same(
     flown = [evaluate(env, each, 3, 10001).positions for each in (planner, blind)]
     assert torch.equal(*flown)
     depth = env.episode_length
-    assert searched.count(planner._view) == 2 * sum(range(1, depth + 1))
-    assert searched.count(blind._view) == 2 * depth * depth
+    assert searched.count(planner) == 2 * sum(range(1, depth + 1))
+    assert searched.count(blind) == 2 * depth * depth
 
 
 def test_the_oracle_flies_straight_to_what_only_it_can_know() -> None:

@@ -92,8 +92,8 @@ class WindowLoops:
             pooled: area means of the beliefs [E, N, X, Y], updated.
             pooled_uncertainty: area means of their uncertainty [E, N, X, Y], updated.
         """
-        arrays = _views(truth, bits, flip_below, boxes, active, levels, readings)
-        maps = _views(pooled_readings, beliefs, pooled, pooled_uncertainty, odds)
+        arrays = views(truth, bits, flip_below, boxes, active, levels, readings)
+        maps = views(pooled_readings, beliefs, pooled, pooled_uncertainty, odds)
         window_loops.measure(
             *arrays, *maps, *self._axes, *self._tiles, self.pools_readings, self._tracks
         )
@@ -109,7 +109,7 @@ class WindowLoops:
         pooled_uncertainty: Tensor,
     ) -> None:
         """Update own beliefs with the readings listened to ([E, N, N] bool), in order of ids."""
-        arrays = _views(readings, listens, boxes, beliefs, pooled, pooled_uncertainty, odds)
+        arrays = views(readings, listens, boxes, beliefs, pooled, pooled_uncertainty, odds)
         window_loops.fuse_heard(*arrays, *self._axes, self._tracks)
 
     def fuse_global(
@@ -129,8 +129,8 @@ class WindowLoops:
             (w(after) - w(before))·H(before), [E] float64.
         """
         gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
-        arrays = _views(readings, boxes, active, belief, pooled, pooled_uncertainty, odds)
-        sums = _views(gain, reweighted)
+        arrays = views(readings, boxes, active, belief, pooled, pooled_uncertainty, odds)
+        sums = views(gain, reweighted)
         window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
         return gain, reweighted
 
@@ -139,7 +139,7 @@ def _use_all_threads() -> None:
     set_num_threads(min(torch.get_num_threads(), _MOST_THREADS))
 
 
-def _views(*tensors: Tensor) -> list[Any]:
+def views(*tensors: Tensor) -> list[Any]:
     """Return arrays on the tensors' memory, for loops on as many threads as PyTorch has."""
     _use_all_threads()
     if not all(tensor.is_contiguous() for tensor in tensors):

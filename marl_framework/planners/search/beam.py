@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.compiled import LatticeLoops
 from marl_framework.planners.search.protocol import Plan, Problem
 
+_TOLERANCE = 1e-4  # of equal paths' values
 _DIGITS = 5  # of a path's gain; equal paths stay equal, whatever rounding makes of them
 
 
@@ -38,6 +40,9 @@ class BeamSearch:
 
     def __init__(self, view: LatticeView, beams: int = 24) -> None:
         self._view = view
+        loops = LatticeLoops.of(view)
+        self._outlook = (loops or view).outlook
+        self._repeats = repeats if loops is None else loops.repeats
         self._beams = beams
         self.numbers = (
             beams * view.lattice.num_actions * view.lattice.shape[0] * view.lattice.shape[1]
@@ -77,13 +82,14 @@ class BeamSearch:
         """
         view = self._view
         e, _, a = allowed.shape
-        goals = view.destinations(beams.positions)
-        total = beams.gain.unsqueeze(2).expand(allowed.shape)
-        if flies is not None:
-            total = total + view.gains(goals, beams.left) * flies
-        score = total = total.masked_fill(~allowed, -torch.inf)
-        if flies is not None:
-            score = total + view.pull(goals, beams.left) * flies
+        total = beams.gain.unsqueeze(2)
+        if flies is None:
+            goals = view.destinations(beams.positions)
+            score = total = total.where(allowed, -torch.inf)
+        else:
+            goals, gains, pull = self._outlook(beams.positions, beams.left)
+            total = (total + gains * flies).where(allowed, -torch.inf)
+            score = total + pull * flies
         kept = self._best_different(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
         parent = kept // a
         at = torch.arange(e, device=kept.device).unsqueeze(1)
@@ -106,13 +112,22 @@ class BeamSearch:
         """
         wanted = min(self._beams, scores.shape[1])
         ranked = scores.topk(min(3 * wanted, scores.shape[1]), dim=1)
-        shape = self._view.lattice.shape
-        where = (goals[..., 0] * shape[1] + goals[..., 1]) * shape[2] + goals[..., 2]
-        end = where.gather(1, ranked.indices)
-        close = ranked.values.unsqueeze(2) - ranked.values.unsqueeze(1)
-        same = (close.abs() <= 1e-4 * ranked.values.abs().unsqueeze(2)) & (
-            end.unsqueeze(2) == end.unsqueeze(1)
-        )
-        repeated = same.tril(-1).any(-1)
+        end = self._view.places(goals).gather(1, ranked.indices)
+        repeated = self._repeats(ranked.values, end, _TOLERANCE)
         order = ranked.values.masked_fill(repeated, -torch.inf).topk(wanted, dim=1).indices
         return ranked.indices.gather(1, order)
+
+
+def repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
+    """Return which ranked paths end where a better one of the same value does, [E, R] bool.
+
+    Args:
+        values: the highest first, [E, R].
+        ends: numbers of places, [E, R].
+        tolerance: difference of equal values, as a share of them.
+    """
+    apart = (values.unsqueeze(2) - values.unsqueeze(1)).abs()
+    same = (apart <= tolerance * values.abs().unsqueeze(2)) & (
+        ends.unsqueeze(2) == ends.unsqueeze(1)
+    )
+    return same.tril(-1).any(-1)

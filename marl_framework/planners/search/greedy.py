@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.compiled import LatticeLoops
 
 _DIGITS = 5  # of gains; equal ones stay equal, whatever rounding makes of them
 
@@ -45,9 +46,9 @@ def outlook(view: LatticeView, position: Tensor, left: Tensor, allowed: Tensor) 
         left: entropy around each lattice position, [B, X, Y].
         allowed: actions, [B, A].
     """
-    goals = view.destinations(position)
-    gains = view.gains(goals, left).round(decimals=_DIGITS)
-    scores = (gains + view.pull(goals, left)).round(decimals=_DIGITS)
+    goals, gains, pull = view.outlook(position, left)
+    gains = gains.round(decimals=_DIGITS)
+    scores = (gains + pull).round(decimals=_DIGITS)
     return Outlook(goals, gains, scores.masked_fill(~allowed, -torch.inf))
 
 
@@ -59,6 +60,7 @@ def fly_greedily(
     horizon: Tensor,
     max_horizon: int,
     first_allowed: Tensor | None = None,
+    loops: LatticeLoops | None = None,
 ) -> Flight:
     """Make the move of the best outlook until no moves are left.
 
@@ -70,9 +72,16 @@ def fly_greedily(
         horizon: moves left, [B].
         max_horizon: no fewer than the most moves left.
         first_allowed: first actions, [B, A]; those of `allowed_moves` without it.
+        loops: to fly with instead of plain operators.
     """
     if first_allowed is None:
         first_allowed = view.lattice.allowed(position, allowed_moves)
+    if loops is not None:
+        gains, scores, first, gain, entropy = loops.fly(
+            position, first_allowed, allowed_moves, entropy, horizon
+        )
+        start = Outlook(view.destinations(position), gains, scores)
+        return Flight(start, first, gain, entropy)
     start = ahead = outlook(view, position, entropy, first_allowed)
     first = action = start.scores.argmax(-1)
     gain = torch.zeros_like(entropy[:, 0, 0])

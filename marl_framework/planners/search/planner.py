@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.threads import on_threads
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
@@ -21,6 +22,7 @@ from marl_framework.planners.search.tree import TreeSearch
 
 KEY = "experiment.baselines.search.predictor"
 _CHUNK = 2**26  # numbers in the search's largest array at once
+_LEAST = 8  # missions of a thread
 
 
 class SearchPlanner:
@@ -56,14 +58,16 @@ class SearchPlanner:
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
 
-    @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        plans = self._plans = self._remembered(state)
-        parts = [
-            self._act(state[first : first + self._chunk], plans[first : first + self._chunk])
-            for first in range(0, len(state.positions), self._chunk)
-        ]
+        self._plans = self._remembered(state)
+        missions = torch.arange(len(state.positions)).tensor_split(self._shares(state))
+        spans = [slice(int(share[0]), int(share[-1]) + 1) for share in missions]
+        if len(spans) == 1:
+            parts = self._decide(state, spans[0])
+        else:
+            found = on_threads(lambda span: self._decide(state, span), spans)
+            parts = [part for share in found for part in share]
         actions, masks, policies = zip(*parts, strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
@@ -79,6 +83,23 @@ class SearchPlanner:
             return torch.ones(shape, device=state.positions.device)
         kept = self._plan_memory * (state.t > 0)
         return 1 - kept.view(-1, 1, 1, 1, 1) * (1 - self._plans)
+
+    def _shares(self, state: MissionState) -> int:
+        """Return among how many threads the missions are divided."""
+        if state.positions.device.type != "cpu":
+            return 1
+        return max(1, min(torch.get_num_threads(), len(state.positions) // _LEAST))
+
+    @torch.no_grad()
+    def _decide(
+        self, state: MissionState, span: slice
+    ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """Return what `_act` does of some missions, as many at once as memory allows."""
+        parts = []
+        for first in range(span.start, span.stop, self._chunk):
+            chunk = slice(first, min(first + self._chunk, span.stop))
+            parts.append(self._act(state[chunk], self._plans[chunk]))
+        return parts
 
     def _act(self, state: MissionState, plans: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         entropy = self._model.left(state)

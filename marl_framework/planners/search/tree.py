@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.compiled import LatticeLoops
 from marl_framework.planners.search.greedy import Flight, fly_greedily
 from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.planners.search.selection import Edges, select
@@ -38,6 +39,7 @@ class TreeSearch:
         self, view: LatticeView, simulations: int = 256, depth: int = 16, leaves: int = 16
     ) -> None:
         self._view = view
+        self._loops = LatticeLoops.of(view)
         self._simulations = simulations
         self._depth = depth
         self._leaves = leaves
@@ -54,7 +56,14 @@ class TreeSearch:
         """Return the trees that `search` takes the best flights of."""
         position, mask, allowed_moves, entropy, horizon, max_horizon = problem
         root = fly_greedily(
-            self._view, position, allowed_moves, entropy, horizon, max_horizon, mask
+            self._view,
+            position,
+            allowed_moves,
+            entropy,
+            horizon,
+            max_horizon,
+            mask,
+            self._loops,
         )
         depth = horizon.clamp(max=self._depth)
         tree = Tree(self._view, position, entropy, depth, self._simulations)
@@ -69,6 +78,7 @@ class TreeSearch:
                 tree.left[:, new].flatten(0, 1),
                 (horizon.unsqueeze(1) - tree.levels[:, new]).flatten(),
                 max_horizon - 1,
+                loops=self._loops,
             )
             tree.back_up(new, walk, flight)
         return tree

@@ -1,0 +1,135 @@
+"""Compiled loops of the searches against plain operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.planners.search.beam import BeamSearch, repeats
+from marl_framework.planners.search.compiled import LatticeLoops
+from marl_framework.planners.search.greedy import fly_greedily
+from marl_framework.planners.search.models import TrueMap
+from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.tree import TreeSearch
+from tests.small import small_config
+
+CONFIG = small_config(budget=6, constraints={"obstacles": {"number": 5}})
+ENV = MissionEnvironment(CONFIG, 3, "cpu", "test")
+VIEW = LatticeView(CONFIG, ENV.lattice)
+LOOPS = LatticeLoops(VIEW)
+X, Y, Z = ENV.lattice.shape
+SEEDS = st.integers(0, 10**6)
+
+
+def flights(seed: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions, maps, and moves left, some of them none."""
+    generator = torch.Generator().manual_seed(seed)
+    positions = (torch.rand(number, 3, generator=generator) * torch.tensor([X, Y, Z])).long()
+    left = torch.rand(number, X, Y, generator=generator)
+    left *= (torch.rand(left.shape, generator=generator) < 0.6).float()
+    return positions, left, torch.randint(-1, 7, (number,), generator=generator)
+
+
+@given(SEEDS)
+def test_what_actions_would_bring(seed: int) -> None:
+    positions, left, _ = flights(seed, 8)
+    beams = positions.view(2, 4, 3), left.view(2, 4, X, Y)
+    for compiled, plain in zip(LOOPS.outlook(*beams), VIEW.outlook(*beams), strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-6, atol=1e-6)
+
+
+@given(SEEDS)
+def test_greedy_flights(seed: int) -> None:
+    positions, left, horizon = flights(seed, 12)
+    ways = ENV.reset(ENV.draw_reset()).moves
+    found, wanted = (
+        fly_greedily(VIEW, positions, ways, left, horizon, 6, loops=loops)
+        for loops in (LOOPS, None)
+    )
+    # A sum of float32 in another order may round the other way in the last digit kept.
+    torch.testing.assert_close(found.outlook.gains, wanted.outlook.gains, rtol=0, atol=2e-5)
+    torch.testing.assert_close(found.outlook.scores, wanted.outlook.scores, rtol=0, atol=2e-5)
+    same = found.first == wanted.first
+    assert same.float().mean() > 0.8
+    torch.testing.assert_close(found.gain[same], wanted.gain[same], rtol=0, atol=2e-4)
+    ties = found.outlook.scores.gather(1, found.first.unsqueeze(1))
+    best = wanted.outlook.scores.max(1, keepdim=True).values
+    torch.testing.assert_close(ties, best, rtol=0, atol=2e-5)
+
+
+def test_greedy_flights_leave_the_same() -> None:
+    positions, left, horizon = flights(7, 300)
+    ways = ENV.reset(ENV.draw_reset()).moves
+    found, wanted = (
+        fly_greedily(VIEW, positions, ways, left, horizon, 6, loops=loops)
+        for loops in (LOOPS, None)
+    )
+    same = ((found.left - wanted.left).abs() < 1e-5).all(2).all(1)
+    assert same.float().mean() > 0.98
+    assert torch.equal(left, flights(7, 300)[1])
+
+
+@given(SEEDS)
+def test_repeated_paths(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, 6, (3, 20), generator=generator).float()
+    values += 2e-4 * torch.rand(values.shape, generator=generator)
+    values = values.where(values > 1, -torch.inf).sort(1, descending=True).values
+    ends = torch.randint(0, 4, values.shape, generator=generator)
+    finite = values > -torch.inf  # the others are not taken anyhow
+    compiled = LatticeLoops.repeats(values, ends, 1e-4)
+    assert torch.equal(compiled & finite, repeats(values, ends, 1e-4) & finite)
+
+
+@pytest.mark.parametrize("method", ["beam", "tree"])
+def test_a_search_chooses_the_same_with_and_without_loops(method: str) -> None:
+    config = CONFIG.model_copy(
+        update={"compute": CONFIG.compute.model_copy(update={"compile": False})}
+    )
+    plain = LatticeView(config, ENV.lattice)
+    assert LatticeLoops.of(plain) is None
+    assert LatticeLoops.of(VIEW) is not None
+    state = ENV.reset(ENV.draw_reset())
+    chosen = []
+    for view in (VIEW, plain):
+        search = BeamSearch(view, 8) if method == "beam" else TreeSearch(view, 30, 4, 4)
+        planner = SearchPlanner("search", view, TrueMap(view), search)
+        chosen.append(planner.act(state, ENV.generator).actions)
+    assert torch.equal(*chosen)
+
+
+def test_missions_are_shared_out_among_threads() -> None:
+    env = MissionEnvironment(CONFIG, 20, "cpu", "test")
+    view = LatticeView(CONFIG, env.lattice)
+    state = env.reset(env.draw_reset())
+    threads = torch.get_num_threads()
+    seen: list[int] = []
+
+    class Noted(TrueMap):
+        def left(self, state: MissionState) -> Tensor:
+            seen.append(len(state.positions))
+            return super().left(state)
+
+    decisions = []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            planner = SearchPlanner("search", view, Noted(view), TreeSearch(view, 20, 4, 4))
+            first = planner.act(state, env.generator)
+            # The plans of the first move are remembered in the second.
+            later = planner.act(replace(state, t=state.t + 1), env.generator)
+            decisions.append((first, later))
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [20, 20, 10, 10, 10, 10]
+    for one, two in zip(*decisions, strict=True):
+        for expected, found in zip(one, two, strict=True):
+            assert expected is None or torch.equal(expected, found)
