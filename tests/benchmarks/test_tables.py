@@ -25,6 +25,13 @@ def test_a_page_has_the_tables_of_its_json(page: Path) -> None:
     assert len(tables.MARKED.findall(text)) == text.count("<!-- table:")
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_published_result_is_of_committed_code(path: Path) -> None:
+    machine = json.loads(path.read_text(encoding="utf-8"))["machine"]
+    assert len(machine["commit"]) == 40
+    assert machine["uncommitted_changes"] is False, "commit first, then measure"
+
+
 def test_another_result_gives_another_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
