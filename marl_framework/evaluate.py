@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "--suite",
-        choices=("standard",),
+        choices=("standard", "teams"),
         help="fly the fixed worlds of docs/suite.md; --policies has a default, and --checkpoint "
         "may name runs of several training seeds",
     )
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_suite(options: argparse.Namespace) -> None:
-    """Fly the standard suite, or what is missing of it."""
+    """Fly a suite, or what is missing of it."""
     for option, reason in _NOT_IN_A_SUITE.items():
         value = getattr(options, option)
         if value is not None and value is not False:  # --seed 0 is given, too
@@ -165,7 +165,8 @@ def _run_suite(options: argparse.Namespace) -> None:
     teams = [find_checkpoint(run.strip()) for run in runs]
     device = resolve_device(options.device or "auto")
     flights = suite.Suite(
-        chosen_worlds(options.maps, options.only),
+        options.suite,
+        chosen_worlds(options.suite, options.maps, options.only),
         suite.flyers(names, teams, options.overrides),
         missions,
         device,
@@ -206,7 +207,7 @@ def _watch(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> None:
     for name in ("only", "maps"):
         if getattr(options, name) is not None:
-            raise ConfigError(f"--{name}: it needs --suite standard")
+            raise ConfigError(f"--{name}: it needs --suite")
     if options.policies is None:
         raise ConfigError(
             f"--policies: name the planners to compare, of {', '.join(PLANNER_NAMES)}"

@@ -170,6 +170,7 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
 class Suite:
     """Worlds, and what flies them."""
 
+    name: str
     worlds: Sequence[World]
     flyers: Sequence[Flyer]
     missions: int
@@ -275,14 +276,14 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         }
     return {
         "schema": 1,
-        "suite": "standard",
+        "suite": suite.name,
         "version": VERSION,
         "missions": suite.missions,
         "standard_missions": MISSIONS,
         "seed": SEED,
         "teams": _trainings(suite.flyers, LEARNED),
         "predictors": _trainings(suite.flyers, SEARCH),
-        "left_out": left_out(flown),
+        "left_out": left_out(suite.name, flown),
         "machine": {
             **describe_environment(suite.device),
             "command": shlex.join(["python", *sys.orig_argv[1:]]),

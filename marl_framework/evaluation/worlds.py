@@ -1,4 +1,4 @@
-"""The worlds of the standard suite: fixed, so that results of different teams compare.
+"""The worlds of the suites: fixed, so that results of different teams compare.
 
 Whoever changes a world, the seed or the number of missions raises `VERSION`: results of two
 versions do not compare. docs/suite.md says what each world is for.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,27 @@ def _field(exponent: int) -> tuple[str, str]:
     return _kind("random_field"), f"sensor.simulation.cluster_radius={exponent}"
 
 
-def _team(uavs: int, radio: str) -> World:
-    range_text = {"0": "no radio", ".inf": "unlimited radio"}.get(radio, f"{radio} m radio")
-    return World(
-        f"{uavs}_uavs_radio_{radio.removeprefix('.')}",
-        f"split terrain, {uavs} UAVs, {range_text}",
-        (f"experiment.missions.n_agents={uavs}", f"experiment.uav.communication_range={radio}"),
-    )
+def _teams(place: World, sizes: Sequence[int]) -> list[World]:
+    """Return a place with teams of all sizes that hear each other never, up to 25 m, or always."""
+    return [
+        World(
+            f"{place.name}_{uavs}_uavs_radio_{radio.removeprefix('.')}",
+            f"{place.meaning}, {uavs} UAVs, {text}",
+            (
+                *place.overrides,
+                f"experiment.missions.n_agents={uavs}",
+                f"experiment.uav.communication_range={radio}",
+            ),
+            place.map_file,
+        )
+        for uavs in sizes
+        for radio, text in _RADIOS.items()
+    ]
 
 
+_RADIOS = {"0": "no radio", "25": "25 m radio", ".inf": "unlimited radio"}
+_SPLIT = World("split", "split terrain")
+_MIXED = World("mixed", "all six synthetic kinds of terrain", (_kind("mixed"),))
 _PUBLISHED_STARTS = "experiment.missions.start=published"
 _ELEVATION = (
     _kind("raster"),
@@ -110,7 +122,7 @@ _ELEVATION = (
 WORLDS = (
     World("split", "split terrain, 4 UAVs, 25 m radio, random starts: the centre of the star"),
     World("published_split", "split terrain, published starts", (_PUBLISHED_STARTS,)),
-    World("mixed", "all six synthetic kinds of terrain", (_kind("mixed"),)),
+    _MIXED,
     World(
         "published_mixed",
         "the five kinds of terrain of the published code, published starts",
@@ -120,14 +132,15 @@ WORLDS = (
     World("field_medium", "random field, about 1600 m of borders", _field(3)),
     World("field_rough", "random field, about 9000 m of borders", _field(2)),
     *(
-        _team(uavs, radio)
-        for uavs in (2, 4, 8)
-        for radio in ("0", "25", ".inf")
-        if (uavs, radio) != (4, "25")
+        replace(world, name=world.name.removeprefix("split_"))
+        for world in _teams(_SPLIT, (2, 4, 8))
+        if world.name != "split_4_uavs_radio_25"  # the centre of the star
     ),
     World("elevation", "matplotlib's elevation map, 1.2 m a pixel by assumption", _ELEVATION),
 )
-"""Worlds that need nothing but this package."""
+"""Worlds of the standard suite that need nothing but this package."""
+TEAM_SIZES = (2, 4, 8, 12)
+"""Of the suite `teams`."""
 
 
 def map_worlds(text: str) -> tuple[World, ...]:
@@ -149,13 +162,20 @@ def map_worlds(text: str) -> tuple[World, ...]:
     return tuple(worlds)
 
 
-def chosen_worlds(maps: str | None, only: str | None) -> tuple[World, ...]:
+def suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
+    """Return all worlds of `standard`, or of `teams`: all teams in each place."""
+    if suite == "standard":
+        return [*WORLDS, *maps]
+    return [world for place in (_SPLIT, _MIXED, *maps) for world in _teams(place, TEAM_SIZES)]
+
+
+def chosen_worlds(suite: str, maps: str | None, only: str | None) -> list[World]:
     """Return the worlds of the command line's `--maps` and `--only`, in the suite's order.
 
     Raises:
         ConfigError: there is no such world.
     """
-    worlds = (*WORLDS, *(map_worlds(maps) if maps is not None else ()))
+    worlds = suite_worlds(suite, map_worlds(maps) if maps is not None else ())
     if only is None:
         return worlds
     wanted = [name.strip() for name in only.split(",")]
@@ -163,9 +183,10 @@ def chosen_worlds(maps: str | None, only: str | None) -> tuple[World, ...]:
     for name in wanted:
         if name not in known:
             raise ConfigError(f"--only {name}: choose from {', '.join(known)}")
-    return tuple(world for world in worlds if world.name in wanted)
+    return [world for world in worlds if world.name in wanted]
 
 
-def left_out(flown: Mapping[str, Any]) -> list[str]:
+def left_out(suite: str, flown: Mapping[str, Any]) -> list[str]:
     """Return the worlds of the suite that are not among those flown."""
-    return [name for name in (*(w.name for w in WORLDS), *FLIGHTS) if name not in flown]
+    worlds = suite_worlds(suite, [World(name, "measured map") for name in FLIGHTS])
+    return [world.name for world in worlds if world.name not in flown]

@@ -261,6 +261,28 @@ def test_the_worlds_stay_as_they_are_within_a_version() -> None:
     assert digest[:16] == "2807f240dd4b6952", "did missions change? then raise VERSION"
 
 
+def test_the_suite_of_teams_has_every_team_in_every_place(tmp_path: Path) -> None:
+    file = tmp_path / "map.npz"
+    file.write_bytes(b"map")
+    found = worlds.chosen_worlds("teams", f"flight={file}", None)
+    names = [world.name for world in found]
+    assert len(set(names)) == len(names) == 3 * 4 * 3
+    for world in found:
+        place, uavs, _, _, radio = world.name.rsplit("_", 4)
+        mission = world.definition()["mission"]
+        assert mission["experiment"]["missions"]["n_agents"] == int(uavs)
+        assert mission["experiment"]["uav"]["communication_range"] == float(radio)
+        kinds = {"flight": "raster"}.get(place, place)
+        assert mission["sensor"]["simulation"]["kinds"] == [kinds]
+    # Where both suites have a world, its missions are the same.
+    (ours,) = worlds.chosen_worlds("teams", None, "split_8_uavs_radio_inf")
+    (star,) = worlds.chosen_worlds("standard", None, "8_uavs_radio_inf")
+    assert ours.definition()["mission"] == star.definition()["mission"]
+    missing = worlds.left_out("teams", dict.fromkeys(names))
+    assert len(missing) == len(worlds.FLIGHTS) * 4 * 3
+    assert missing[0] == "throne_0755_2_uavs_radio_0"
+
+
 def test_the_worlds_are_those_of_the_published_results() -> None:
     published = json.loads((RESULTS / "suite.json").read_text())
     for world in worlds.WORLDS:
@@ -319,7 +341,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize("option", ["--only", "--maps"])
 def test_options_of_a_suite_need_one(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--policies", "random", option, "split", "--out", "x"]) == 2
-    assert f"{option}: it needs --suite standard" in capsys.readouterr().err
+    assert f"{option}: it needs --suite" in capsys.readouterr().err
 
 
 def test_a_team_is_needed_for_the_default_policies(
