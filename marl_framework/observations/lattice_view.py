@@ -9,8 +9,9 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.mission.area import interval_overlap
-from marl_framework.mission.belief import entropy_left
+from marl_framework.mission.belief import entropy, entropy_left
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.kernels.cpu import WindowLoops, part_sums
 from marl_framework.mission.lattice import Lattice
 
 PULL = 1e-3  # weight of what lies around a path's end
@@ -31,7 +32,7 @@ class LatticeView:
         lattice: as given.
         moves: of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
-        compiles: whether searches may use compiled loops.
+        compiles: whether compiled loops are used.
         tables: what each of the P positions means: the positions that its actions lead to, [P, A];
             the factors of what a reading there removes, [P, X] and [P, Y], see `removed`; and
             weights of what lies around, [P, X] and [P, Y].
@@ -42,12 +43,14 @@ class LatticeView:
         self.moves = config.episode_length
         self.has_inactive = config.has_inactive
         device = lattice.offsets.device
-        self.compiles = config.compute.compile and device.type == "cpu"
+        on_cpu = device.type == "cpu"
+        self.compiles = config.compute.compile and on_cpu and WindowLoops.available()
         camera = Camera(config, "cpu")
         spacing = config.experiment.constraints.spacing
         cells: list[Tensor] = []
         fine: list[Tensor] = []
         shares: list[Tensor] = []
+        numbers: list[Tensor] = []
         for axis in (0, 1):
             edges = _borders(
                 lattice.shape[axis], spacing / config.cell_size[axis], camera.shape[axis]
@@ -57,8 +60,11 @@ class LatticeView:
             shares.append(interval_overlap(low, high, edges[:-1], width).float().to(device))
             cells.append(_members(edges, camera.shape[axis]).to(device))
             members = _members(_divided(edges, parts), camera.shape[axis])
+            numbers.append(members.sum(1).to(device))
             fine.append((members / members.sum(1, keepdim=True).clamp(min=1)).to(device))
         self._cells, self._fine, self._shares = cells, fine, shares
+        self._part_ends = [each.cumsum(0).long() for each in numbers]
+        self._part_cells = numbers[0].unsqueeze(1) * numbers[1]
         self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._removed = 1 - entropy_left(camera.error_rates).to(device)
@@ -106,6 +112,21 @@ class LatticeView:
     def fine(self, maps: Tensor) -> Tensor:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""
         return self._fine[0] @ maps @ self._fine[1].mT
+
+    def entropy_maps(self, beliefs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `fine` and `sums` of p, H(p) and p·H(p), of beliefs p [..., R, C].
+
+        They have a dimension of 3 before those of the map.
+        """
+        if self.compiles:
+            parts = part_sums(beliefs, *self._part_ends)
+            fine = parts / self._part_cells.clamp(min=1)
+            x, y = self.lattice.shape[:2]
+            sums = parts.unflatten(-1, (y, -1)).unflatten(-3, (x, -1)).sum((-3, -1))
+            return fine, sums * self._unit
+        open_entropy = entropy(beliefs)
+        maps = torch.stack((beliefs, open_entropy, beliefs * open_entropy), dim=-3)
+        return self.fine(maps), self.sums(maps)
 
     def removed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shares of undecided cells' entropy that readings remove.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from marl_framework.device import autocast, resolve_precision
-from marl_framework.mission.belief import entropy
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 
@@ -24,9 +22,7 @@ class Features(NamedTuple):
 
 def features(view: LatticeView, beliefs: Tensor) -> Features:
     """Return what the predictor sees of beliefs [..., R, C]."""
-    open_entropy = entropy(beliefs)
-    maps = torch.stack((beliefs, open_entropy, beliefs * open_entropy), dim=-3)
-    return Features(view.fine(maps), view.sums(maps))
+    return Features(*view.entropy_maps(beliefs))
 
 
 class MapPrediction:

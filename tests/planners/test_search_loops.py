@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.lattice_view import LatticeView
@@ -27,6 +28,11 @@ VIEW = LatticeView(CONFIG, ENV.lattice)
 LOOPS = LatticeLoops(VIEW)
 X, Y, Z = ENV.lattice.shape
 SEEDS = st.integers(0, 10**6)
+
+
+def without_loops(config: Config) -> Config:
+    compute = config.compute.model_copy(update={"compile": False})
+    return config.model_copy(update={"compute": compute})
 
 
 def flights(seed: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,12 +95,32 @@ def test_repeated_paths(seed: int) -> None:
     assert torch.equal(compiled & finite, repeats(values, ends, 1e-4) & finite)
 
 
+@pytest.mark.parametrize(
+    ("pixels", "dims", "parts"), [((12, 12), (30.0, 30.0), 1), ((11, 13), (30.0, 20.0), 3)]
+)
+def test_maps_of_beliefs_and_their_entropy(
+    pixels: tuple[int, int], dims: tuple[float, float], parts: int
+) -> None:
+    config = small_config(pixels=pixels, dims=dims)
+    env = MissionEnvironment(config, 2, "cpu", "test")
+    generator = torch.Generator().manual_seed(5)
+    beliefs = torch.rand(2, 3, *config.map_shape, generator=generator)
+    beliefs[0, 0, :5] = 0.0  # H is that of the least probability
+    view = LatticeView(config, env.lattice, parts)
+    wanted = LatticeView(without_loops(config), env.lattice, parts).entropy_maps(beliefs)
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            for found, expected in zip(view.entropy_maps(beliefs), wanted, strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("method", ["beam", "tree"])
 def test_a_search_chooses_the_same_with_and_without_loops(method: str) -> None:
-    config = CONFIG.model_copy(
-        update={"compute": CONFIG.compute.model_copy(update={"compile": False})}
-    )
-    plain = LatticeView(config, ENV.lattice)
+    plain = LatticeView(without_loops(CONFIG), ENV.lattice)
     assert LatticeLoops.of(plain) is None
     assert LatticeLoops.of(VIEW) is not None
     state = ENV.reset(ENV.draw_reset())

@@ -14,7 +14,7 @@ from marl_framework.mission.kernels.division import divide, divide_each
 try:
     from numba import get_num_threads, set_num_threads
 
-    from marl_framework.mission.kernels import philox, window_loops
+    from marl_framework.mission.kernels import part_loops, philox, window_loops
 except (
     ImportError,
     RuntimeError,
@@ -133,6 +133,23 @@ class WindowLoops:
         sums = views(gain, reweighted)
         window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
         return gain, reweighted
+
+
+def part_sums(beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+    """Return sums of p, H(p) and p·H(p) over parts of maps, [..., 3, P, Q] of [..., R, C].
+
+    Args:
+        beliefs: probabilities p.
+        row_ends: the row after the last one of each part, [P] int64.
+        col_ends: the same for columns, [Q].
+    """
+    maps = beliefs.flatten(0, -3).contiguous()
+    sums = torch.empty(len(maps), 3, len(row_ends), len(col_ends))
+    # A thread of several that share out the work has one core.
+    alone = torch.get_num_threads() == 1
+    loop = part_loops.sum_parts if alone else part_loops.sum_parts_in_parallel
+    loop(*views(maps, row_ends, col_ends, sums))
+    return sums.unflatten(0, beliefs.shape[:-2])
 
 
 def _use_all_threads() -> None:

@@ -14,81 +14,43 @@ import numpy as np
 from numba import njit, prange
 
 from marl_framework.mission.kernels.division import Division
+from marl_framework.mission.kernels.scalars import FAST, HIGH, LOW, entropy
 
 Array = Any  # numba compiles for the arrays it is given; see cpu.py for their shapes
 
 _ONE = np.float32(1.0)
 _HALF = np.float32(0.5)
-_LOW = np.float32(1e-4)
-_HIGH = np.float32(1.0 - 1e-4)
 _INTEREST = np.float32(0.501)
 _NO_INTEREST = np.float32(0.499)
 _LANES = 32
-_SQRT_HALF_BITS = np.float32(0.5**0.5).view(np.int32)
 
 
-def _log2_polynomial(degree: int) -> list[np.float32]:
-    """Fit log2(1 + t)/t on [1/√2 - 1, √2 - 1] at Chebyshev points, lowest power first."""
-    low, high = 0.5**0.5 - 1, 2**0.5 - 1
-    nodes = np.cos((np.arange(1000) + 0.5) * np.pi / 1000)
-    t = (low + high) / 2 + (high - low) / 2 * nodes
-    return [np.float32(c) for c in np.polynomial.polynomial.polyfit(t, np.log2(1 + t) / t, degree)]
-
-
-_P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
-
-# Vector registers need these: sums may be reordered (NaN and infinity keep their meaning), and a
-# division by zero gives infinity instead of an exception.
-_FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
-
-
-@njit(**_FAST)
+@njit(**FAST)
 def _bayes(p: Array, odds: Array) -> Array:
-    clamped = min(max(p, _LOW), _HIGH)
+    clamped = min(max(p, LOW), HIGH)
     weighed = clamped * odds
     return weighed / (weighed + (_ONE - clamped))
 
 
-@njit(**_FAST)
-def _log2(x: Array) -> Array:
-    """log2 of a positive normal number, to 1e-7: exponent plus a polynomial of the mantissa.
-
-    The mantissa is taken from [1/√2, √2), so that numbers near 1 keep their precision.
-    """
-    bits = np.float32(x).view(np.int32)
-    exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
-    t = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - _ONE
-    series = ((_P8 * t + _P7) * t + _P6) * t + _P5
-    series = ((series * t + _P4) * t + _P3) * t + _P2
-    series = (series * t + _P1) * t + _P0
-    return np.float32(exponent) + t * series
-
-
-@njit(**_FAST)
-def _entropy(p: Array) -> Array:
-    p = min(max(p, _LOW), _HIGH)
-    return -(p * _log2(p) + (_ONE - p) * _log2(_ONE - p))
-
-
-@njit(**_FAST)
+@njit(**FAST)
 def _uncertainty(p: Array) -> Array:
-    return min(max(p, _LOW), _HIGH) * _entropy(p)
+    return min(max(p, LOW), HIGH) * entropy(p)
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _weight(p: Array) -> Array:
     return (_HALF if p > _INTEREST else np.float32(0.0)) + (
         _HALF if p >= _NO_INTEREST else np.float32(0.0)
     )
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _padded(cells: int) -> int:
     """Round up to whole vectors: the rest of a loop runs cell by cell, far slower."""
     return (cells + _LANES - 1) // _LANES * _LANES
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cols: Array) -> None:
     """Add the sums over rows of cells [first, last) to a row of the pooled map."""
     for y in range(cols.bins[first, 0], cols.inner_low.size):
@@ -106,7 +68,7 @@ def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cols: Arr
         pooled[y] += total
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _pool_row(
     change: Array,
     totals: Array,
@@ -135,7 +97,7 @@ def _pool_row(
             _pool_columns(totals, first, last, pooled[rows.bins[r, 1]], cols)
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _fuse_window(
     belief: Array,
     pooled: Array,
@@ -168,7 +130,7 @@ def _fuse_window(
             _pool_row(change, uncertainty_totals, first, last, r, end, pooled_uncertainty, axes)
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _of_level(divisions: Array, level: int) -> Array:
     return Division(
         divisions.bins[level],
@@ -181,7 +143,7 @@ def _of_level(divisions: Array, level: int) -> Array:
     )
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _read(
     truth: Array,
     bits: Array,
@@ -215,7 +177,7 @@ def _read(
             _pool_row(read, totals, first - left, last - left, r - top, box[1] - top, pooled, axes)
 
 
-@njit(parallel=True, cache=True, **_FAST)
+@njit(parallel=True, cache=True, **FAST)
 def measure(
     truth: Array,
     bits: Array,
@@ -248,7 +210,7 @@ def measure(
             _fuse_window(*own, signs, box, odds[e, i], (rows, cols), tracks)
 
 
-@njit(parallel=True, cache=True, **_FAST)
+@njit(parallel=True, cache=True, **FAST)
 def fuse_heard(
     readings: Array,
     listens: Array,
@@ -271,7 +233,7 @@ def fuse_heard(
                 _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], (rows, cols), tracks)
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _merge(low: Array, high: Array, count: int) -> int:
     """Sort intervals [low, high) by their start and join those that touch; return how many."""
     for k in range(1, count):
@@ -290,7 +252,7 @@ def _merge(low: Array, high: Array, count: int) -> int:
     return min(count, kept + 1)
 
 
-@njit(**_FAST)
+@njit(**FAST)
 def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
     """Write which cells of row r lie in some box, as separate intervals; return how many."""
     count = 0
@@ -304,7 +266,7 @@ def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
 
 # Inlined by force: numba would link a copy of its own into the process that compiles, which adds up
 # in another order than the copy in the cache, and the first run would differ from all later ones.
-@njit(forceinline=True, **_FAST)
+@njit(forceinline=True, **FAST)
 def _fuse_team(
     readings: Array,
     boxes: Array,
@@ -346,8 +308,8 @@ def _fuse_team(
             row_gain, row_reweighted = np.float32(0.0), np.float32(0.0)
             changed = change[start - first :]
             for c in range(padded):
-                h, w = _entropy(old[c]), _weight(new[c])
-                row_gain += w * (h - _entropy(new[c]))
+                h, w = entropy(old[c]), _weight(new[c])
+                row_gain += w * (h - entropy(new[c]))
                 row_reweighted += (w - _weight(old[c])) * h
                 changed[c] += new[c] - old[c]
             gain += float(row_gain)
@@ -373,7 +335,7 @@ def _fuse_team(
     return gain, reweighted
 
 
-@njit(parallel=True, cache=True, **_FAST)
+@njit(parallel=True, cache=True, **FAST)
 def fuse_global(
     readings: Array,
     boxes: Array,

@@ -32,7 +32,7 @@ class LatticeLoops:
     @classmethod
     def of(cls, view: LatticeView) -> LatticeLoops | None:
         """Return the loops; None where plain operators are to be used."""
-        return cls(view) if view.compiles and WindowLoops.available() else None
+        return cls(view) if view.compiles else None
 
     def outlook(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each action would bring; see `LatticeView.outlook`."""

@@ -16,7 +16,7 @@ from marl_framework.mission.area import area_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import CompiledFusion, WindowFusion
-from marl_framework.mission.kernels import window_loops
+from marl_framework.mission.kernels import scalars, window_loops
 from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.mission.kernels.division import divide, divide_each
 from tests.mission.asymmetric import ASYMMETRIC
@@ -57,9 +57,9 @@ def test_logarithm_and_entropy_are_exact_enough():
         [np.linspace(1e-4, 1 - 1e-4, 20001), np.geomspace(1e-4, 1, 2000), [0.5, 0.0, 1.0]]
     ).astype(np.float32)
     exact = p.astype(np.float64).clip(1e-4, 1 - 1e-4)
-    logs = [window_loops._log2(np.float32(x)) for x in exact]
+    logs = [scalars.log2(np.float32(x)) for x in exact]
     np.testing.assert_allclose(logs, np.log2(exact.astype(np.float32)), atol=2e-6, rtol=2e-7)
-    entropies = [window_loops._entropy(x) for x in p]
+    entropies = [scalars.entropy(x) for x in p]
     expected = -exact * np.log2(exact) - (1 - exact) * np.log2(1 - exact)
     np.testing.assert_allclose(entropies, expected, atol=1e-6)
     uncertainties = [window_loops._uncertainty(x) for x in p]
