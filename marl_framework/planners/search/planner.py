@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -61,13 +64,14 @@ class SearchPlanner:
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         self._plans = self._remembered(state)
-        missions = torch.arange(len(state.positions)).tensor_split(self._shares(state))
-        spans = [slice(int(share[0]), int(share[-1]) + 1) for share in missions]
-        if len(spans) == 1:
-            parts = self._decide(state, spans[0])
+        missions = len(state.positions)
+        share = math.ceil(missions / self._threads(state))
+        firsts = range(0, missions, share)
+        if len(firsts) == 1:
+            parts = self._decide(state, 0, missions)
         else:
-            found = on_threads(lambda span: self._decide(state, span), spans)
-            parts = [part for share in found for part in share]
+            found = on_threads(lambda first: self._decide(state, first, first + share), firsts)
+            parts = [part for decided in found for part in decided]
         actions, masks, policies = zip(*parts, strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
@@ -84,7 +88,7 @@ class SearchPlanner:
         kept = self._plan_memory * (state.t > 0)
         return 1 - kept.view(-1, 1, 1, 1, 1) * (1 - self._plans)
 
-    def _shares(self, state: MissionState) -> int:
+    def _threads(self, state: MissionState) -> int:
         """Return among how many threads the missions are divided."""
         if state.positions.device.type != "cpu":
             return 1
@@ -92,14 +96,12 @@ class SearchPlanner:
 
     @torch.no_grad()
     def _decide(
-        self, state: MissionState, span: slice
+        self, state: MissionState, first: int, last: int
     ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-        """Return what `_act` does of some missions, as many at once as memory allows."""
-        parts = []
-        for first in range(span.start, span.stop, self._chunk):
-            chunk = slice(first, min(first + self._chunk, span.stop))
-            parts.append(self._act(state[chunk], self._plans[chunk]))
-        return parts
+        """Return `_act` of missions [first, last), of as many at once as memory allows."""
+        bounds = [*range(first, min(last, len(self._plans)), self._chunk), last]
+        chunks = [slice(*pair) for pair in pairwise(bounds)]
+        return [self._act(state[chunk], self._plans[chunk]) for chunk in chunks]
 
     def _act(self, state: MissionState, plans: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         entropy = self._model.left(state)
