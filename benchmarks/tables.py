@@ -25,7 +25,7 @@ from benchmarks.learning import (
     search_settings,
     update_interval,
 )
-from benchmarks.speed import busy_machine, comparison, ranks, search, utilisation
+from benchmarks.speed import busy_machine, comparison, network_types, ranks, search, utilisation
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
@@ -67,6 +67,7 @@ TABLES = {
     ),
     "scaling": Table(("scaling" + _HERE,), pages.scaling),
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
+    "network_types": _printed("network_types", network_types.table),
     "busy_machine": _printed("busy_machine", busy_machine.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
