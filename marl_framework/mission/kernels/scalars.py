@@ -1,4 +1,8 @@
-"""Functions of single numbers for loops that numba compiles for the CPU."""
+"""Functions of single numbers for loops that numba compiles for the CPU.
+
+They become part of each loop's own code. As functions of their own they were compiled otherwise in
+a process that had compiled another loop before, and rounded otherwise.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
 FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "error_model": "numpy"}
 
 
-@njit(**FAST)
+@njit(inline="always", **FAST)
 def log2(x: Any) -> Any:
     """log2 of a positive normal number, to 1e-7: exponent plus a polynomial of the mantissa.
 
@@ -44,7 +48,7 @@ def log2(x: Any) -> Any:
     return np.float32(exponent) + t * series
 
 
-@njit(**FAST)
+@njit(inline="always", **FAST)
 def entropy(p: Any) -> Any:
     """Return the binary entropy of a clamped probability [bit]."""
     p = min(max(p, LOW), HIGH)
