@@ -3,7 +3,8 @@
 All algorithms have the same networks, transitions and schedule, those of the params file (default:
 params_fast.yaml), and the same tuning: every algorithm has eight candidates, trained half as long
 from each development seed on 4 UAVs over `split` terrain. The one with the lowest ROI entropy over
-the last fifth of its validations is trained from each of `--seeds` in every world.
+the last fifth of its validations is trained from each of `--seeds` in every world. The missions at
+once are for 4 UAVs; 8 UAVs fly half as many, so that every world has the same transitions.
 
 Every run is written as soon as it is done, and a run that the JSON has is not made again: a long
 comparison can be made in parts, also with more seeds or worlds than before. The table has the last
@@ -49,14 +50,8 @@ SEEDS = "3,4,5,6,7"
 DEVELOPMENT_SEEDS = "101,102"
 REFERENCE = "coma"
 DEVELOPMENT = "development"
-WORLDS = {
-    f"{uavs}_uavs_{kind}": [
-        f"experiment.missions.n_agents={uavs}",
-        f"sensor.simulation.kinds=[{kind}]",
-    ]
-    for uavs, kind in product((4, 8), ("split", "mixed"))
-}
-"""Overrides of the params file; candidates are chosen in the first."""
+WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), ("split", "mixed"))}
+"""Team size and terrain; candidates are chosen in the first."""
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
 COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, "#56B4E9")
@@ -141,15 +136,21 @@ def _add(
     variant, world, seed = what
     if any((one["variant"], one["world"], one["seed"]) == what for one in found["runs"]):
         return
-    changes = [*_overrides(world), *found["settings"]["variants"][variant]]
+    changes = [*_overrides(config, world), *found["settings"]["variants"][variant]]
     rows = learn(with_overrides(config, f"environment.seed={seed}", *changes), device)
     found["runs"].append({"variant": variant, "world": world, "seed": seed, "rows": rows})
     print(f"{variant}, {world}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
     _write(found, path)
 
 
-def _overrides(world: str) -> list[str]:
-    return next(iter(WORLDS.values())) if world == DEVELOPMENT else WORLDS[world]
+def _overrides(config: Config, world: str) -> list[str]:
+    """Return what makes the params file fly in a world, with as many transitions as in others."""
+    uavs, kind = next(iter(WORLDS.values())) if world == DEVELOPMENT else WORLDS[world]
+    return [
+        f"experiment.missions.n_agents={uavs}",
+        f"sensor.simulation.kinds=[{kind}]",
+        f"environment.num_envs={max(config.environment.num_envs * 4 // uavs, 1)}",
+    ]
 
 
 def _write(found: Mapping[str, Any], path: Path) -> None:

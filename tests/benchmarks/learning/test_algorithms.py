@@ -54,6 +54,15 @@ def test_runs_are_kept_and_more_seeds_add_to_them(
     assert "Tuned on development seeds 101" in shown
 
 
+def test_every_world_has_the_same_transitions(tmp_path: Path) -> None:
+    worlds = ["--worlds", "4_uavs_split,8_uavs_mixed", "--set", "environment.num_envs=4"]
+    out = tmp_path / "found.json"
+    assert run(out, "--seeds", "3", "--algorithms", "coma", *worlds) == 0
+    runs = json.loads(out.read_text())["runs"][2:]
+    assert [one["world"] for one in runs] == ["4_uavs_split", "8_uavs_mixed"]
+    assert len({one["rows"][-1]["transitions"] for one in runs}) == 1
+
+
 def found_with(scores: dict[str, list[float]], finals: dict[str, list[float]]) -> dict[str, Any]:
     """What a benchmark might have found: ROI entropies of candidates, and of final runs."""
 
