@@ -62,29 +62,31 @@ class LatticeView:
             members = _members(_divided(edges, parts), camera.shape[axis])
             numbers.append(members.sum(1).to(device))
             fine.append((members / members.sum(1, keepdim=True).clamp(min=1)).to(device))
-        self._cells, self._fine, self._shares = cells, fine, shares
+        self._cells, self._fine = cells, fine
         self._part_ends = [each.cumsum(0).long() for each in numbers]
         self._part_cells = numbers[0].unsqueeze(1) * numbers[1]
         self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
-        self._removed = 1 - entropy_left(camera.error_rates).to(device)
-        self._tabulate([_nearness(n, device) for n in lattice.shape[:2]])
+        self._tabulate(shares, 1 - entropy_left(camera.error_rates).to(device))
 
-    def _tabulate(self, near: list[Tensor]) -> None:
+    def _tabulate(self, shares: list[Tensor], removed: Tensor) -> None:
         """Write down what every position and its actions mean, one row for each position.
 
         Args:
-            near: weights of what lies around, see `_nearness`, for rows and columns.
+            shares: of each position's rows and columns that footprints at all positions of the
+                axis and all altitudes cover.
+            removed: share of undecided cells' entropy that a reading removes at each altitude.
         """
-        shape, device = self.lattice.shape, near[0].device
+        shape, device = self.lattice.shape, removed.device
+        near = [_nearness(n, device) for n in shape[:2]]
         along = [torch.arange(n, device=device) for n in shape]
         places = torch.cartesian_prod(*along)
         x, y, z = places.unbind(-1)
         last = torch.tensor(shape, device=device) - 1
         self._goals = self.lattice.destinations(places).clamp(min=0).minimum(last)  # [P, A, 3]
         goals = self.places(self._goals)
-        rows = self._shares[0][x, z] * self._removed[z].unsqueeze(-1)
-        self.tables = goals, rows, self._shares[1][y, z], near[0][x], near[1][y]
+        rows = shares[0][x, z] * removed[z].unsqueeze(-1)
+        self.tables = goals, rows, shares[1][y, z], near[0][x], near[1][y]
         _, rows, cols, *around = self.tables
         self._goal_rows = torch.cat((rows[goals], around[0][goals]), 1)  # [P, 2·A, X]
         self._goal_cols = torch.cat((cols[goals], around[1][goals]), 1)

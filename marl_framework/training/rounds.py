@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import descend, set_rate
 from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.config.learning import DistillationConfig, PredictionConfig
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
@@ -75,7 +76,7 @@ class RoundTrainer(ABC):
         self.device = device
         seed = split_seed(config.environment.seed, "training", MAX_RANK - 1)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._total: int = getattr(config, self.name).rounds
+        self._section: PredictionConfig | DistillationConfig = getattr(config, self.name)
         self._started = time.perf_counter()
         self._seconds_before = 0.0
         self.rounds = 0
@@ -87,7 +88,7 @@ class RoundTrainer(ABC):
 
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
-        return self.rounds >= self._total
+        return self.rounds >= self._section.rounds
 
     @abstractmethod
     def round(self) -> dict[str, float]:
@@ -106,7 +107,7 @@ class RoundTrainer(ABC):
             loss_of: returns the loss of the update with this number.
             gradient_norm: that gradients are scaled down to.
         """
-        settings = getattr(self.config, self.name)
+        settings = self._section
         updates = settings.rounds * settings.updates
         losses, skipped = [], []
         for update in range(settings.updates):

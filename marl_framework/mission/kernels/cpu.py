@@ -160,7 +160,7 @@ def views(*tensors: Tensor) -> list[Any]:
     """Return arrays on the tensors' memory, for loops on as many threads as PyTorch has."""
     _use_all_threads()
     if not all(tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("window loops need contiguous tensors")
+        raise ValueError("compiled loops need contiguous tensors")
     return [tensor.numpy() for tensor in tensors]
 
 

@@ -20,14 +20,12 @@ class LatticeLoops:
 
     Args:
         view: the lattice.
-        digits: that gains and scores of greedy flights are rounded to.
     """
 
-    def __init__(self, view: LatticeView, digits: int = 5) -> None:
+    def __init__(self, view: LatticeView) -> None:
         goals, rows, cols, *near = _read(*view.tables)
         self._view = view
         self._tables = goals, rows, cols, tuple(near)
-        self._digits = np.float32(10**digits)
 
     @classmethod
     def of(cls, view: LatticeView) -> LatticeLoops | None:
@@ -50,6 +48,7 @@ class LatticeLoops:
         allowed_moves: Tensor,
         left: Tensor,
         horizon: Tensor,
+        digits: int,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Fly greedily until no moves are left.
 
@@ -59,6 +58,7 @@ class LatticeLoops:
             allowed_moves: actions that missions allow, [E, X, Y, Z, A].
             left: entropy around each lattice position, [B, X, Y].
             horizon: moves left, [B].
+            digits: that gains and scores are rounded to.
 
         Returns:
             Gains and scores of the first actions, [B, A]; the first action [B], what the flight
@@ -72,7 +72,7 @@ class LatticeLoops:
             *_read(places, first_allowed, allowed_moves.flatten(1, 3), horizon),
             *self._tables,
             np.float32(PULL),
-            self._digits,
+            np.float32(10**digits),
             *views(gains, scores, first, total, left),
         )
         return gains, scores, first, total, left

@@ -78,7 +78,7 @@ def fly_greedily(
         first_allowed = view.lattice.allowed(position, allowed_moves)
     if loops is not None:
         gains, scores, first, gain, entropy = loops.fly(
-            position, first_allowed, allowed_moves, entropy, horizon
+            position, first_allowed, allowed_moves, entropy, horizon, _DIGITS
         )
         start = Outlook(view.destinations(position), gains, scores)
         return Flight(start, first, gain, entropy)
