@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
@@ -21,6 +24,7 @@ from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
+from marl_framework.planners.search.parts import team_parts
 from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.runs.checkpoint import save_checkpoint
@@ -122,7 +126,7 @@ def planner_of(env: MissionEnvironment, method: str) -> SearchPlanner:
     view = LatticeView(env.config, env.lattice, PARTS)
     model = PredictedMap(view, untrained(), "float32")
     search = make_search(view, SearchConfig(**METHODS[method]))
-    return SearchPlanner("search", view, model, search)
+    return SearchPlanner("search", view, model, search, presumed_share=0.5)
 
 
 @of_each_method
@@ -138,10 +142,10 @@ def test_it_never_reads_the_truth(method: str) -> None:
 @of_each_method
 def test_missions_at_once_fly_as_each_alone(method: str) -> None:
     env = environment(missions=4)
-    planner, state = planner_of(env, method), flown(env)
-    together = planner.act(state, env.generator)
+    state = flown(env)
+    together = planner_of(env, method).act(state, env.generator)
     for e in range(4):
-        alone = planner.act(state[e : e + 1], env.generator)
+        alone = planner_of(env, method).act(state[e : e + 1], env.generator)
         assert torch.equal(alone.actions[0], together.actions[e])
         assert torch.equal(alone.masks[0], together.masks[e])
 
@@ -215,31 +219,68 @@ class Halving:
         return Plan(problem.mask.int().argmax(1), problem.entropy / 2)
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.75, 1.0])
-def test_plans_count_as_long_as_they_are_remembered(memory: float) -> None:
+@pytest.mark.parametrize(("memory", "share"), [(0.0, 0.0), (0.75, 0.0), (0.75, 0.4), (1.0, 0.9)])
+def test_plans_count_as_long_as_they_are_remembered(memory: float, share: float) -> None:
     """Against a dictionary of who knows whose plan, while UAVs hear each other now and then."""
     env = environment(missions=2, agents=3, budget=6)
     view = LatticeView(env.config, env.lattice)
     search = Halving()
-    planner = SearchPlanner("search", view, BeliefMap(view), search, memory)
+    planner = SearchPlanner("search", view, BeliefMap(view), search, memory, share)
     generator = torch.Generator().manual_seed(5)
+    presumed = {
+        (mission, i, j): 1 - share * team_parts(size, (7, 7))[j]
+        for mission, size in enumerate((3, 2))
+        for i, j in product(range(3), range(size))
+        if i != j
+    }
     for _ in range(2):  # a new mission knows nothing of the one before
         state = env.reset(env.draw_reset())
-        known: dict[tuple[int, int, int], float] = {}
+        state.team_size = torch.tensor([3, 2])
+        known: dict[tuple[int, int, int], Tensor] = dict(presumed)
         for move in range(5):
             state.t[:] = move
             state.heard = torch.rand(2, 3, 3, generator=generator) < 0.4
-            known = {pair: 1 - memory * (1 - share) for pair, share in known.items()}
+            for pair, plan in known.items():
+                alone = presumed.get(pair, torch.ones(7, 7))
+                known[pair] = memory * plan + (1 - memory) * alone if move else plan
             search.seen.clear()
             planner.act(state, env.generator)
             expected = BeliefMap(view).left(state)
             for i, mission in product(range(3), range(2)):
                 for j in range(3):
-                    expected[mission, i] *= known.get((mission, i, j), 1.0)
+                    expected[mission, i] *= known.get((mission, i, j), torch.ones(7, 7))
                 for k in range(3):
                     if k != i and state.heard[mission, k, i]:
-                        known[mission, k, i] = 0.5
+                        known[mission, k, i] = torch.full((7, 7), 0.5)
             torch.testing.assert_close(torch.stack(search.seen, 1), expected)
+
+
+@given(team=st.integers(1, 16), x=st.integers(4, 12), y=st.integers(4, 12))
+def test_every_uav_has_a_rectangle_of_its_own(team: int, x: int, y: int) -> None:
+    parts = team_parts(team, (x, y))
+    assert (parts.sum(0) == 1).all()
+    for part in parts:
+        rows, cols = part.any(1), part.any(0)
+        assert torch.equal(part, rows.unsqueeze(1) & cols)
+        assert part.sum() <= 2 * math.ceil(x * y / team)
+
+
+def test_without_radio_uavs_part_company() -> None:
+    """Two UAVs, each in the other's part of ground that promises the same everywhere."""
+    env = environment(missions=1, agents=2, budget=3, dims=(50.0, 20.0), max_altitude=5.0)
+    view = LatticeView(env.config, env.lattice)
+    state = env.reset(env.draw_reset())
+    state.positions[0] = torch.tensor([[6, 2, 0], [5, 3, 0]])
+    state.beliefs.fill_(0.5)
+    state.heard[:] = torch.eye(2, dtype=torch.bool)
+    moves = {}
+    for share in (0.0, 1.0):
+        search = BeamSearch(view)
+        planner = SearchPlanner("search", view, BeliefMap(view), search, presumed_share=share)
+        actions = planner.act(state, env.generator).actions
+        moves[share] = env.lattice.offsets[actions][0, :, 0].tolist()
+    assert moves[1.0] == [-1, 1]
+    assert moves[0.0] != [-1, 1]
 
 
 @of_each_method

@@ -20,11 +20,13 @@ from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
+from marl_framework.planners.search.parts import presumed_plans
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
 
 KEY = "experiment.baselines.search.predictor"
 _CHUNK = 2**26  # numbers in the search's largest array at once
+_LITTLE = 1e-9  # entropy that no plan counts
 _LEAST = 8  # missions of a thread
 
 
@@ -33,8 +35,9 @@ class SearchPlanner:
 
     Each UAV in turn searches all its remaining moves, on its map of what the plans that it knows
     leave; after each move all search anew. A UAV knows the plan that each other one had when it
-    was last heard, or of all others if its model knows all plans. The planner keeps these plans
-    from move to move, so it flies a batch of missions from the start, one batch at a time.
+    was last heard, or of all others if its model knows all plans. As such a plan fades, it presumes
+    that the other one keeps to a part of the area, see `team_parts`. The planner keeps plans from
+    move to move, so it flies a batch of missions from the start, one batch at a time.
 
     Args:
         name: in tables, files and figures.
@@ -42,6 +45,7 @@ class SearchPlanner:
         model: what is expected of the map.
         search: finds a path on it.
         plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
+        presumed_share: what a UAV that was never heard is presumed to remove in its part, 0 to 1.
     """
 
     def __init__(
@@ -51,12 +55,15 @@ class SearchPlanner:
         model: MapModel,
         search: PathSearch,
         plan_memory: float = 0.9,
+        presumed_share: float = 0.0,
     ) -> None:
         self.name = name
         self._view = view
         self._model = model
         self._search = search
         self._plan_memory = plan_memory
+        presumed = presumed_plans(view.team, view.lattice.shape[:2], presumed_share)
+        self._presumed = presumed.to(view.lattice.offsets.device)
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
@@ -79,14 +86,18 @@ class SearchPlanner:
     def _remembered(self, state: MissionState) -> Tensor:
         """Return what the plans leave that UAV i last heard of UAV j, [E, N i, N j, X, Y].
 
-        That is a share of the entropy around each lattice position; 1 where no plan is known.
+        That is a share of the entropy around each lattice position, as presumed where no plan is
+        known.
         """
+        presumed = self._presumed[state.team_size].unsqueeze(1)
         missions, team = state.positions.shape[:2]
         shape = (missions, team, team, *self._view.lattice.shape[:2])
-        if self._plans.shape != shape:
-            return torch.ones(shape, device=state.positions.device)
-        kept = self._plan_memory * (state.t > 0)
-        return 1 - kept.view(-1, 1, 1, 1, 1) * (1 - self._plans)
+        plans = presumed.expand(shape)
+        if self._plans.shape == shape:
+            kept = self._plan_memory * (state.t > 0)
+            plans = presumed - kept.view(-1, 1, 1, 1, 1) * (presumed - self._plans)
+        own = torch.eye(team, dtype=torch.bool, device=plans.device)
+        return plans.masked_fill(own[..., None, None], 1.0)
 
     def _threads(self, state: MissionState) -> int:
         """Return among how many threads the missions are divided."""
@@ -118,7 +129,7 @@ class SearchPlanner:
                 Problem(state.positions[:, i], mask, state.moves, expected, affordable, most)
             )
             policies.extend([] if policy is None else [policy])
-            remaining = left / expected.clamp(min=1e-9)
+            remaining = (left / expected).where(expected > _LITTLE, 1.0)
             if self._has_inactive:  # what does not fly removes nothing
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
             told = state.heard[:, :, i] | self._model.knows_all_plans
@@ -142,7 +153,9 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     precision = environment.config.compute.precision
     model = PredictedMap(view, network, precision, settings.outside_weight)
     search = make_search(view, settings)
-    return SearchPlanner("search", view, model, search, settings.plan_memory)
+    return SearchPlanner(
+        "search", view, model, search, settings.plan_memory, settings.presumed_share
+    )
 
 
 def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
