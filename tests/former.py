@@ -41,6 +41,8 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
         *PREDICTED_CHANNELS,
         "no_fly",
         "centred_no_fly",
+        "part",
+        "centred_part",
         "heard_uavs",
         "team_size",
         "radio_range",

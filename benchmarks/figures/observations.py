@@ -51,6 +51,8 @@ _NOT_DRAWN = (
     *PREDICTED_CHANNELS,
     "no_fly",
     "centred_no_fly",
+    "part",
+    "centred_part",
     "heard_uavs",
     "team_size",
     "radio_range",

@@ -18,7 +18,14 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder, Seen
 from marl_framework.observations.symmetry import Symmetries
 
-DRAWN_BY_OPERATORS = (*PREDICTED_CHANNELS, "heard_uavs", "team_size", "radio_range")
+DRAWN_BY_OPERATORS = (
+    *PREDICTED_CHANNELS,
+    "heard_uavs",
+    "team_size",
+    "radio_range",
+    "part",
+    "centred_part",
+)
 """Keys of `observation` that no kernel draws."""
 
 

@@ -1,13 +1,16 @@
-"""The channels that show numbers of the mission: how many fly, and how far they hear."""
+"""Channels of what UAVs know of the mission: how many fly, how far they hear, and their parts."""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.parts import team_parts
 from marl_framework.observations import kernels
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import random_actions, small_config
@@ -35,9 +38,26 @@ def test_they_show_what_each_mission_has_drawn() -> None:
     assert [len(values.unique()) for values in (size, reach)] == [2, 3]
 
 
-@pytest.mark.parametrize("name", [*SEEN, "uncertainty"])
+def test_each_uav_sees_its_part() -> None:
+    seen = {"part": True, "centred_part": True}
+    env = MissionEnvironment(small_config(agents=(2, 5), observation=seen), 6, "cpu")
+    state = env.reset(env.draw_reset())
+    builder = ObservationBuilder(env.config, env.lattice, env.camera)
+    place = builder.actor_channels.index("part")
+    assert builder.actor_channels[-1] == "centred_part"
+    observation = builder.actor(state)
+    for e, i in product(range(6), range(5)):
+        size = int(state.team_size[e])
+        part = team_parts(size, (7, 7))[i].float() if i < size else torch.zeros(7, 7)
+        assert torch.equal(observation[e, i, place], part)
+        x, y, _ = state.positions[e, i].tolist()
+        centred = pad(part, (3, 3, 3, 3))[x : x + 7, y : y + 7]
+        assert torch.equal(observation[e, i, -1], centred)
+
+
+@pytest.mark.parametrize("name", [*SEEN, "part", "uncertainty"])
 def test_plain_operators_draw_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
     env = MissionEnvironment(small_config(observation={name: True}), 2, "cpu")
     plain = type(kernels.make_builder(env)) is ObservationBuilder
-    assert plain == (name in SEEN)
+    assert plain == (name != "uncertainty")

@@ -17,6 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import SearchConfig
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.parts import team_parts
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
@@ -24,7 +25,6 @@ from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
-from marl_framework.planners.search.parts import team_parts
 from marl_framework.planners.search.planner import SearchPlanner, make_search
 from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.runs.checkpoint import save_checkpoint

@@ -13,6 +13,7 @@ from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.parts import parts_of_teams
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
@@ -20,7 +21,6 @@ from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
-from marl_framework.planners.search.parts import presumed_plans
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
 
@@ -62,8 +62,8 @@ class SearchPlanner:
         self._model = model
         self._search = search
         self._plan_memory = plan_memory
-        presumed = presumed_plans(view.team, view.lattice.shape[:2], presumed_share)
-        self._presumed = presumed.to(view.lattice.offsets.device)
+        parts = parts_of_teams(view.team, view.lattice.shape[:2])
+        self._presumed = 1 - presumed_share * parts.to(view.lattice.offsets.device)
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)

@@ -34,18 +34,9 @@ def _cut(parts: Tensor) -> None:
     _cut(parts[first:].narrow(axis, before, parts.shape[axis] - before))
 
 
-def presumed_plans(team: int, shape: tuple[int, int], share: float) -> Tensor:
-    """Return what UAVs that are not heard are presumed to leave around each position.
-
-    Args:
-        team: most UAVs N.
-        shape: of the lattice, X and Y.
-        share: that a UAV removes in its part, 0 to 1.
-
-    Returns:
-        [N + 1 sizes of the team, N, X, Y]; 1 for UAVs beyond that size.
-    """
-    plans = torch.ones(team + 1, team, *shape)
+def parts_of_teams(team: int, shape: tuple[int, int]) -> Tensor:
+    """Return `team_parts` of teams of all sizes up to N, [N + 1, N, X, Y] float32."""
+    parts = torch.zeros(team + 1, team, *shape)
     for size in range(1, team + 1):
-        plans[size, :size] -= share * team_parts(size, shape)
-    return plans
+        parts[size, :size] = team_parts(size, shape).float()
+    return parts
