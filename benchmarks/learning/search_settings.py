@@ -1,8 +1,9 @@
 """What settings of the search bring: `python -m benchmarks.learning.search_settings`.
 
 Flies `search` on validation missions of the params file (default: params_fast.yaml), with plans
-that UAVs remember for longer or shorter, and with more or less weight on ground outside the region
-of interest. Several predictors count as training seeds. Differences are to a team's first row.
+that UAVs remember or not, with more or less presumed of those out of touch, and with more or less
+weight on ground outside the region of interest. Several predictors count as training seeds.
+Differences are to the first row with as many UAVs and as much radio.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -27,8 +29,18 @@ from marl_framework.planners.registry import make_planner
 
 METRICS = ("roi_entropy", "f1")
 TEAMS = (4, 8)
-SETTINGS = ((0.0, 0.0), (0.5, 0.0), (0.9, 0.0), (1.0, 0.0), (0.9, 0.02), (0.9, 0.05), (0.9, 0.1))
-"""`plan_memory` and `outside_weight` of each row."""
+RANGES = (25.0, 0.0)
+KEYS = ("plan_memory", "presumed_share", "outside_weight")
+SETTINGS = (
+    (0.0, 0.0, 0.0),
+    (0.9, 0.0, 0.0),
+    (0.9, 0.25, 0.0),
+    (0.9, 0.5, 0.0),
+    (0.9, 0.75, 0.0),
+    (0.9, 0.5, 0.05),
+    (0.9, 0.5, 0.1),
+)
+"""Values of `KEYS` in each row."""
 _SEARCH = "experiment.baselines.search"
 
 
@@ -38,27 +50,24 @@ def measure(
     """Fly all settings with all predictors.
 
     Returns:
-        `rows`: `agents`, `plan_memory`, `outside_weight`, and for each of `METRICS` the `mean`, its
-        `interval`, and `difference` and `difference_interval` to the team's first row.
+        `rows`: `agents`, `communication_range` [m], `KEYS`, and for each of `METRICS` the `mean`,
+        its `interval`, and `difference` and `difference_interval` to the first row of both.
     """
     rows = []
-    for agents in TEAMS:
+    for agents, reach in product(TEAMS, RANGES):
         first: dict[str, Tensor] = {}
-        for memory, weight in SETTINGS:
+        for values_of_keys in SETTINGS:
+            chosen = dict(zip(KEYS, values_of_keys, strict=True))
             changes = [
                 f"experiment.missions.n_agents={agents}",
-                f"{_SEARCH}.plan_memory={memory}",
-                f"{_SEARCH}.outside_weight={weight}",
+                f"experiment.uav.communication_range={reach}",
+                *(f"{_SEARCH}.{key}={value}" for key, value in chosen.items()),
             ]
             flown = [
                 _fly(config, device, [*changes, f"{_SEARCH}.predictor={name}"], missions)
                 for name in predictors
             ]
-            row: dict[str, Any] = {
-                "agents": agents,
-                "plan_memory": memory,
-                "outside_weight": weight,
-            }
+            row: dict[str, Any] = {"agents": agents, "communication_range": reach, **chosen}
             for metric in METRICS:
                 values = torch.stack([finals[metric] for finals in flown])
                 change = values - first.setdefault(metric, values)
@@ -99,12 +108,12 @@ def table(found: Mapping[str, Any]) -> str:
             ends = of["difference_interval"]
             shown = f"{of['difference']:+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}]"
             cells.append(shown if any(ends) else "")
-        lines.append(
-            (str(row["agents"]), f"{row['plan_memory']:g}", f"{row['outside_weight']:g}", *cells)
-        )
+        described = (row["agents"], row["communication_range"], *(row[key] for key in KEYS))
+        lines.append((*(f"{value:g}" for value in described), *cells))
     settings = found["settings"]
     title = f"Search with {settings['predictors']} predictors, {settings['missions']} missions each"
-    columns = ("UAVs", "plan memory", "outside weight", "ROI entropy", "change", "F1", "change")
+    keys = (key.replace("_", " ") for key in KEYS)
+    columns = ("UAVs", "range [m]", *keys, "ROI entropy", "change", "F1", "change")
     return harness.table_text(title, columns, lines)
 
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def test_rows_compare_with_the_first_of_their_team(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(search_settings, "TEAMS", (2,))
-    monkeypatch.setattr(search_settings, "SETTINGS", ((0.0, 0.0), (1.0, 0.5)))
+    monkeypatch.setattr(search_settings, "RANGES", (15.0,))
+    monkeypatch.setattr(search_settings, "SETTINGS", ((0.0, 0.4, 0.0), (1.0, 0.2, 0.5)))
     files = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -30,14 +31,16 @@ def test_rows_compare_with_the_first_of_their_team(tmp_path, capsys, monkeypatch
     options = ("--config", "params_test.yaml", "--predictors", ",".join(files), "--missions", "3")
     first, second = run(search_settings, tmp_path, *options)["rows"]
     means = {}
-    for memory, weight in search_settings.SETTINGS:
+    for memory, presumed, weight in search_settings.SETTINGS:
         flown = []
         for file in files:
             config = with_overrides(
                 load_config("params_test.yaml"),
                 "experiment.missions.n_agents=2",
                 f"experiment.baselines.search.predictor={file}",
+                "experiment.uav.communication_range=15",
                 f"experiment.baselines.search.plan_memory={memory}",
+                f"experiment.baselines.search.presumed_share={presumed}",
                 f"experiment.baselines.search.outside_weight={weight}",
             )
             env = MissionEnvironment(config, 3, "cpu", "validation")
