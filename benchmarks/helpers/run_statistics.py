@@ -27,6 +27,13 @@ def seeds_interval(means: Sequence[float]) -> Interval | None:
     return mean - half, mean + half
 
 
+def seeds_text(means: Sequence[float], form: str = ".3f") -> str:
+    """Return the mean over training seeds with `seeds_interval`, if there is one, as text."""
+    ends = seeds_interval(means)
+    interval = "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
+    return f"{sum(means) / len(means):{form}}{interval}"
+
+
 def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
     """Return the interquartile mean over tasks and training runs, with its 95 % interval.
 

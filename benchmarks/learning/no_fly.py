@@ -27,7 +27,7 @@ from benchmarks.helpers.command_line import (
     read_options,
     with_steps,
 )
-from benchmarks.helpers.run_statistics import seeds_interval
+from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, missing_runs
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
@@ -91,16 +91,11 @@ def table(found: Mapping[str, Any]) -> str:
         if runs:
             planners = (f"{mean(one['planners'][name] for one in runs):.3f}" for name in PLANNERS)
             lines.append(
-                (variant, str(len(runs)), _with_interval([entropy(one) for one in runs]), *planners)
+                (variant, str(len(runs)), seeds_text([entropy(one) for one in runs]), *planners)
             )
     steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
     title = f"ROI entropy of greedy validation after {steps} training steps, in bit"
     return harness.table_text(title, ("variant", "seeds", "learned [95 %]", *PLANNERS), lines)
-
-
-def _with_interval(values: Sequence[float]) -> str:
-    ends = seeds_interval(values)
-    return f"{mean(values):.3f}" + ("" if ends is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

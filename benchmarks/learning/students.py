@@ -32,7 +32,7 @@ from benchmarks.helpers.command_line import (
     read_options,
     with_overrides,
 )
-from benchmarks.helpers.run_statistics import seeds_interval
+from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -171,7 +171,7 @@ def table(found: Mapping[str, Any]) -> str:
                 break
             cells.append(f"{mean(values.values()):.3f}")
             shared = [values[seed] - first[seed] for seed in values if seed in first]
-            cells.append("" if variant == FIRST or not shared else _with_interval(shared))
+            cells.append("" if variant == FIRST or not shared else seeds_text(shared, "+.3f"))
         if cells:
             runs = [one for one in found["runs"] if one["variant"] == variant]
             seconds = harness.number_text(mean(one["seconds"] for one in runs), ".0f")
@@ -182,11 +182,6 @@ def table(found: Mapping[str, Any]) -> str:
     steps = configuration["learning"]["training_steps"]
     title = f"Students after {rounds} rounds, coma after {steps} training steps more"
     return harness.table_text(f"{title}: means over tasks, 95 % intervals", header, lines)
-
-
-def _with_interval(values: Sequence[float]) -> str:
-    ends = seeds_interval(values)
-    return f"{mean(values):+.3f}" + ("" if ends is None else f" [{ends[0]:+.3f}, {ends[1]:+.3f}]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
