@@ -20,7 +20,9 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
+from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners import LearnedPlanner, exported, portable
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.small import small_config
@@ -114,6 +116,27 @@ def test_torch_export_equals_the_trained_team(
     assert torch.equal(found, actions)
     torch.testing.assert_close(probabilities, policy, atol=1e-5, rtol=0)
     assert json.loads(facts[exported.FACTS_FILE])["agents"] == 3
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_a_team_that_sees_predictions_and_parts_is_exported_too(form: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "predictor.pt", predictor_state(MapPredictor(4), 4))
+    config = small_config(
+        observation={"predicted": True, "part": True, "centred_part": True},
+        networks={"predictor": str(tmp_path / "predictor.pt")},
+    )
+    coma = COMAWrapper(config, config.network_sizes, "cpu")
+    save_checkpoint(tmp_path / "team.pt", {**coma.state_dict(), "config": config_to_dict(config)})
+    out = "team.onnx" if form == "onnx" else "team.pt2"
+    assert run(tmp_path, form, out, "--observations") == 0
+    state, actions, *_ = flight(config, coma, 3)
+    if form == "onnx":
+        session = onnxruntime.InferenceSession(str(tmp_path / out))
+        found = torch.from_numpy(session.run(None, arrays(state))[0])
+    else:
+        program = torch.export.load(tmp_path / out).module()
+        found = program(*(torch.from_numpy(value) for value in arrays(state).values()))[0]
+    assert torch.equal(found, actions)
 
 
 def example() -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
@@ -98,7 +99,8 @@ class PortableTeam(nn.Module):
         self.actor = actor
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
-        self._builder = ObservationBuilder(config, self._lattice, self._camera)
+        plain = with_changes(config, {"compute": {"compile": False}}, "an exported team")
+        self._builder = ObservationBuilder(plain, self._lattice, self._camera)
         self._budget, self._size = max(config.budgets), config.most_agents
         self._range = _shortest_range(config)
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
