@@ -21,8 +21,10 @@ from benchmarks.learning import (
     ablation,
     algorithms,
     no_fly,
+    predicted,
     sample_reuse,
     search_settings,
+    students,
     update_interval,
 )
 from benchmarks.speed import busy_machine, comparison, network_types, ranks, search, utilisation
@@ -52,6 +54,8 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
 _SUITE = ("suite", "suite_mixed", "suite_search")
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
+    "predicted": _printed("predicted", predicted.table),
+    "students": _printed("students", students.table),
     "algorithms": _printed("algorithms", algorithms.table),
     "no_fly": _printed("no_fly", no_fly.table),
     "sample_reuse": _printed("sample_reuse", sample_reuse.table),
@@ -79,6 +83,7 @@ TABLES = {
     "suite": Table(_SUITE, pages.suite),
     "suite_short": Table(_SUITE, pages.suite_short),
     "suite_teams": Table(_SUITE, pages.suite_teams),
+    "teams": Table(("suite_student_teams",), pages.teams),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl_framework.evaluation.worlds import WORLDS
+from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 Found = Mapping[str, Any]
 
@@ -295,6 +295,30 @@ def suite_teams(balanced: Found, mixed: Found, search: Found) -> str:
             flown = [_means(world.get(policy)) for world in worlds]
             rows.append((f"{uavs} UAVs, {policy}", *flown))
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
+
+
+def teams(found: Found, place: str) -> str:
+    """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
+
+    Bold where a learned team is better than the best classical planner in both, with intervals
+    that exclude 0.
+    """
+    rows = []
+    for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
+        worlds = [
+            found["worlds"][f"{place}_{uavs}_uavs_radio_{radio}"]["summary"] for uavs in TEAM_SIZES
+        ]
+        for policy in worlds[0]:
+            cells = (_means_or_better(world[policy], policy) for world in worlds)
+            rows.append((f"{text}, {policy.replace('_', ' ')}", *cells))
+    return markdown(("", *(f"{uavs} UAVs" for uavs in TEAM_SIZES)), rows)
+
+
+def _means_or_better(row: Found, policy: str) -> str:
+    """Return the means, in bold where a learned team is better in both."""
+    differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
+    better = all(each.get("verdict") == "better" for each in differences)
+    return f"**{_means(row)}**" if better and policy == "learned" else _means(row)
 
 
 def _means(row: Found | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     )
     assert grid[5].startswith("| 4 UAVs, … fine-tuned on `mixed` | – | 0.215 / 0.708 | – |")
     assert len(grid) == 2 + 3 * 2 + 1
+
+
+def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:
+    summary = small_suite()["worlds"]["split"]["summary"]
+    better = json.loads(json.dumps(summary))
+    better["learned"]["f1"]["difference"]["verdict"] = "better"
+    found = {
+        f"split_{uavs}_uavs_radio_{radio}": {"summary": better if uavs == 8 else summary}
+        for uavs, radio in product((2, 4, 8, 12), ("0", "25", "inf"))
+    }
+    (tmp_path / "suite_student_teams.json").write_text(json.dumps({"worlds": found}))
+    lines = tables.table("teams split", tmp_path).splitlines()
+    plain = "0.215 / 0.708"
+    assert lines[0] == "| | 2 UAVs | 4 UAVs | 8 UAVs | 12 UAVs |"
+    assert lines[2] == f"| no radio, learned | {plain} | {plain} | **{plain}** | {plain} |"
+    assert len(lines) == 2 + 3 * 2
+    assert "**" not in lines[3]
 
 
 def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
