@@ -142,6 +142,8 @@ def digest(checkpoint: Checkpoint) -> str:
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
     """Refuse checkpoints that are not trainings of one configuration from different seeds.
 
+    Each may have had predictors and teachers of its own seed: which runs they were may differ.
+
     Raises:
         ConfigError: names two that do not fit, and the option that gave them.
     """
@@ -150,6 +152,10 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         tree = config_to_dict(mission_config(None, [], checkpoint))
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
+        tree["experiment"]["baselines"][SEARCH].pop("predictor")
+        tree["networks"].pop("predictor")
+        tree["learning"]["teacher"].pop("run")
+        tree["distillation"].pop("teachers")
         return seed, {k: v for k, v in tree.items() if k not in ("compute", "logging")}
 
     found = [schedule(checkpoint) for checkpoint in checkpoints]
@@ -157,7 +163,8 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         if tree != found[0][1]:
             raise ConfigError(
                 f"{option}: {checkpoint.path} and {checkpoints[0].path} were trained differently; "
-                "give runs of one params file that differ in environment.seed alone"
+                "give runs of one params file that differ in environment.seed, predictors and "
+                "teachers alone"
             )
         if [other for other, _ in found].count(seed) > 1:
             raise ConfigError(f"{option}: two runs have environment.seed {seed}; name one")

@@ -18,7 +18,8 @@ from marl_framework.evaluation import suite, worlds
 from marl_framework.evaluation.statistics import interval
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
-from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.runs.files import strict
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -292,6 +293,16 @@ def test_the_worlds_are_those_of_the_published_results() -> None:
 
 def test_the_suite_flies_seeds_that_development_does_not() -> None:
     assert worlds.SEED >= 20000 > command._SEED
+
+
+def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -> None:
+    own = ("networks.predictor", f"{SEARCH}.predictor", "learning.teacher.run")
+    paths = [
+        team(tmp_path / f"{seed}.pt", seed, *(f"{key}=runs/{seed}" for key in own))
+        for seed in (3, 4)
+    ]
+    given = [Checkpoint(Path(path), load_checkpoint(path)) for path in paths]
+    suite.check_one_training(given, "--checkpoint")
 
 
 @pytest.mark.parametrize(
