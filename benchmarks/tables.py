@@ -51,7 +51,7 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
     return Table((name + _HERE,), lambda found: pages.fenced(table(found)))
 
 
-_SUITE = ("suite", "suite_mixed", "suite_search")
+_SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
     "predicted": _printed("predicted", predicted.table),

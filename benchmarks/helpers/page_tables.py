@@ -20,7 +20,7 @@ _WRAPPERS = {
 
 
 _BALANCED, _MIXED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
-_SEARCH = "`search` on a predicted map"
+_STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -248,14 +248,14 @@ def kernel_budget(found: Found) -> str:
 # The standard suite -----------------------------------------------------------------------
 
 
-def suite(balanced: Found, mixed: Found, search: Found, *names: str) -> str:
+def suite(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
-    return _suite_rows((balanced, mixed, search), names or tuple(balanced["worlds"]))
+    return _suite_rows((balanced, mixed, student, search), names or tuple(balanced["worlds"]))
 
 
-def suite_short(balanced: Found, mixed: Found, search: Found, *names: str) -> str:
+def suite_short(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
     """Return what `suite` does without coverage and random flight."""
-    return _suite_rows((balanced, mixed, search), names, ("coverage", "random"))
+    return _suite_rows((balanced, mixed, student, search), names, ("coverage", "random"))
 
 
 def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence[str] = ()) -> str:
@@ -274,22 +274,22 @@ def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence
 def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
     """Return the summary of each policy in a world, by its label; those that learn come first."""
     found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
-    labels = ((_BALANCED, "learned"), (_MIXED, "learned"), (_SEARCH, "search"))
+    labels = dict.fromkeys((_BALANCED, _MIXED, _STUDENT), "learned") | {_SEARCH: "search"}
     learned = {
         label: summary[policy]
-        for (label, policy), summary in zip(labels, found, strict=True)
+        for (label, policy), summary in zip(labels.items(), found, strict=True)
         if policy in summary
     }
     return learned | {p.replace("_", " "): row for p, row in found[0].items() if p != "learned"}
 
 
-def suite_teams(balanced: Found, mixed: Found, search: Found) -> str:
+def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) -> str:
     """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
     names = {world.name for world in WORLDS}
     rows = []
     for uavs in (2, 4, 8):
         cells = [f"{uavs}_uavs_radio_{radio}" for radio in ("0", "25", "inf")]
-        files = (balanced, mixed, search)
+        files = (balanced, mixed, student, search)
         worlds = [_policies(files, c if c in names else "split") for c in cells]
         for policy in max(worlds, key=len):
             flown = [_means(world.get(policy)) for world in worlds]

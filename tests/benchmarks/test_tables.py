@@ -89,24 +89,26 @@ def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     mixed = {"worlds": {name: found["worlds"][name] for name in ("split", "mixed")}}
     searched = {"summary": {"search": found["worlds"]["split"]["summary"]["learned"]}}
     search = {"worlds": {"mixed": searched}}
-    for name, content in {"suite": found, "suite_mixed": mixed, "suite_search": search}.items():
+    files = {"suite": found, "suite_mixed": mixed, "suite_student": found, "suite_search": search}
+    for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     lines = tables.table("suite split mixed", tmp_path).splitlines()
-    assert len(lines) == 2 + 3 + 4
+    assert len(lines) == 2 + 4 + 5
     assert lines[2].startswith("| `split` | `params_balanced.yaml` | 0.215 [")
     assert "| **−0.200 [−0.300, −0.100]** better |" in lines[2]
     assert lines[2].endswith("| −0.183 [−0.300, +0.010] |")
-    assert lines[4].startswith("| | information gain | 0.415 [")
-    assert lines[6].startswith("| | … fine-tuned on `mixed` | 0.215 [")
-    assert lines[7].startswith("| | `search` on a predicted map | 0.215 [")
-    assert len(tables.table("suite", tmp_path).splitlines()) == 5 + 2 * len(worlds.WORLDS)
+    assert lines[5].startswith("| | information gain | 0.415 [")
+    assert lines[7].startswith("| | … fine-tuned on `mixed` | 0.215 [")
+    assert lines[8].startswith("| | `params_student.yaml` | 0.215 [")
+    assert lines[9].startswith("| | `search` on a predicted map | 0.215 [")
+    assert len(tables.table("suite", tmp_path).splitlines()) == 5 + 3 * len(worlds.WORLDS)
     grid = tables.table("suite_teams", tmp_path).splitlines()
     assert (
         grid[2]
         == "| 2 UAVs, `params_balanced.yaml` | 0.215 / 0.708 | 0.215 / 0.708 | 0.215 / 0.708 |"
     )
-    assert grid[5].startswith("| 4 UAVs, … fine-tuned on `mixed` | – | 0.215 / 0.708 | – |")
-    assert len(grid) == 2 + 3 * 2 + 1
+    assert grid[6].startswith("| 4 UAVs, … fine-tuned on `mixed` | – | 0.215 / 0.708 | – |")
+    assert len(grid) == 2 + 3 * 3 + 1
 
 
 def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:
 
 def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
     found = small_suite()
-    for name in ("suite", "suite_mixed", "suite_search"):
+    for name in ("suite", "suite_mixed", "suite_student", "suite_search"):
         content = json.loads(json.dumps(found))
         for world in content["worlds"].values():
             world["summary"] |= dict.fromkeys(("coverage", "random"), world["summary"]["learned"])
