@@ -54,6 +54,7 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
+    "f1_reward": _printed("ablation-8_uavs", ablation.table),
     "predicted": _printed("predicted", predicted.table),
     "students": _printed("students", students.table),
     "algorithms": _printed("algorithms", algorithms.table),
