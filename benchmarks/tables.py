@@ -84,6 +84,7 @@ TABLES = {
     "suite": Table(_SUITE, pages.suite),
     "suite_short": Table(_SUITE, pages.suite_short),
     "suite_teams": Table(_SUITE, pages.suite_teams),
+    "suite_students": Table(_SUITE, pages.students),
     "teams": Table(("suite_student_teams",), pages.teams),
 }
 

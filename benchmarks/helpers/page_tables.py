@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import sub
 from typing import Any
 
+import torch
+
+from marl_framework.evaluation.suite import METRICS, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 Found = Mapping[str, Any]
@@ -297,6 +301,34 @@ def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) ->
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
 
 
+def students(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
+    """Return how the students differ from all others that learn, in the named worlds.
+
+    Mission by mission; students are paired with the teams or predictors of their training seeds.
+    """
+    others = (
+        (_BALANCED, balanced, "learned"),
+        (_MIXED, mixed, "learned"),
+        (_SEARCH, search, "search"),
+    )
+    rows = []
+    for name in names:
+        world = student["worlds"][name]
+        blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
+        flown = [
+            (label, file["worlds"][name]["finals"][policy])
+            for label, file, policy in others
+            if policy in file["worlds"].get(name, {}).get("finals", {})
+        ]
+        for number, (label, theirs) in enumerate(flown):
+            cells = []
+            for metric, sign in METRICS.items():
+                pair = (torch.tensor(of[metric]) for of in (world["finals"]["learned"], theirs))
+                cells.append(_change(difference(sub(*pair), label, sign, blocks)))
+            rows.append(("" if number else f"`{name}`", label, *cells))
+    return markdown(("world", "beside", "ROI entropy [bit]", "F1"), rows)
+
+
 def teams(found: Found, place: str) -> str:
     """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
 
@@ -326,15 +358,15 @@ def _means(row: Found | None) -> str:
 
 
 def _suite_cells(row: Found) -> tuple[str, str]:
-    """Return a mean with its interval, and the difference in bold where it is decided."""
+    """Return a mean with its interval, and the difference."""
     mean = f"{row['mean']:.3f}{_interval(row['interval'], '')}"
-    difference = row["difference"]
-    if difference is None:
-        return mean, "–"
-    shown = _signed(difference["mean"]) + _interval(difference["interval"], "+")
-    if difference["verdict"] == "undecided":
-        return mean, shown
-    return mean, f"**{shown}** {difference['verdict']}"
+    return mean, "–" if row["difference"] is None else _change(row["difference"])
+
+
+def _change(found: Found) -> str:
+    """Return a difference with its interval, in bold where it is decided."""
+    shown = _signed(found["mean"]) + _interval(found["interval"], "+")
+    return shown if found["verdict"] == "undecided" else f"**{shown}** {found['verdict']}"
 
 
 def _interval(ends: Sequence[float] | None, sign: str) -> str:

@@ -353,12 +353,23 @@ def summary(
                 "seeds": sample.mean(1).tolist(),
                 "difference": None
                 if best is None or policy == best
-                else _difference(sample - values[best], best, sign, blocks),
+                else difference(sample - values[best], best, sign, blocks),
             }
     return found
 
 
-def _difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
+def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
+    """Return the statistics of paired differences to a reference, and a verdict.
+
+    Args:
+        sample: training seeds × missions.
+        reference: its name.
+        sign: 1 where more is better, −1 where less is.
+        blocks: missions over the same ground, see `statistics.interval`.
+
+    Returns:
+        `reference`, `mean`, `interval` (95 %), `verdict`: better, worse or undecided.
+    """
     ends = interval(sample, blocks)
     verdict = "undecided"
     if ends is not None and (ends[0] > 0 or ends[1] < 0):

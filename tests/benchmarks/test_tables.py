@@ -111,6 +111,28 @@ def test_the_suite_shows_losses_beside_wins(tmp_path: Path) -> None:
     assert len(grid) == 2 + 3 * 3 + 1
 
 
+def test_students_are_paired_with_others_seed_by_seed(tmp_path: Path) -> None:
+    def flown(policy: str, entropy: list[list[float]], *names: str) -> dict[str, Any]:
+        finals = {policy: {"roi_entropy": entropy, "f1": [[0.8, 0.7], [0.8, 0.9]]}}
+        return {"worlds": {name: {"blocks": None, "finals": finals} for name in names}}
+
+    files = {
+        "suite": flown("learned", [[0.5, 0.4], [0.5, 0.4]], "split", "mixed"),
+        "suite_mixed": flown("learned", [[0.2, 0.1], [0.4, 0.3]], "mixed"),
+        "suite_student": flown("learned", [[0.3, 0.2], [0.5, 0.4]], "split", "mixed"),
+        "suite_search": flown("search", [[0.1, 0.1], [0.1, 0.1]], "mixed"),
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    lines = tables.table("suite_students mixed split", tmp_path).splitlines()[2:]
+    same = "+0.000 [+0.000, +0.000]"
+    assert lines[0].startswith("| `mixed` | `params_balanced.yaml` | −0.100 [")
+    assert lines[1] == f"| | … fine-tuned on `mixed` | **+0.100 [+0.100, +0.100]** worse | {same} |"
+    assert lines[2].startswith("| | `search` on a predicted map | +0.250 [")
+    assert lines[3].startswith("| `split` | `params_balanced.yaml` | −0.100 [")
+    assert len(lines) == 4
+
+
 def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:
     summary = small_suite()["worlds"]["split"]["summary"]
     better = json.loads(json.dumps(summary))
