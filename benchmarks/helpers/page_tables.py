@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import sub
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 Found = Mapping[str, Any]
 
+VERDICTS = ("better", "undecided", "worse")
 _AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # of a GPU's kernels
 _WRAPPERS = {
     "core": "core, by hand",
@@ -305,28 +305,45 @@ def students(balanced: Found, mixed: Found, student: Found, search: Found, *name
     """Return how the students differ from all others that learn, in the named worlds.
 
     Mission by mission; students are paired with the teams or predictors of their training seeds.
+    Without names: in how many worlds they are better, undecided and worse.
     """
-    others = (
-        (_BALANCED, balanced, "learned"),
-        (_MIXED, mixed, "learned"),
-        (_SEARCH, search, "search"),
-    )
-    rows = []
-    for name in names:
-        world = student["worlds"][name]
-        blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
-        flown = [
-            (label, file["worlds"][name]["finals"][policy])
-            for label, file, policy in others
-            if policy in file["worlds"].get(name, {}).get("finals", {})
+    files = {_BALANCED: balanced, _MIXED: mixed, _SEARCH: search}
+    worlds = {name: _beside(student, files, name) for name in names or student["worlds"]}
+    header = ("ROI entropy", "F1")
+    if names:
+        rows = [
+            ("" if number else f"`{name}`", label, *(_change(each) for each in found))
+            for name, others in worlds.items()
+            for number, (label, found) in enumerate(others.items())
         ]
-        for number, (label, theirs) in enumerate(flown):
-            cells = []
-            for metric, sign in METRICS.items():
-                pair = (torch.tensor(of[metric]) for of in (world["finals"]["learned"], theirs))
-                cells.append(_change(difference(sub(*pair), label, sign, blocks)))
-            rows.append(("" if number else f"`{name}`", label, *cells))
-    return markdown(("world", "beside", "ROI entropy [bit]", "F1"), rows)
+        return markdown(("world", "beside", *header), rows)
+    counted = []
+    for label in files:
+        found = [others[label] for others in worlds.values() if label in others]
+        verdicts = [[each["verdict"] for each in of] for of in zip(*found, strict=True)]
+        counts = [", ".join(f"{of.count(v)} {v}" for v in VERDICTS) for of in verdicts]
+        counted.append((label, str(len(found)), *counts))
+    return markdown(("beside", "worlds", *header), counted)
+
+
+def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, list[Found]]:
+    """Return the students' differences to those that flew in a world too, by metric."""
+    world = student["worlds"][name]
+    blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
+    found: dict[str, list[Found]] = {}
+    for label, file in files.items():
+        finals = file["worlds"].get(name, {}).get("finals", {})
+        theirs = finals.get("learned", finals.get("search"))
+        if theirs is not None:
+            pairs = [
+                [torch.tensor(of[metric]) for of in (world["finals"]["learned"], theirs)]
+                for metric in METRICS
+            ]
+            found[label] = [
+                difference(ours - other, label, sign, blocks)
+                for (ours, other), sign in zip(pairs, METRICS.values(), strict=True)
+            ]
+    return found
 
 
 def teams(found: Found, place: str) -> str:

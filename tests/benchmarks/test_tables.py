@@ -131,6 +131,12 @@ def test_students_are_paired_with_others_seed_by_seed(tmp_path: Path) -> None:
     assert lines[2].startswith("| | `search` on a predicted map | +0.250 [")
     assert lines[3].startswith("| `split` | `params_balanced.yaml` | −0.100 [")
     assert len(lines) == 4
+    counts = tables.table("suite_students", tmp_path).splitlines()[2:]
+    level = "0 better, 1 undecided, 0 worse"
+    assert (
+        counts[1] == f"| … fine-tuned on `mixed` | 1 | 0 better, 0 undecided, 1 worse | {level} |"
+    )
+    assert [line.split(" | ")[1] for line in counts] == ["2", "1", "1"]
 
 
 def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:

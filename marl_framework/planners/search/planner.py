@@ -45,7 +45,8 @@ class SearchPlanner:
         model: what is expected of the map.
         search: finds a path on it.
         plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
-        presumed_share: what a UAV that was never heard is presumed to remove in its part, 0 to 1.
+        presumed_share: what a UAV is presumed to remove in its part while no plan of it counts,
+            0 to 1.
     """
 
     def __init__(
