@@ -287,6 +287,9 @@ class SearchConfig(Section):
     """Moves that its tree looks ahead; greedy flights go on from there."""
     leaves: Annotated[int, Field(ge=1, le=1024)] = 16
     """Simulations of one tree made at once."""
+    prior: Text | None = None
+    """A trained team whose policy is the tree's prior of the first action: its run folder or a
+    checkpoint file."""
 
 
 class BaselinesConfig(Section):

@@ -15,10 +15,9 @@ from marl_framework.config.parts import PLANNERS
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import make_builder
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import Checkpoint, find_checkpoint, trained_team, with_team
+from marl_framework.planners.team import Checkpoint, find_checkpoint, team_logits
 
 
 class Opinion(NamedTuple):
@@ -51,15 +50,13 @@ class TrainedTeacher:
     """
 
     def __init__(self, environment: MissionEnvironment, checkpoint: Checkpoint) -> None:
-        config = with_team(environment.config, checkpoint)
-        self._act = trained_team(config, checkpoint, environment.device).act
-        self._builder = make_builder(environment, config)
+        self._logits = team_logits(environment, checkpoint)
         self._lattice = environment.lattice
 
     @torch.no_grad()
     def judge(self, state: MissionState, generator: torch.Generator) -> Opinion:
         """Return the best actions and the logits of all."""
-        logits = self._act(self._builder.actor(state))
+        logits = self._logits(state)
 
         def choose(i: int, mask: Tensor) -> Tensor:
             return logits[:, i].masked_fill(~mask, -torch.inf).argmax(-1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
@@ -20,6 +21,9 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.messages import show
 from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.observations.kernels import make_builder
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
 from marl_framework.runs.files import checkpoint_file
 
@@ -155,6 +159,22 @@ def _value(config: Config, key: str) -> Any:
     for name in key.split("."):
         value = getattr(value, name)
     return value
+
+
+def team_logits(
+    environment: MissionEnvironment, checkpoint: Checkpoint
+) -> Callable[[MissionState], Tensor]:
+    """Return what gives a trained team's logits [E, N, A] in a state.
+
+    The team sees through its own channels.
+
+    Raises:
+        ConfigError: the team cannot fly there.
+    """
+    config = with_team(environment.config, checkpoint)
+    act = trained_team(config, checkpoint, environment.device).act
+    builder = make_builder(environment, config)
+    return lambda state: act(builder.actor(state))
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.parts import team_parts
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
@@ -305,3 +308,33 @@ def test_a_predictor_that_is_missing_or_something_else_is_refused(tmp_path: Path
     config = small_config(experiment=settings)
     with pytest.raises(ConfigError, match="no checkpoint of a predictor"):
         make_planner("search", MissionEnvironment(config, 3, "cpu", "test"))
+
+
+def searching(tmp_path: Path, **search: Any) -> MissionEnvironment:
+    """Return missions of `search` with an untrained predictor and other settings."""
+    file = tmp_path / "predictor.pt"
+    save_checkpoint(file, predictor_state(untrained(), 8))
+    experiment = small_config().model_dump()["experiment"]
+    experiment["baselines"]["search"] |= {"predictor": str(file), **search}
+    return MissionEnvironment(small_config(experiment=experiment), 3, "cpu", "test")
+
+
+def test_a_trained_team_is_the_prior_of_a_tree(tmp_path: Path) -> None:
+    file = tmp_path / "team.pt"
+    config = small_config()
+    team = COMAWrapper(config, config.network_sizes, "cpu")
+    save_checkpoint(file, {**team.state_dict(), "config": config_to_dict(config)})
+    env = searching(tmp_path, prior=str(file), **METHODS["tree"])
+    planner = make_planner("search", env)
+    assert isinstance(planner, SearchPlanner)
+    state = flown(env)
+    planner.act(state, env.generator)
+    assert planner._logits is not None
+    torch.testing.assert_close(planner._logits, team.act(make_builder(env).actor(state)))
+
+
+def test_a_prior_that_no_search_can_use_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"search\.prior: .*set method to tree"):
+        make_planner("search", searching(tmp_path, prior="somewhere"))
+    with pytest.raises(ConfigError, match="nowhere"):
+        make_planner("search", searching(tmp_path, prior="nowhere", method="tree"))

@@ -120,6 +120,17 @@ def test_its_policy_is_how_often_flights_began_with_each_action() -> None:
     assert found.policy.gather(1, found.action.unsqueeze(1)).gt(0).all()
 
 
+@pytest.mark.parametrize("favoured", range(ENV.lattice.num_actions))
+def test_a_prior_says_which_first_action_is_tried_first(favoured: int) -> None:
+    case = problem(6, seed=4)
+    mask, moves = case[1], case[4]
+    prior = torch.full(mask.shape, 0.1)
+    prior[:, favoured] = 0.5
+    tree = TreeSearch(VIEW, 2, 6, 1).grow(Problem(*case, VIEW.moves, prior))
+    tried = tree.visits[:, favoured] > 0
+    assert torch.equal(tried, mask[:, favoured] & (moves > 0))
+
+
 def test_decisions_tell_the_policy_of_every_uav() -> None:
     planner = SearchPlanner("tree", VIEW, TrueMap(VIEW), TreeSearch(VIEW, 12, 4, 4))
     planner._chunk = 2
@@ -131,6 +142,28 @@ def test_decisions_tell_the_policy_of_every_uav() -> None:
     assert found.probabilities.gather(2, found.actions.unsqueeze(2)).gt(0).all()
     beam = SearchPlanner("beam", VIEW, TrueMap(VIEW), BeamSearch(VIEW, 4))
     assert beam.act(state, ENV.generator).probabilities is None
+
+
+def test_each_uav_searches_with_what_a_team_thinks_of_its_actions() -> None:
+    env = MissionEnvironment(ENV.config, 5, "cpu", "test")
+    state = env.reset(env.draw_reset())
+    logits = torch.randn(
+        5, env.config.most_agents, env.lattice.num_actions, generator=env.generator
+    )
+    seen: list[Tensor] = []
+
+    class Search(TreeSearch):
+        def search(self, problem: Problem) -> Plan:
+            assert problem.prior is not None
+            seen.append(problem.prior)
+            return super().search(problem)
+
+    tree = Search(VIEW, 12, 4, 4)
+    planner = SearchPlanner("search", VIEW, TrueMap(VIEW), tree, prior=lambda _: logits)
+    planner._chunk = 5
+    masks = planner.act(state, env.generator).masks
+    expected = logits.masked_fill(~masks, -torch.inf).softmax(-1)
+    torch.testing.assert_close(torch.stack(seen, 1), expected)
 
 
 @pytest.mark.parametrize("closed", [0.0, 0.4])

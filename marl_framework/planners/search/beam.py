@@ -51,7 +51,7 @@ class BeamSearch:
 
     def search(self, problem: Problem) -> Plan:
         """Return the best path found, no longer than the moves left; see `PathSearch`."""
-        position, mask, allowed_moves, entropy, horizon, max_horizon = problem
+        position, mask, allowed_moves, entropy, horizon, max_horizon, _ = problem
         beams = _Beams(
             positions=position.unsqueeze(1),
             first=torch.zeros_like(position[:, :1]),

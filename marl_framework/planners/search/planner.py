@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.threads import on_threads
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
@@ -23,8 +26,10 @@ from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
+from marl_framework.planners.team import find_checkpoint, team_logits
 
 KEY = "experiment.baselines.search.predictor"
+PRIOR = "experiment.baselines.search.prior"
 _CHUNK = 2**26  # numbers in the search's largest array at once
 _LITTLE = 1e-9  # entropy that no plan counts
 _LEAST = 8  # missions of a thread
@@ -47,6 +52,7 @@ class SearchPlanner:
         plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
         presumed_share: what a UAV is presumed to remove in its part while no plan of it counts,
             0 to 1.
+        prior: gives a trained team's logits [E, N, A] in a state, for a search that asks for them.
     """
 
     def __init__(
@@ -57,21 +63,26 @@ class SearchPlanner:
         search: PathSearch,
         plan_memory: float = 0.9,
         presumed_share: float = 0.0,
+        prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
         self._view = view
         self._model = model
         self._search = search
         self._plan_memory = plan_memory
+        self._prior = prior
+        self._logits: Tensor | None = None
         parts = parts_of_teams(view.team, view.lattice.shape[:2])
         self._presumed = 1 - presumed_share * parts.to(view.lattice.offsets.device)
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
 
+    @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         self._plans = self._remembered(state)
+        self._logits = None if self._prior is None else self._prior(state)
         missions = len(state.positions)
         share = math.ceil(missions / self._threads(state))
         firsts = range(0, missions, share)
@@ -113,9 +124,11 @@ class SearchPlanner:
         """Return `_act` of missions [first, last), of as many at once as memory allows."""
         bounds = [*range(first, min(last, len(self._plans)), self._chunk), last]
         chunks = [slice(*pair) for pair in pairwise(bounds)]
-        return [self._act(state[chunk], self._plans[chunk]) for chunk in chunks]
+        return [self._act(state, chunk) for chunk in chunks]
 
-    def _act(self, state: MissionState, plans: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _act(self, whole: MissionState, chunk: slice) -> tuple[Tensor, Tensor, Tensor | None]:
+        state, plans = whole[chunk], self._plans[chunk]
+        logits = None if self._logits is None else self._logits[chunk]
         entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
         paid = self._view.lattice.level_moves(state.left)
@@ -126,8 +139,9 @@ class SearchPlanner:
         def choose(i: int, mask: Tensor) -> Tensor:
             affordable = moves if paid is None else moves.minimum(paid[:, i])
             expected = entropy[:, i] * plans[:, i].prod(1)
+            prior = None if logits is None else policy_probabilities(logits[:, i], mask, 0.0)
             action, left, policy = self._search.search(
-                Problem(state.positions[:, i], mask, state.moves, expected, affordable, most)
+                Problem(state.positions[:, i], mask, state.moves, expected, affordable, most, prior)
             )
             policies.extend([] if policy is None else [policy])
             remaining = (left / expected).where(expected > _LITTLE, 1.0)
@@ -146,16 +160,21 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     """Return the planner that searches on a predicted map, for an environment.
 
     Raises:
-        ConfigError: there is no predictor, or it cannot be read.
+        ConfigError: there is no predictor, or it or the prior's team cannot be read or fly.
     """
     settings = environment.config.experiment.baselines.search
+    prior = None
+    if settings.prior is not None:
+        if settings.method != "tree":
+            raise ConfigError(f"{PRIOR}: a tree alone has one; leave it out, or set method to tree")
+        prior = team_logits(environment, find_checkpoint(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
     precision = environment.config.compute.precision
     model = PredictedMap(view, network, precision, settings.outside_weight)
     search = make_search(view, settings)
     return SearchPlanner(
-        "search", view, model, search, settings.plan_memory, settings.presumed_share
+        "search", view, model, search, settings.plan_memory, settings.presumed_share, prior
     )
 
 

@@ -22,6 +22,8 @@ class Problem(NamedTuple):
     """Moves left, [E]."""
     max_horizon: int
     """No fewer than the most moves left."""
+    prior: Tensor | None = None
+    """How promising each first action is before the search, shares [E, A]; None: not known."""
 
 
 class Plan(NamedTuple):

@@ -54,7 +54,7 @@ class TreeSearch:
 
     def grow(self, problem: Problem) -> Tree:
         """Return the trees that `search` takes the best flights of."""
-        position, mask, allowed_moves, entropy, horizon, max_horizon = problem
+        position, mask, allowed_moves, entropy, horizon, max_horizon, prior = problem
         root = fly_greedily(
             self._view,
             position,
@@ -67,7 +67,7 @@ class TreeSearch:
         )
         depth = horizon.clamp(max=self._depth)
         tree = Tree(self._view, position, entropy, depth, self._simulations)
-        tree.add_root(root)
+        tree.add_root(root, prior)
         for new in self._batches():
             walk = tree.walk(new.stop - new.start, max(1, min(self._depth, max_horizon)))
             tree.add(new, walk.ends)
@@ -157,12 +157,14 @@ class Tree:
         tried.scatter_add_(1, self._first.unsqueeze(1), torch.ones_like(tried[:, :1]))
         return tried / tried.sum(1, keepdim=True)
 
-    def add_root(self, flight: Flight) -> None:
-        """Open the root, given its greedy flight."""
+    def add_root(self, flight: Flight, prior: Tensor | None = None) -> None:
+        """Open the root, given its greedy flight and the prior [E, A] of its actions, if known."""
         self.action, self.rest = flight.first, flight.left
         self._first = flight.first
         self._most = self._least = flight.gain
         self._open(slice(0, 1), flight)
+        if prior is not None:
+            self._priors[:, : self._actions] = prior
 
     def walk(self, walkers: int, levels: int) -> Walk:
         """Let walkers of each tree find actions not tried yet.
