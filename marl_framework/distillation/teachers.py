@@ -53,7 +53,6 @@ class TrainedTeacher:
         self._logits = team_logits(environment, checkpoint)
         self._lattice = environment.lattice
 
-    @torch.no_grad()
     def judge(self, state: MissionState, generator: torch.Generator) -> Opinion:
         """Return the best actions and the logits of all."""
         logits = self._logits(state)

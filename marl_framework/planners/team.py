@@ -174,7 +174,7 @@ def team_logits(
     config = with_team(environment.config, checkpoint)
     act = trained_team(config, checkpoint, environment.device).act
     builder = make_builder(environment, config)
-    return lambda state: act(builder.actor(state))
+    return torch.no_grad()(lambda state: act(builder.actor(state)))
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:

@@ -329,8 +329,8 @@ def test_a_trained_team_is_the_prior_of_a_tree(tmp_path: Path) -> None:
     assert isinstance(planner, SearchPlanner)
     state = flown(env)
     planner.act(state, env.generator)
-    assert planner._logits is not None
-    torch.testing.assert_close(planner._logits, team.act(make_builder(env).actor(state)))
+    assert planner._prior is not None
+    torch.testing.assert_close(planner._prior(state), team.act(make_builder(env).actor(state)))
 
 
 def test_a_prior_that_no_search_can_use_is_refused(tmp_path: Path) -> None:

@@ -71,25 +71,25 @@ class SearchPlanner:
         self._search = search
         self._plan_memory = plan_memory
         self._prior = prior
-        self._logits: Tensor | None = None
         parts = parts_of_teams(view.team, view.lattice.shape[:2])
         self._presumed = 1 - presumed_share * parts.to(view.lattice.offsets.device)
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
 
-    @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         self._plans = self._remembered(state)
-        self._logits = None if self._prior is None else self._prior(state)
+        logits = None if self._prior is None else self._prior(state)
         missions = len(state.positions)
         share = math.ceil(missions / self._threads(state))
         firsts = range(0, missions, share)
         if len(firsts) == 1:
-            parts = self._decide(state, 0, missions)
+            parts = self._decide(state, logits, 0, missions)
         else:
-            found = on_threads(lambda first: self._decide(state, first, first + share), firsts)
+            found = on_threads(
+                lambda first: self._decide(state, logits, first, first + share), firsts
+            )
             parts = [part for decided in found for part in decided]
         actions, masks, policies = zip(*parts, strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
@@ -119,16 +119,19 @@ class SearchPlanner:
 
     @torch.no_grad()
     def _decide(
-        self, state: MissionState, first: int, last: int
+        self, state: MissionState, logits: Tensor | None, first: int, last: int
     ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Return `_act` of missions [first, last), of as many at once as memory allows."""
         bounds = [*range(first, min(last, len(self._plans)), self._chunk), last]
         chunks = [slice(*pair) for pair in pairwise(bounds)]
-        return [self._act(state, chunk) for chunk in chunks]
+        return [
+            self._act(state[chunk], self._plans[chunk], None if logits is None else logits[chunk])
+            for chunk in chunks
+        ]
 
-    def _act(self, whole: MissionState, chunk: slice) -> tuple[Tensor, Tensor, Tensor | None]:
-        state, plans = whole[chunk], self._plans[chunk]
-        logits = None if self._logits is None else self._logits[chunk]
+    def _act(
+        self, state: MissionState, plans: Tensor, logits: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
         paid = self._view.lattice.level_moves(state.left)
