@@ -151,7 +151,7 @@ def _run_suite(options: argparse.Namespace) -> None:
             raise ConfigError(f"--{option}: {reason}; leave it out")
 
     from marl_framework.device import describe_device, resolve_device
-    from marl_framework.evaluation import suite
+    from marl_framework.evaluation import suite, suite_statistics
     from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
     from marl_framework.planners.team import find_checkpoint
 
@@ -178,7 +178,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     print(describe_device(device), flush=True)
     try:
         found = suite.results(flights, flights.fly())
-        text = suite.table(found)
+        text = suite_statistics.table(found)
         write_json(out / "suite.json", found)
         (out / "table.txt").write_text(text, encoding="utf-8")
     except OSError as error:

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from marl_framework.evaluation.suite import METRICS, difference
+from marl_framework.evaluation.suite_statistics import METRICS, counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 Found = Mapping[str, Any]
 
-VERDICTS = ("better", "undecided", "worse")
 _AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # of a GPU's kernels
 _WRAPPERS = {
     "core": "core, by hand",
@@ -25,6 +24,7 @@ _WRAPPERS = {
 
 _BALANCED, _MIXED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
+_LEARNERS = dict.fromkeys((_BALANCED, _MIXED, _STUDENT), "learned") | {_SEARCH: "search"}
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -278,10 +278,9 @@ def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence
 def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
     """Return the summary of each policy in a world, by its label; those that learn come first."""
     found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
-    labels = dict.fromkeys((_BALANCED, _MIXED, _STUDENT), "learned") | {_SEARCH: "search"}
     learned = {
         label: summary[policy]
-        for (label, policy), summary in zip(labels.items(), found, strict=True)
+        for (label, policy), summary in zip(_LEARNERS.items(), found, strict=True)
         if policy in summary
     }
     return learned | {p.replace("_", " "): row for p, row in found[0].items() if p != "learned"}
@@ -305,7 +304,7 @@ def students(balanced: Found, mixed: Found, student: Found, search: Found, *name
     """Return how the students differ from all others that learn, in the named worlds.
 
     Mission by mission; students are paired with the teams or predictors of their training seeds.
-    Without names: in how many worlds they are better, undecided and worse.
+    Without names: in how many worlds they are better, worse and undecided.
     """
     files = {_BALANCED: balanced, _MIXED: mixed, _SEARCH: search}
     worlds = {name: _beside(student, files, name) for name in names or student["worlds"]}
@@ -317,33 +316,33 @@ def students(balanced: Found, mixed: Found, student: Found, search: Found, *name
             for number, (label, found) in enumerate(others.items())
         ]
         return markdown(("world", "beside", *header), rows)
-    counted = []
+    rows = []
     for label in files:
         found = [others[label] for others in worlds.values() if label in others]
-        verdicts = [[each["verdict"] for each in of] for of in zip(*found, strict=True)]
-        counts = [", ".join(f"{of.count(v)} {v}" for v in VERDICTS) for of in verdicts]
-        counted.append((label, str(len(found)), *counts))
-    return markdown(("beside", "worlds", *header), counted)
+        verdicts = ([each["verdict"] for each in of] for of in zip(*found, strict=True))
+        rows.append((label, str(len(found)), *map(counted, verdicts)))
+    return markdown(("beside", "worlds", *header), rows)
 
 
 def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, list[Found]]:
     """Return the students' differences to those that flew in a world too, by metric."""
     world = student["worlds"][name]
-    blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
-    found: dict[str, list[Found]] = {}
-    for label, file in files.items():
-        finals = file["worlds"].get(name, {}).get("finals", {})
-        theirs = finals.get("learned", finals.get("search"))
-        if theirs is not None:
-            pairs = [
-                [torch.tensor(of[metric]) for of in (world["finals"]["learned"], theirs)]
-                for metric in METRICS
-            ]
-            found[label] = [
-                difference(ours - other, label, sign, blocks)
-                for (ours, other), sign in zip(pairs, METRICS.values(), strict=True)
-            ]
-    return found
+    ours, blocks = world["finals"]["learned"], world["blocks"]
+    ground = None if blocks is None else torch.tensor(blocks)
+    flown = {
+        label: file["worlds"][name]["finals"][_LEARNERS[label]]
+        for label, file in files.items()
+        if name in file["worlds"]
+    }
+    return {
+        label: [
+            difference(
+                torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground
+            )
+            for metric, sign in METRICS.items()
+        ]
+        for label, theirs in flown.items()
+    }
 
 
 def teams(found: Found, place: str) -> str:

@@ -17,10 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config
@@ -28,7 +24,7 @@ from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import evaluate
-from marl_framework.evaluation.statistics import interval
+from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.planners.team import Checkpoint, mission_config
 from marl_framework.runs.checkpoint import load_checkpoint
@@ -37,15 +33,11 @@ from marl_framework.runs.folder import describe_environment
 
 POLICIES = (LEARNED, *report.CLASSICAL)
 """Flown where the command line names none."""
-METRICS = {"roi_entropy": -1, "f1": 1}
-"""Metrics of the table and the sign of a better value."""
-
 SEARCH = "search"
 """The planner whose settings a suite takes: it flies with a trained predictor."""
 SETTINGS = f"experiment.baselines.{SEARCH}."
 
 _DIGITS = 6  # of a mission's value in the files
-_LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 
 
 @dataclass(frozen=True)
@@ -319,117 +311,3 @@ def _training(checkpoint: Checkpoint) -> dict[str, Any]:
         "seed": config.environment.seed,
         "training_step": checkpoint.payload.get("training_step"),
     }
-
-
-def summary(
-    finals: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], blocks: Tensor | None
-) -> dict[str, dict[str, Any]]:
-    """Return the statistics of every policy and metric in a world.
-
-    Args:
-        finals: by policy and metric, training seeds × missions.
-        blocks: missions over the same ground, see `statistics.interval`.
-
-    Returns:
-        By policy and metric: `mean`, `std` over missions (root mean square over seeds), `interval`
-        (95 %, over seeds and missions), `seeds` (mean of each), and `difference` to the best
-        classical planner in that metric: `reference`, `mean`, `interval`, `verdict`. None where
-        there is none.
-    """
-    found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
-    for metric, sign in METRICS.items():
-        values = {
-            policy: torch.tensor(each[metric], dtype=torch.float64)
-            for policy, each in finals.items()
-        }
-        means = {p: sign * values[p].mean().item() for p in report.CLASSICAL if p in values}
-        best = max(means, key=means.__getitem__) if means else None
-        for policy, sample in values.items():
-            several = sample.shape[1] > 1
-            found[policy][metric] = {
-                "mean": sample.mean().item(),
-                "std": sample.var(1).mean().sqrt().item() if several else None,
-                "interval": interval(sample, blocks),
-                "seeds": sample.mean(1).tolist(),
-                "difference": None
-                if best is None or policy == best
-                else difference(sample - values[best], best, sign, blocks),
-            }
-    return found
-
-
-def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
-    """Return the statistics of paired differences to a reference, and a verdict.
-
-    Args:
-        sample: training seeds × missions.
-        reference: its name.
-        sign: 1 where more is better, −1 where less is.
-        blocks: missions over the same ground, see `statistics.interval`.
-
-    Returns:
-        `reference`, `mean`, `interval` (95 %), `verdict`: better, worse or undecided.
-    """
-    ends = interval(sample, blocks)
-    verdict = "undecided"
-    if ends is not None and (ends[0] > 0 or ends[1] < 0):
-        verdict = "better" if sign * ends[0] > 0 else "worse"
-    return {
-        "reference": reference,
-        "mean": sample.mean().item(),
-        "interval": ends,
-        "verdict": verdict,
-    }
-
-
-def table(found: Mapping[str, Any]) -> str:
-    """Return the table of `results` as text, a row for each world and policy."""
-    drawn = Table(box=SIMPLE_HEAD, title=f"Standard suite {found['version']}, {_size(found)}")
-    for header in ("world", "policy"):
-        drawn.add_column(header, no_wrap=True)
-    for label in _LABELS.values():
-        for header in (f"{label} [95 %]", "− best classical [95 %]", ""):
-            drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
-    for name, world in found["worlds"].items():
-        for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [cell for metric in METRICS for cell in _cells(row[metric])]
-            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
-        drawn.add_section()
-    lines = [report.as_text(drawn), *_verdicts(found["worlds"])]
-    if found["left_out"]:
-        lines.append(f"left out: {', '.join(found['left_out'])}")
-    return "\n".join(lines) + "\n"
-
-
-def _size(found: Mapping[str, Any]) -> str:
-    missions, standard = found["missions"], found["standard_missions"]
-    parts = [f"{missions} missions a world"]
-    parts += [f"not the standard {standard}"] if missions != standard else []
-    for key, what in (("teams", "training seed"), ("predictors", "predictor")):
-        number = len(found[key])
-        parts += [f"{number} {what}{'s' if number > 1 else ''}"] if number else []
-    return ", ".join(parts)
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    mean = report.with_interval(row["mean"], row["interval"], digits=3)
-    difference = row["difference"]
-    if difference is None:
-        return mean, "–", ""
-    shown = report.with_interval(difference["mean"], difference["interval"], "+", digits=3)
-    return mean, shown, difference["verdict"]
-
-
-def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
-    """Return how often each policy other than the classical ones wins and loses."""
-    lines = []
-    names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
-    for name in names:
-        for metric, label in _LABELS.items():
-            rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
-            verdicts = [row["verdict"] for row in rows if row is not None]
-            if not verdicts:  # no classical planner flew
-                continue
-            counts = [f"{verdicts.count(v)} {v}" for v in ("better", "worse", "undecided")]
-            lines.append(f"{name}, {label}: {', '.join(counts)}")
-    return lines

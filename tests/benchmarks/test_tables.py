@@ -14,7 +14,7 @@ import pytest
 from benchmarks import tables
 from benchmarks.helpers.command_line import RESULTS
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation import suite, worlds
+from marl_framework.evaluation import suite_statistics, worlds
 
 TRAINING = "training-float32--amd-epyc-2-cores.json"
 
@@ -76,7 +76,7 @@ def small_suite() -> dict[str, Any]:
         "learned": {"roi_entropy": [[0.2, 0.22], [0.21, 0.23]], "f1": [[0.7, 0.71], [0.7, 0.72]]},
         "information_gain": {"roi_entropy": [[0.4, 0.43]], "f1": [[0.9, 0.88]]},
     }
-    summary = suite.summary(finals, None)
+    summary = suite_statistics.summary(finals, None)
     summary["learned"]["roi_entropy"]["difference"]["interval"] = (-0.3, -0.1)
     summary["learned"]["roi_entropy"]["difference"]["verdict"] = "better"
     summary["learned"]["f1"]["difference"]["interval"] = (-0.3, 0.01)
@@ -132,9 +132,9 @@ def test_students_are_paired_with_others_seed_by_seed(tmp_path: Path) -> None:
     assert lines[3].startswith("| `split` | `params_balanced.yaml` | −0.100 [")
     assert len(lines) == 4
     counts = tables.table("suite_students", tmp_path).splitlines()[2:]
-    level = "0 better, 1 undecided, 0 worse"
+    level = "0 better, 0 worse, 1 undecided"
     assert (
-        counts[1] == f"| … fine-tuned on `mixed` | 1 | 0 better, 0 undecided, 1 worse | {level} |"
+        counts[1] == f"| … fine-tuned on `mixed` | 1 | 0 better, 1 worse, 0 undecided | {level} |"
     )
     assert [line.split(" | ")[1] for line in counts] == ["2", "1", "1"]
 

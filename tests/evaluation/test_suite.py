@@ -14,7 +14,7 @@ import torch
 from marl_framework import evaluate as command
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
-from marl_framework.evaluation import suite, worlds
+from marl_framework.evaluation import suite, suite_statistics, worlds
 from marl_framework.evaluation.statistics import interval
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
@@ -229,7 +229,7 @@ def test_a_verdict_follows_the_side_of_the_interval() -> None:
         noise = torch.linspace(-0.01, 0.01, 9)
         return {"roi_entropy": [(noise + entropy).tolist()], "f1": [(noise.flip(0) + f1).tolist()]}
 
-    found = suite.summary(
+    found = suite_statistics.summary(
         {
             "learned": constant(0.2, 0.7),
             "information_gain": constant(0.3, 0.8),
