@@ -287,8 +287,14 @@ class LearningConfig(Section):
 
 
 def _default_worlds() -> tuple[SimulationConfig, ...]:
-    rough = (SimulationConfig(kinds=("random_field",), cluster_radius=r) for r in (1.5, 2, 3, 4))
-    return SimulationConfig(kinds=("split",)), SimulationConfig(kinds=("mixed",)), *rough
+    fields = (SimulationConfig(kinds=("random_field",), cluster_radius=r) for r in (2, 3))
+    landscapes = (SimulationConfig(kinds=("landscape",)),) * 2
+    return (
+        SimulationConfig(kinds=("split",)),
+        SimulationConfig(kinds=("mixed",)),
+        *fields,
+        *landscapes,
+    )
 
 
 class PredictionConfig(Section):

@@ -32,7 +32,7 @@ from marl_framework.config.types import (
 
 MOST_AGENTS = 16
 """UAVs of the largest team that there can be."""
-_SYNTHETIC = tuple(name for name in TERRAINS if name != "raster")
+_MIXED = tuple(name for name in TERRAINS if name not in ("raster", "landscape"))
 
 
 class EnvironmentConfig(Section):
@@ -102,10 +102,8 @@ class SimulationConfig(Section):
 
     @property
     def drawn_kinds(self) -> tuple[str, ...]:
-        """The kinds to draw from; `mixed` stands for all synthetic ones."""
-        names = [
-            kind for name in self.kinds for kind in (_SYNTHETIC if name == "mixed" else (name,))
-        ]
+        """The kinds to draw from; `mixed` stands for all synthetic ones but landscape."""
+        names = [kind for name in self.kinds for kind in (_MIXED if name == "mixed" else (name,))]
         return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")

@@ -35,6 +35,7 @@ TERRAINS = {
     "four_corners": "marl_framework.mission.terrains.rectangles.FourCorners",
     "random_field": "marl_framework.mission.terrains.random_field.RandomField",
     "raster": "marl_framework.mission.terrains.raster.RasterTerrain",
+    "landscape": "marl_framework.mission.terrains.landscape.Landscape",
 }
 """In the order in which their random numbers are drawn."""
 

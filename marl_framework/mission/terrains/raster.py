@@ -76,10 +76,18 @@ class RasterTerrain:
 
     def build(self, draws: Tensor) -> Tensor:
         """Return the cells above the threshold, [E, R, C] bool."""
-        values = self.windows(draws)
-        if isinstance(self.threshold, str):
-            return values > percentile(values, float(self.threshold[1:]))
-        return values > self.threshold
+        return above(self.windows(draws), self.threshold)
+
+
+def above(values: Tensor, threshold: float | str) -> Tensor:
+    """Return the cells of maps [E, R, C] above a value or a percentile of their map, such as p60.
+
+    Returns:
+        [E, R, C] bool.
+    """
+    if isinstance(threshold, str):
+        return values > percentile(values, float(threshold[1:]))
+    return values > threshold
 
 
 def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:

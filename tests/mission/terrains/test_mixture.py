@@ -27,7 +27,7 @@ def test_each_mission_gets_its_own_kind() -> None:
 def test_kinds_come_equally_often() -> None:
     terrain = Terrain(configuration("mixed"), "cpu", "training")
     draws = drawn(Terrain(configuration("split", "band", "corner"), "cpu", "training"), 3000)
-    assert terrain.kinds == KINDS[:-1]
+    assert terrain.kinds == KINDS[:-2]
     assert draws.kind.bincount().tolist() == pytest.approx([1000] * 3, abs=100)
 
 
@@ -39,6 +39,7 @@ def test_kinds_come_equally_often() -> None:
         (("raster",), [(2, 2)]),
         (("raster", "corner"), [(2, 10), (2, 2)]),
         (("mixed",), [(2, 10), (2, 62, 77)]),
+        (("landscape", "raster"), [(2, 2), (2, 2 + 4 * 32 * 4 * 40)]),
     ],
 )
 def test_only_what_the_kinds_need_is_drawn_and_rectangles_share_theirs(kinds, shapes) -> None:

@@ -1,0 +1,88 @@
+"""Ground like measured ground: windows of large random fields, rough at small scales too."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.mission.terrains.raster import above, upsample
+
+_TILES = 4  # per spacing of the lattice: 1.25 m in the paper's mission
+_FIELD = 4  # windows across a field, so nothing returns at the opposite edge
+_EXPONENTS = (2.0, 3.5)  # of the coarse part
+_FINE_EXPONENT = 1.0
+_FINE_SHARES = (0.0, 0.7)  # of the fine part
+_NUM_NUMBERS = 2
+
+
+class Landscape:
+    """Neutral landscapes, cut like measured maps: at `sensor.simulation.raster.threshold`.
+
+    A mission is a window of a Gaussian random field four times as long and wide. The field is
+    the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. The exponent
+    a, from 2 to 3.5, and the fine part's share of the variance within a window, from 0 to 0.7,
+    are drawn for each mission. Windows of measured ground lie in these ranges: correlation over
+    1.2 m, length of borders. A threshold that is no percentile is in standard deviations.
+
+    Args:
+        config: gives area, cells, spacing and threshold.
+        device: where draws and ground truths are.
+        split: not used; splits differ by their seeds.
+    """
+
+    def __init__(self, config: Config, device: torch.device, split: str) -> None:
+        extent = (config.environment.x_dim, config.environment.y_dim)
+        tiles = [_TILES * side / config.experiment.constraints.spacing for side in extent]
+        self.shape = config.map_shape
+        self.threshold = config.sensor.simulation.raster.threshold
+        self._device, self._side = device, (tiles[0], tiles[1])
+        self._window = (math.ceil(tiles[0]), math.ceil(tiles[1]))
+        self._field = (_FIELD * self._window[0], _FIELD * self._window[1])
+        self.bytes_per_mission = 30 * max(math.prod(self.shape), math.prod(self._field))
+        rows = torch.fft.fftfreq(self._field[0], dtype=torch.float64)
+        cols = torch.fft.rfftfreq(self._field[1], dtype=torch.float64)
+        waves = torch.hypot(rows[:, None], cols) * max(tiles)  # in the longer side of a window
+        self._in_window = (waves >= 1).to(device)
+        waves[0, 0] = torch.inf  # no mean
+        self._log_waves = waves.log().float().to(device)
+
+    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
+        """Draw standard normal numbers [num, 2 + tiles of a field] float16.
+
+        The first two stand for the exponent and the fine share.
+        """
+        size = (num, _NUM_NUMBERS + math.prod(self._field))
+        return torch.randn(size, generator=generator, device=self._device, dtype=torch.float16)
+
+    def windows(self, draws: Tensor) -> Tensor:
+        """Return the values of windows in the mission's cells, [E, R, C] float32."""
+        uniform = torch.special.ndtr(draws[:, :_NUM_NUMBERS].float())[:, :, None, None]
+        exponent = _between(uniform[:, 0], _EXPONENTS)
+        fine_share = _between(uniform[:, 1], _FINE_SHARES)
+        power = (1 - fine_share) * self._spectrum(exponent)
+        power += fine_share * self._spectrum(torch.full_like(exponent, _FINE_EXPONENT))
+        noise = draws[:, _NUM_NUMBERS:].float().unflatten(1, self._field)
+        field = torch.fft.irfft2(torch.fft.rfft2(noise) * power.sqrt(), s=self._field)
+        return upsample(field[:, : self._window[0], : self._window[1]], self._side, self.shape)
+
+    def build(self, draws: Tensor) -> Tensor:
+        """Return the cells above the threshold, [E, R, C] bool."""
+        return above(self.windows(draws), self.threshold)
+
+    def _spectrum(self, exponent: Tensor) -> Tensor:
+        """Return k^(-exponent) [E, …], scaled to variance 1 in waves that fit into a window."""
+        power = torch.exp(-exponent * self._log_waves)
+        # Columns between the first and the last stand for two waves, k and -k.
+        twice = torch.full(self._log_waves.shape[1:], 2.0, device=power.device)
+        twice[0] = 1
+        if self._field[1] % 2 == 0:
+            twice[-1] = 1
+        variance = (power * self._in_window * twice).sum((1, 2), keepdim=True)
+        return power * (math.prod(self._field) / variance)
+
+
+def _between(uniform: Tensor, limits: tuple[float, float]) -> Tensor:
+    return limits[0] + (limits[1] - limits[0]) * uniform
