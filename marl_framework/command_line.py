@@ -51,7 +51,8 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
         "--checkpoint",
         required=required,
         metavar="RUN_OR_FILE",
-        help="trained team: a checkpoint file, or a run folder (its best.pt, else its last.pt)",
+        help="trained team: a checkpoint file, a run folder (its best.pt, else its last.pt), or "
+        "pretrained:student, which comes with the library",
     )
 
 

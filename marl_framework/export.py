@@ -1,4 +1,4 @@
-"""Exports a trained team to one file for ONNX Runtime or PyTorch.
+"""Exports a trained team to one file: for ONNX Runtime, PyTorch, or this library elsewhere.
 
 Run it with `python -m marl_framework.export`.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,15 +28,22 @@ from marl_framework.runs.files import atomic_file, checkpoint_file
 TOLERANCE = 1e-5
 """Largest accepted difference of an output from PyTorch's."""
 
-_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-_PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": ()}
+_WEIGHTS = "weights"
+_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", _WEIGHTS: ".pt"}
+_PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": (), _WEIGHTS: ()}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.export", description=__doc__)
     add = parser.add_argument
     add_checkpoint(parser, required=True)
-    add("--format", required=True, choices=tuple(_SUFFIXES), help="onnx (.onnx) or torch (.pt2)")
+    add(
+        "--format",
+        required=True,
+        choices=tuple(_SUFFIXES),
+        help="onnx (.onnx), torch (.pt2), or weights (.pt), a checkpoint of nothing but the actor "
+        "or map predictor and its configuration",
+    )
     add(
         "--observations",
         action="store_true",
@@ -65,6 +73,8 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options.format, out)
     checkpoint_file(options.checkpoint)
+    if options.format == _WEIGHTS:
+        return _write_weights(options, out)
 
     # These load PyTorch: help and bad input come at once.
     from marl_framework.planners.exported import export, largest_difference, report, sample_inputs
@@ -88,13 +98,33 @@ def _run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return FAILED
-    try:
-        with atomic_file(out) as file:
-            file.write(portable.content)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    with _writable(out), atomic_file(out) as file:
+        file.write(portable.content)
     print(report(out, portable, module, samples, difference))
     return 0
+
+
+def _write_weights(options: argparse.Namespace, out: Path) -> int:
+    if options.observations:
+        raise ConfigError(f"--observations: not with --format {_WEIGHTS}; leave it out")
+
+    from marl_framework.planners.team import find_checkpoint, weights_alone
+    from marl_framework.runs.checkpoint import save_checkpoint
+
+    loaded()
+    payload = weights_alone(find_checkpoint(options.checkpoint), options.overrides)
+    with _writable(out):
+        save_checkpoint(out, payload)
+    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
 
 
 def _check(form: str, out: Path) -> None:

@@ -22,9 +22,10 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.predictor import load_predictor, predictor_state
 from marl_framework.planners import LearnedPlanner, exported, portable
-from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
+from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from tests.small import small_config
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "fly_onnx.py"
@@ -201,6 +202,8 @@ def test_a_file_that_is_not_equal_is_not_written(
         ("onnx", "team.pt2", [], ".onnx"),
         ("torch", "team.onnx", [], ".pt2"),
         ("onnx", "no/team.onnx", [], "no folder"),
+        ("weights", "team.onnx", [], ".pt"),
+        ("weights", "new.pt", ["--observations"], "--observations"),
         ("onnx", "new.onnx", ["--set", "experiment.constraints.num_actions=9"], "does not fit"),
         ("onnx", "new.onnx", ["--set", "networks.actr=1"], "networks.actor"),
     ],
@@ -228,3 +231,29 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert run(folder, "onnx", "new.onnx") == 2
     assert "pip install 'marl_framework[onnx]'" in capsys.readouterr().err
+
+
+def test_weights_alone_fly_like_the_run_that_they_are_of(
+    config: Config, coma: COMAWrapper, folder: Path, tmp_path: Path
+) -> None:
+    assert run(folder, "weights", "small.pt", "--set", "experiment.title=shared") == 0
+    assert (folder / "small.pt").stat().st_size < (folder / "team.pt").stat().st_size / 2
+    small = find_checkpoint(str(folder / "small.pt"))
+    assert set(small.payload) == {"format", "config", "actor"}
+    found = mission_config(None, [], small)
+    assert found.experiment.title == "shared"
+    team = trained_team(found, small, "cpu")
+    _, _, _, policy, seen = flight(config, coma, 2)
+    assert policy.equal(flight(config, team, 2)[3])  # type: ignore[arg-type]
+    assert torch.equal(team.act(seen), coma.act(seen))
+
+
+def test_a_map_predictor_has_weights_too(folder: Path, config: Config) -> None:
+    network = MapPredictor(4)
+    payload = {**predictor_state(network, 4), "config": config_to_dict(config), "samples": "many"}
+    save_checkpoint(folder / "predictor.pt", payload)
+    options = ["--format", "weights", "--out", str(folder / "least.pt")]
+    assert export.main(["--checkpoint", str(folder / "predictor.pt"), *options]) == 0
+    assert set(load_checkpoint(folder / "least.pt")) == {"format", "config", "predictor", "width"}
+    loaded = load_predictor(str(folder / "least.pt"), "key").state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in network.state_dict().items())

@@ -8,12 +8,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 from marl_framework.config.mission import SimulationConfig
 from marl_framework.config.types import (
+    PRETRAINED_PREDICTOR,
     Count,
     Device,
     Interval,
     NetworkType,
     NonNegative,
     Positive,
+    Predictor,
     Rate,
     Section,
     Share,
@@ -170,8 +172,8 @@ class NetworksConfig(Section):
 
     actor: NetworkConfig = NetworkConfig()
     critic: NetworkConfig = NetworkConfig()
-    predictor: Text | None = None
-    """Trained map predictor of the `predicted` channels: its run folder or a checkpoint file."""
+    predictor: Predictor = PRETRAINED_PREDICTOR
+    """Of the `predicted` channels: a run folder, a checkpoint file, or the one of the library."""
 
 
 class OptimizerConfig(Section):

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from marl_framework.config.parts import TERRAINS
 from marl_framework.config.types import (
+    PRETRAINED_PREDICTOR,
     Algorithm,
     Angle,
     Count,
@@ -19,6 +20,7 @@ from marl_framework.config.types import (
     Point,
     Policy,
     Positive,
+    Predictor,
     Probability,
     Range,
     Scale,
@@ -266,8 +268,8 @@ class SearchConfig(Section):
 
     missions: Count = 50
     """Missions to fly."""
-    predictor: Text | None = None
-    """The trained predictor: its run folder or a checkpoint file."""
+    predictor: Predictor = PRETRAINED_PREDICTOR
+    """The trained predictor: its run folder, a checkpoint file, or the one of the library."""
     outside_weight: Share = 0.0
     """Weight of the entropy expected outside the region of interest; it counts for F1."""
     plan_memory: Share = 0.9

@@ -15,7 +15,6 @@ from typing import Self
 from pydantic import model_validator
 
 from marl_framework.config.learning import (
-    PREDICTED_CHANNELS,
     ComputeConfig,
     DistillationConfig,
     EvaluationConfig,
@@ -242,7 +241,6 @@ class Config(Section):
         _check_coverage(self)
         _check_learning_rates(self)
         _check_keys_of_algorithm(self)
-        _check_predictor(self)
         _check_heard(self)
         return self
 
@@ -261,15 +259,6 @@ def _check_heard(config: Config) -> None:
                 f"networks.{role}.type attention attends to the UAVs that it hears; set "
                 "observation.heard_uavs=true"
             )
-
-
-def _check_predictor(config: Config) -> None:
-    if config.observation.sees_prediction and config.networks.predictor is None:
-        shown = next(name for name in PREDICTED_CHANNELS if getattr(config.observation, name))
-        raise ValueError(
-            f"observation.{shown} shows what a trained predictor expects; name its run folder in "
-            "networks.predictor"
-        )
 
 
 def _check_lattice(config: Config) -> None:

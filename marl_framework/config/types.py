@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -101,6 +102,14 @@ def choices(value: T | tuple[T, ...]) -> tuple[T, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+PRETRAINED_PREDICTOR = "pretrained:predictor"
+"""The map predictor that comes with the library."""
+
+
+def _shipped_predictor(value: Any) -> Any:
+    return PRETRAINED_PREDICTOR if value is None else value  # configurations of older runs
+
+
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -121,6 +130,7 @@ Device = Annotated[str, AfterValidator(_device_name)]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
 ]
+Predictor = Annotated[Text, BeforeValidator(_shipped_predictor)]
 DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
 TerrainKind = Annotated[
     str,

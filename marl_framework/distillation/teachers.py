@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +17,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, find_checkpoint, team_logits
+from marl_framework.runs.files import PRETRAINED
 
 
 class Opinion(NamedTuple):
@@ -110,7 +110,7 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     """Return the trained team that a teacher's name means; None where it is a planner.
 
     Args:
-        teacher: run folder, run of `directory`, checkpoint file, or a planner.
+        teacher: run folder, run of `directory`, checkpoint file, `pretrained:NAME`, or a planner.
         directory: of all runs.
         task: that it teaches, for messages.
 
@@ -120,10 +120,10 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     where = f"{TEACHERS}.{task}"
     if teacher in PLANNERS:
         return None
-    for path in (Path(teacher), Path(directory) / teacher):
-        if os.path.exists(path):
+    for path in (teacher, os.path.join(directory, teacher)):
+        if path.startswith(PRETRAINED) or os.path.exists(path):
             try:
-                return find_checkpoint(str(path))
+                return find_checkpoint(path)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
     if "." in teacher and all(part.isidentifier() for part in teacher.split(".")):

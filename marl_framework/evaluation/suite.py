@@ -107,10 +107,8 @@ def _learned(teams: Sequence[Checkpoint]) -> list[Flyer]:
 def _searches(overrides: Sequence[str]) -> list[Flyer]:
     """Return `search` with each predictor; its key tells predictor and settings."""
     settings = config_to_dict(load_config(BASE, overrides))["experiment"]["baselines"][SEARCH]
-    runs = (settings.pop("predictor") or "").split(",")
+    runs = settings.pop("predictor").split(",")
     del settings["missions"]  # the suite's
-    if runs == [""]:
-        return [Flyer(SEARCH, SEARCH)]  # the planner says what it lacks
     paths = [checkpoint_file(run.strip()) for run in runs]
     predictors = [Checkpoint(path, load_checkpoint(path)) for path in paths]
     check_one_training(predictors, f"--set {SETTINGS}predictor")

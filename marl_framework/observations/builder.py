@@ -249,6 +249,6 @@ def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
     """Return what predicts from beliefs, if a channel shows it."""
     if not config.observation.sees_prediction:
         return None
-    network = load_predictor(config.networks.predictor, "networks.predictor", "a channel")
+    network = load_predictor(config.networks.predictor, "networks.predictor")
     network.requires_grad_(False).to(lattice.offsets.device)
     return MapPrediction(LatticeView(config, lattice, PARTS), network, config.compute.precision)

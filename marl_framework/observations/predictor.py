@@ -16,22 +16,16 @@ def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
     return {"predictor": network.state_dict(), "width": width}
 
 
-def load_predictor(name: str | None, key: str, user: str) -> MapPredictor:
+def load_predictor(name: str, key: str) -> MapPredictor:
     """Read a trained predictor from a run folder or a checkpoint file, on the CPU.
 
     Args:
-        name: of the folder or file.
-        key: of the params file that names it.
-        user: who needs it.
+        name: of the folder or file, or `pretrained:predictor`.
+        key: of the params file that names it, or the option.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
-    if name is None:
-        raise ConfigError(
-            f"{key}: {user} needs a trained predictor; train one with python -m "
-            f"marl_framework.predict and give its run folder, as in --set {key}=runs/predictor"
-        )
     try:
         path = checkpoint_file(name)
         payload = load_checkpoint(path)

@@ -24,6 +24,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.predictor import load_predictor, predictor_state
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
 from marl_framework.runs.files import checkpoint_file
 
@@ -195,3 +196,21 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
         )
     actor.load_state_dict(dict(saved))
     return team
+
+
+def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the least that a checkpoint needs to fly: configuration and actor, or map predictor.
+
+    Args:
+        checkpoint: of a trained team or of a map predictor.
+        overrides: of its configuration, `section.key=value` each.
+
+    Raises:
+        ConfigError: the checkpoint has neither, or an override is not right.
+    """
+    config = mission_config(None, overrides, checkpoint)
+    kept = {"config": config_to_dict(config)}
+    if "predictor" in checkpoint.payload:
+        network = load_predictor(str(checkpoint.path), "--checkpoint")
+        return kept | predictor_state(network, checkpoint.payload["width"])
+    return kept | {"actor": trained_team(config, checkpoint, "cpu").modules["actor"].state_dict()}

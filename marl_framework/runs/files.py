@@ -17,6 +17,9 @@ from marl_framework.config.errors import ConfigError
 
 LOCK = ".lock"
 """File in a run folder that the training process locks."""
+PRETRAINED = "pretrained:"
+"""Before the name of a checkpoint that comes with the library."""
+_SHIPPED = Path(__file__).parents[1] / "pretrained"
 _TEMPORARY = ".tmp"
 _NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 
@@ -35,11 +38,17 @@ def check_run_name(name: str) -> None:
 
 
 def checkpoint_file(name: str) -> Path:
-    """Return a checkpoint file, given itself or the run folder whose best or else last one it is.
+    """Return a checkpoint file.
+
+    Args:
+        name: the file, a run folder, whose best or else last checkpoint it is, or
+            `pretrained:NAME`.
 
     Raises:
         ConfigError: there is none.
     """
+    if name.startswith(PRETRAINED):
+        return _pretrained(name)
     path = Path(name)
     if path.is_dir():
         candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
@@ -56,6 +65,13 @@ def checkpoint_file(name: str) -> Path:
         reason = getattr(error, "strerror", None) or "no readable file"
         raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
     return path
+
+
+def _pretrained(name: str) -> Path:
+    shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
+    if name not in shipped:
+        raise ConfigError(f"checkpoint {name}: there is none; there are {', '.join(shipped)}")
+    return shipped[name]
 
 
 @contextmanager

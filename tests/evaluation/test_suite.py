@@ -320,7 +320,7 @@ def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -
         (["--set", "mapping.prior=0.4"], ["--set mapping.prior", "fixed", f"{SEARCH}.*"]),
         (["--set", f"{SEARCH}.beams=2"], [f"--set {SEARCH}.beams", "--policies"]),
         ([*SEARCHED, "--set", f"{SEARCH}.beams=0"], [f"{SEARCH}.beams"]),
-        (SEARCHED, [f"{SEARCH}.predictor", "needs a trained predictor"]),
+        ([*SEARCHED, "--set", f"{SEARCH}.predictor=pretrained:x"], ["pretrained:predictor"]),
         ([*SEARCHED, "--set", f"{SEARCH}.predictor=nowhere"], ["nowhere"]),
         ([*SEARCHED, "--set", f"{SEARCH}.predictor={{0}}"], ["no checkpoint of a predictor"]),
         ([*SEARCHED, "--set", f"{SEARCH}.predictor={{0}},{{0}}"], [SEARCH, "environment.seed 3"]),

@@ -91,9 +91,15 @@ def test_kernels_leave_them_to_plain_operators(
     assert type(kernels.make_builder(env)) is ObservationBuilder
 
 
-def test_they_need_a_predictor(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="global_predicted shows what a trained"):
-        small_config(observation={"global_predicted": True})
+@pytest.mark.parametrize("networks", [{}, {"predictor": None}])  # as runs saved it once
+def test_without_a_name_the_predictor_is_that_of_the_library(networks: dict[str, None]) -> None:
+    config = small_config(observation={"global_predicted": True}, networks=networks)
+    assert config.networks.predictor == "pretrained:predictor"
+    env = MissionEnvironment(config, 1, "cpu")
+    ObservationBuilder(config, env.lattice, env.camera)
+
+
+def test_a_predictor_that_is_missing_is_refused(tmp_path: Path) -> None:
     config = config_with(tmp_path / "none")
     env = MissionEnvironment(config, 1, "cpu")
     with pytest.raises(ConfigError, match=r"networks\.predictor: checkpoint .*none"):

@@ -299,9 +299,11 @@ def test_the_planner_is_made_from_a_checkpoint(tmp_path: Path, method: str) -> N
     assert torch.equal(made.act(state, env.generator).actions, expected)
 
 
-def test_a_predictor_that_is_missing_or_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs a trained predictor"):
-        make_planner("search", environment())
+def test_without_settings_it_flies_with_the_predictor_of_the_library() -> None:
+    assert make_planner("search", environment()).name == "search"
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "team.pt"
     save_checkpoint(other, {"actor": {}})
     settings = {"baselines": {"search": {"predictor": str(other)}}}

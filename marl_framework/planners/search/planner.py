@@ -172,7 +172,7 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
             raise ConfigError(f"{PRIOR}: a tree alone has one; leave it out, or set method to tree")
         prior = team_logits(environment, find_checkpoint(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = load_predictor(settings.predictor, KEY, "the planner search").to(environment.device)
+    network = load_predictor(settings.predictor, KEY).to(environment.device)
     precision = environment.config.compute.precision
     model = PredictedMap(view, network, precision, settings.outside_weight)
     search = make_search(view, settings)
