@@ -26,9 +26,8 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
-from marl_framework.planners.team import Checkpoint, mission_config
-from marl_framework.runs.checkpoint import load_checkpoint
-from marl_framework.runs.files import checkpoint_file, strict, write_json
+from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
+from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.folder import describe_environment
 
 POLICIES = (LEARNED, *report.CLASSICAL)
@@ -105,13 +104,14 @@ def _learned(teams: Sequence[Checkpoint]) -> list[Flyer]:
 
 
 def _searches(overrides: Sequence[str]) -> list[Flyer]:
-    """Return `search` with each predictor; its key tells predictor and settings."""
+    """Return `search` with each predictor; its key tells predictor, settings and prior."""
     settings = config_to_dict(load_config(BASE, overrides))["experiment"]["baselines"][SEARCH]
     runs = settings.pop("predictor").split(",")
     del settings["missions"]  # the suite's
-    paths = [checkpoint_file(run.strip()) for run in runs]
-    predictors = [Checkpoint(path, load_checkpoint(path)) for path in paths]
+    predictors = [find_checkpoint(run.strip()) for run in runs]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
+    if settings["prior"] is not None:
+        settings["prior"] = digest(find_checkpoint(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
     return [
         Flyer(
@@ -142,7 +142,8 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         tree = config_to_dict(mission_config(None, [], checkpoint))
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
-        tree["experiment"]["baselines"][SEARCH].pop("predictor")
+        for own in ("predictor", "prior"):
+            tree["experiment"]["baselines"][SEARCH].pop(own)
         tree["networks"].pop("predictor")
         tree["learning"]["teacher"].pop("run")
         tree["distillation"].pop("teachers")

@@ -296,13 +296,29 @@ def test_the_suite_flies_seeds_that_development_does_not() -> None:
 
 
 def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -> None:
-    own = ("networks.predictor", f"{SEARCH}.predictor", "learning.teacher.run")
+    own = (
+        "networks.predictor",
+        f"{SEARCH}.predictor",
+        f"{SEARCH}.prior",
+        "learning.teacher.run",
+    )
     paths = [
         team(tmp_path / f"{seed}.pt", seed, *(f"{key}=runs/{seed}" for key in own))
         for seed in (3, 4)
     ]
     given = [Checkpoint(Path(path), load_checkpoint(path)) for path in paths]
     suite.check_one_training(given, "--checkpoint")
+
+
+def test_another_prior_at_the_same_place_is_another_flyer(tmp_path: Path) -> None:
+    settings = [f"{SEARCH}.predictor={predictor(tmp_path / 'p.pt', 3)}", f"{SEARCH}.method=tree"]
+    prior = tmp_path / "prior.pt"
+
+    def key(seed: int) -> str:
+        team(prior, seed)
+        return suite.flyers(["search"], [], [*settings, f"{SEARCH}.prior={prior}"])[0].key
+
+    assert key(3) == key(3) != key(4)
 
 
 @pytest.mark.parametrize(
