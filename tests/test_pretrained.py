@@ -1,0 +1,66 @@
+"""What comes trained with the library: it loads, is better than nothing, and is named by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from marl_framework import evaluate
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.distillation.teachers import find_team
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.networks.map_predictor import PARTS
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import load_predictor
+from marl_framework.planners.random_flight import RandomPlanner
+from marl_framework.planners.search.models import PredictedMap
+from marl_framework.prediction.samples import Samples, states
+from marl_framework.runs.files import checkpoint_file
+
+PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
+
+
+def test_the_page_beside_them_names_each() -> None:
+    page = (PRETRAINED / "README.md").read_text(encoding="utf-8")
+    names = {path.stem for path in PRETRAINED.glob("*.pt")}
+    assert names == {"predictor", "student"}
+    assert all(f"`pretrained:{name}`" in page for name in names)
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="pretrained:x: there is none; there are pretrained:pred"):
+        checkpoint_file("pretrained:x")
+    with pytest.raises(ConfigError, match=r"teachers\.split: checkpoint pretrained:x"):
+        find_team("pretrained:x", "runs", "split")
+
+
+def test_the_predictor_knows_more_than_the_belief() -> None:
+    config = load_config("params_fast.yaml", ["compute.device=cpu"])
+    env = MissionEnvironment(config, 8, "cpu", "validation")
+    view = LatticeView(config, env.lattice, PARTS)
+    model = PredictedMap(view, load_predictor("pretrained:predictor", "key"))
+    errors = torch.zeros(2)
+    with torch.no_grad():
+        for state in states(env, RandomPlanner(env.lattice), env.generator):
+            seen, target = Samples.of(view, state).batch(slice(None), 0)
+            guesses = torch.stack((model.predict(seen), seen.coarse[:, 2]))
+            errors += (guesses - target).square().mean((1, 2, 3))
+    assert errors[0] < 0.8 * errors[1]
+
+
+def test_the_student_flies_at_once_and_teaches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--checkpoint", "pretrained:student", "--policies", "learned,information_gain"]
+    arguments += ["--missions", "8", "--set", "compute.device=cpu", "--out", str(tmp_path / "out")]
+    assert evaluate.main(arguments) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
+    left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
+    assert left["learned"] < 0.8 * left["information_gain"]
+    team = find_team("pretrained:student", "runs", "split")
+    assert team is not None
+    assert team.payload["config"]["networks"]["predictor"] == "pretrained:predictor"
