@@ -45,9 +45,15 @@ class Landscape:
         rows = torch.fft.fftfreq(self._field[0], dtype=torch.float64)
         cols = torch.fft.rfftfreq(self._field[1], dtype=torch.float64)
         waves = torch.hypot(rows[:, None], cols) * max(tiles)  # in the longer side of a window
-        self._in_window = (waves >= 1).to(device)
+        # Variance that a wave of power 1 gives to a field; inner columns stand for k and -k. Waves
+        # longer than a window do not count.
+        weights = torch.full_like(waves, 2 / math.prod(self._field))
+        weights[:, [0, -1]] /= 2
+        weights[waves < 1] = 0
         waves[0, 0] = torch.inf  # no mean
+        self._weights = weights.float().to(device)
         self._log_waves = waves.log().float().to(device)
+        self._fine = self._spectrum(torch.tensor(_FINE_EXPONENT, device=device))
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw standard normal numbers [num, 2 + tiles of a field] float16.
@@ -62,8 +68,7 @@ class Landscape:
         uniform = torch.special.ndtr(draws[:, :_NUM_NUMBERS].float())[:, :, None, None]
         exponent = _between(uniform[:, 0], _EXPONENTS)
         fine_share = _between(uniform[:, 1], _FINE_SHARES)
-        power = (1 - fine_share) * self._spectrum(exponent)
-        power += fine_share * self._spectrum(torch.full_like(exponent, _FINE_EXPONENT))
+        power = self._spectrum(exponent).lerp(self._fine, fine_share)
         noise = draws[:, _NUM_NUMBERS:].float().unflatten(1, self._field)
         field = torch.fft.irfft2(torch.fft.rfft2(noise) * power.sqrt(), s=self._field)
         return upsample(field[:, : self._window[0], : self._window[1]], self._side, self.shape)
@@ -75,13 +80,7 @@ class Landscape:
     def _spectrum(self, exponent: Tensor) -> Tensor:
         """Return k^(-exponent) [E, …], scaled to variance 1 in waves that fit into a window."""
         power = torch.exp(-exponent * self._log_waves)
-        # Columns between the first and the last stand for two waves, k and -k.
-        twice = torch.full(self._log_waves.shape[1:], 2.0, device=power.device)
-        twice[0] = 1
-        if self._field[1] % 2 == 0:
-            twice[-1] = 1
-        variance = (power * self._in_window * twice).sum((1, 2), keepdim=True)
-        return power * (math.prod(self._field) / variance)
+        return power / (power * self._weights).sum((-2, -1), keepdim=True)
 
 
 def _between(uniform: Tensor, limits: tuple[float, float]) -> Tensor:
