@@ -31,8 +31,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TASK=TEACHER",
-        help="who teaches a task: a run folder, a run of logging.directory, a checkpoint or a "
-        "planner; NAME alone: the runs NAME-TASK of all tasks; repeatable",
+        help="who teaches a task: a run folder, a run of logging.directory, a checkpoint, "
+        "pretrained:student or a planner; NAME alone: the runs NAME-TASK of all tasks; repeatable",
     )
     parser.add_argument(
         "--workers",

@@ -66,13 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint",
         metavar="RUN_OR_FILE",
-        help="deployment: the trained team; a checkpoint file or a run folder",
+        help="deployment: the trained team; a checkpoint file, a run folder or pretrained:student",
     )
     parser.add_argument(
         "--init-from",
         metavar="RUN_OR_FILE",
-        help="start with the weights of a trained team, a run folder or a checkpoint file; "
-        "a resumed run has them already",
+        help="start with the weights of a trained team: a run folder, a checkpoint file or "
+        "pretrained:student; a resumed run has them already",
     )
     parser.add_argument(
         "--missions",

@@ -12,12 +12,14 @@ from marl_framework import evaluate
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.distillation.teachers import find_team
+from marl_framework.evaluation import options
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
+from marl_framework.planners.team import find_checkpoint
 from marl_framework.prediction.samples import Samples, states
 from marl_framework.runs.files import checkpoint_file
 
@@ -64,3 +66,9 @@ def test_the_student_flies_at_once_and_teaches(
     team = find_team("pretrained:student", "runs", "split")
     assert team is not None
     assert team.payload["config"]["networks"]["predictor"] == "pretrained:predictor"
+
+
+def test_records_keep_the_name_not_where_the_library_lies() -> None:
+    assert find_checkpoint("pretrained:student").name == "pretrained:student"
+    names, runs = options.policies("learned=pretrained:student,random")
+    assert (names, runs) == (["student", "random"], {"student": "pretrained:student"})

@@ -72,7 +72,7 @@ def deploy(
         missions_flown = flights.write(record, run.path)
         results = {
             "planner": record.planner,
-            "checkpoint": None if checkpoint is None else checkpoint.path,
+            "checkpoint": None if checkpoint is None else checkpoint.name,
             "coordinate_frame": local_frame.FRAME,
             "coordinate_system": None if flights.place is None else flights.place.system,
             "cell_size_m": config.cell_size,

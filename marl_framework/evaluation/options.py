@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
-from marl_framework.runs.files import check_run_name
+from marl_framework.runs.files import PRETRAINED, check_run_name
 
 RASTER = "raster:"
 TERRAIN_NAMES = (*(name for name in TERRAINS if name != "raster"), "mixed")
@@ -125,7 +125,7 @@ def policies(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _short_name(run: str) -> str:
-    return Path(run).name.removesuffix(f"-{TASK}")
+    return Path(run.removeprefix(PRETRAINED)).name.removesuffix(f"-{TASK}")
 
 
 def planner_names(text: str, parts: Sequence[str]) -> list[str]:

@@ -118,7 +118,7 @@ def _searches(overrides: Sequence[str]) -> list[Flyer]:
             SEARCH,
             f"{SEARCH} {digest(each)} {rest}",
             each,
-            (*overrides, f"{SETTINGS}predictor={json.dumps(str(each.path))}"),
+            (*overrides, f"{SETTINGS}predictor={json.dumps(each.name)}"),
         )
         for each in predictors
     ]
@@ -304,7 +304,7 @@ def _trainings(flying: Sequence[Flyer], policy: str) -> list[dict[str, Any]]:
 def _training(checkpoint: Checkpoint) -> dict[str, Any]:
     config = mission_config(None, [], checkpoint)
     return {
-        "checkpoint": str(checkpoint.path),
+        "checkpoint": checkpoint.name,
         "sha256": digest(checkpoint),
         "title": config.experiment.title,
         "seed": config.environment.seed,

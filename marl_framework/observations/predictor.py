@@ -31,12 +31,25 @@ def load_predictor(name: str, key: str) -> MapPredictor:
         payload = load_checkpoint(path)
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
+    return predictor_of(payload, f"{key}: {path}")
+
+
+def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:
+    """Return the predictor of a checkpoint's content, on the CPU.
+
+    Args:
+        payload: what `predictor_state` returned, and anything else.
+        where: it comes from, for messages.
+
+    Raises:
+        ConfigError: there is none, or one of another version.
+    """
     saved, width = payload.get("predictor"), payload.get("width")
     if not isinstance(saved, Mapping) or not isinstance(width, int):
-        raise ConfigError(f"{key}: {path} is no checkpoint of a predictor")
+        raise ConfigError(f"{where} is no checkpoint of a predictor")
     network = MapPredictor(width)
-    where = misfit(network.state_dict(), saved)
-    if where is not None:
-        raise ConfigError(f"{key}: {path} is of another version: {where}")
+    difference = misfit(network.state_dict(), saved)
+    if difference is not None:
+        raise ConfigError(f"{where} is of another version: {difference}")
     network.load_state_dict(dict(saved))
     return network.eval()

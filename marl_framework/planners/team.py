@@ -24,9 +24,9 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.kernels import make_builder
-from marl_framework.observations.predictor import load_predictor, predictor_state
+from marl_framework.observations.predictor import predictor_of, predictor_state
 from marl_framework.runs.checkpoint import load_checkpoint, misfit
-from marl_framework.runs.files import checkpoint_file
+from marl_framework.runs.files import checkpoint_file, checkpoint_name
 
 _LATTICE = (
     "environment.x_dim",
@@ -44,6 +44,11 @@ class Checkpoint:
 
     path: Path
     payload: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """`pretrained:NAME` if it comes with the library, else its path."""
+        return checkpoint_name(self.path)
 
 
 def find_checkpoint(name: str) -> Checkpoint:
@@ -211,6 +216,6 @@ def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str,
     config = mission_config(None, overrides, checkpoint)
     kept = {"config": config_to_dict(config)}
     if "predictor" in checkpoint.payload:
-        network = load_predictor(str(checkpoint.path), "--checkpoint")
+        network = predictor_of(checkpoint.payload, f"--checkpoint: {checkpoint.path}")
         return kept | predictor_state(network, checkpoint.payload["width"])
     return kept | {"actor": trained_team(config, checkpoint, "cpu").modules["actor"].state_dict()}

@@ -67,6 +67,11 @@ def checkpoint_file(name: str) -> Path:
     return path
 
 
+def checkpoint_name(path: Path) -> str:
+    """Return what `checkpoint_file` finds a checkpoint by, on other machines too if it can."""
+    return PRETRAINED + path.stem if path.parent == _SHIPPED else str(path)
+
+
 def _pretrained(name: str) -> Path:
     shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
     if name not in shipped:

@@ -65,11 +65,11 @@ def take_weights(
         algorithm.modules[name].load_state_dict(saved[name])
     if not lack and hasattr(algorithm, "take_value_scale"):
         algorithm.take_value_scale(saved)
-    line = f"starts with {', '.join(taken)} of {checkpoint.path}"
+    line = f"starts with {', '.join(taken)} of {checkpoint.name}"
     if lack:
         line += f"; the rest is new, because it differs in {lack}"
     checksum = tensors_checksum(*(saved[name] for name in taken))
-    record = {"checkpoint": str(checkpoint.path), "networks": taken, "weights_sha256": checksum}
+    record = {"checkpoint": checkpoint.name, "networks": taken, "weights_sha256": checksum}
     return record, line
 
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.terrains.raster import above, upsample
 
@@ -25,12 +26,15 @@ class Landscape:
     the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. The exponent
     a, from 2 to 3.5, and the fine part's share of the variance within a window, from 0 to 0.7,
     are drawn for each mission. Windows of measured ground lie in these ranges: correlation over
-    1.2 m, length of borders. A threshold that is no percentile is in standard deviations.
+    1.2 m, length of borders.
 
     Args:
         config: gives area, cells, spacing and threshold.
         device: where draws and ground truths are.
         split: not used; splits differ by their seeds.
+
+    Raises:
+        ConfigError: the threshold is no percentile.
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
@@ -38,6 +42,11 @@ class Landscape:
         tiles = [_TILES * side / config.experiment.constraints.spacing for side in extent]
         self.shape = config.map_shape
         self.threshold = config.sensor.simulation.raster.threshold
+        if not isinstance(self.threshold, str):
+            raise ConfigError(
+                f"sensor.simulation.raster.threshold: {self.threshold:g} means nothing to "
+                "landscapes, which have no unit; use a percentile such as p60"
+            )
         self._device, self._side = device, (tiles[0], tiles[1])
         self._window = (math.ceil(tiles[0]), math.ceil(tiles[1]))
         self._field = (_FIELD * self._window[0], _FIELD * self._window[1])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.terrains.landscape import Landscape
 from marl_framework.mission.terrains.mixture import Terrain
@@ -55,12 +56,12 @@ def test_windows_equal_filtering_mode_by_mode_with_numpy(exponent, fine_share) -
     np.testing.assert_allclose(terrain.windows(draws).numpy(), expected, atol=5e-3)
 
 
-def test_a_percentile_is_of_the_window_and_a_number_in_standard_deviations() -> None:
+def test_windows_are_cut_at_their_own_percentile_and_at_nothing_else() -> None:
     draws = landscape().draw(40, torch.Generator().manual_seed(2))
     assert landscape("p60").build(draws).sum((1, 2)).tolist() == [64] * 40
     assert landscape("p90").build(draws).sum((1, 2)).tolist() == [16] * 40
-    values = landscape().windows(draws)
-    assert torch.equal(landscape(0.5).build(draws), values > 0.5)
+    with pytest.raises(ConfigError, match=r"raster\.threshold: 0\.5 .* percentile such as p60"):
+        landscape(0.5)
 
 
 def test_what_leaves_a_window_does_not_return_at_the_opposite_edge() -> None:
