@@ -218,7 +218,7 @@ BAD = {
         ],
         "coverage.altitude",
     ),
-    "a missing team": (["--checkpoint", "runs/mine"], "checkpoint runs/mine"),
+    "a missing team": (["--checkpoint", "runs/none"], "checkpoint runs/none"),
     "missions for training": (["--missions", "3"], "mission_mode"),
     "altitude without noise": (
         ["--set", "experiment.constraints.max_altitude=30"],
