@@ -16,6 +16,7 @@ import torch
 
 from marl_framework import export
 from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
@@ -61,7 +62,7 @@ def run(folder: Path, form: str, out: str, *more: str) -> int:
     )
 
 
-def flight(config: Config, coma: COMAWrapper, missions: int) -> tuple[Any, ...]:
+def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
     """Missions after two moves, what the trained team does there, and what it sees."""
     env = MissionEnvironment(config, missions, "cpu", seed=77)
     builder = ObservationBuilder(config, env.lattice, env.camera)
@@ -234,7 +235,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_weights_alone_fly_like_the_run_that_they_are_of(
-    config: Config, coma: COMAWrapper, folder: Path, tmp_path: Path
+    config: Config, coma: COMAWrapper, folder: Path
 ) -> None:
     assert run(folder, "weights", "small.pt", "--set", "experiment.title=shared") == 0
     assert (folder / "small.pt").stat().st_size < (folder / "team.pt").stat().st_size / 2
@@ -244,7 +245,7 @@ def test_weights_alone_fly_like_the_run_that_they_are_of(
     assert found.experiment.title == "shared"
     team = trained_team(found, small, "cpu")
     _, _, _, policy, seen = flight(config, coma, 2)
-    assert policy.equal(flight(config, team, 2)[3])  # type: ignore[arg-type]
+    assert policy.equal(flight(config, team, 2)[3])
     assert torch.equal(team.act(seen), coma.act(seen))
 
 

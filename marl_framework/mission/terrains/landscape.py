@@ -9,6 +9,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.mission.terrains.random_field import filtered, wavenumbers
 from marl_framework.mission.terrains.raster import above, upsample
 
 _TILES = 4  # per spacing of the lattice: 1.25 m in the paper's mission
@@ -51,9 +52,7 @@ class Landscape:
         self._window = (math.ceil(tiles[0]), math.ceil(tiles[1]))
         self._field = (_FIELD * self._window[0], _FIELD * self._window[1])
         self.bytes_per_mission = 30 * max(math.prod(self.shape), math.prod(self._field))
-        rows = torch.fft.fftfreq(self._field[0], dtype=torch.float64)
-        cols = torch.fft.rfftfreq(self._field[1], dtype=torch.float64)
-        waves = torch.hypot(rows[:, None], cols) * max(tiles)  # in the longer side of a window
+        waves = wavenumbers(self._field, (1, 1)) * max(tiles)  # in the longer side of a window
         # Variance that a wave of power 1 gives to a field; inner columns stand for k and -k. Waves
         # longer than a window do not count.
         weights = torch.full_like(waves, 2 / math.prod(self._field))
@@ -78,8 +77,7 @@ class Landscape:
         exponent = _between(uniform[:, 0], _EXPONENTS)
         fine_share = _between(uniform[:, 1], _FINE_SHARES)
         power = self._spectrum(exponent).lerp(self._fine, fine_share)
-        noise = draws[:, _NUM_NUMBERS:].float().unflatten(1, self._field)
-        field = torch.fft.irfft2(torch.fft.rfft2(noise) * power.sqrt(), s=self._field)
+        field = filtered(draws[:, _NUM_NUMBERS:].unflatten(1, self._field), power.sqrt())
         return upsample(field[:, : self._window[0], : self._window[1]], self._side, self.shape)
 
     def build(self, draws: Tensor) -> Tensor:

@@ -46,11 +46,21 @@ def field_amplitude(shape: tuple[int, int], extent: tuple[float, float], exponen
         [R, C // 2 + 1] float32, 0 for the mean; layout of `torch.fft.rfft2`.
     """
     (rows, cols), (x_dim, y_dim) = shape, extent
-    kx = torch.fft.fftfreq(rows, x_dim / rows, dtype=torch.float64)
-    ky = torch.fft.rfftfreq(cols, y_dim / cols, dtype=torch.float64)
-    k = torch.hypot(kx[:, None], ky) * max(x_dim, y_dim)
+    k = wavenumbers(shape, (x_dim / rows, y_dim / cols)) * max(x_dim, y_dim)
     k[0, 0] = torch.inf
     return k.pow(-exponent / 2).float()
+
+
+def wavenumbers(shape: tuple[int, int], cell: tuple[float, float]) -> Tensor:
+    """Return the wavenumbers of a field, [R, C // 2 + 1] float64; layout of `torch.fft.rfft2`.
+
+    Args:
+        shape: (R, C).
+        cell: extent of a cell; wavenumbers are per unit of it.
+    """
+    kx = torch.fft.fftfreq(shape[0], cell[0], dtype=torch.float64)
+    ky = torch.fft.rfftfreq(shape[1], cell[1], dtype=torch.float64)
+    return torch.hypot(kx[:, None], ky)
 
 
 def filtered(noise: Tensor, amplitude: Tensor) -> Tensor:
