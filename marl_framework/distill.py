@@ -13,6 +13,7 @@ from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks
 from marl_framework.distillation.workers import train_workers, worker_runs
+from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
 from marl_framework.training.rounds_command import configured, guarded, rounds_parser
 from marl_framework.training.seeds import check_free
@@ -41,6 +42,11 @@ def _parser() -> argparse.ArgumentParser:
         "--run-name NAME; with --resume go on where it stopped",
     )
     parser.add_argument(
+        "--init-from",
+        metavar="RUN_OR_FILE",
+        help="with --workers: start each training with the weights of this team, see main",
+    )
+    parser.add_argument(
         "--print-config",
         action="store_true",
         help="print the complete configuration as a params file and exit",
@@ -60,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, log: RunLog) -> int:
     if options.workers is not None:
         return _train_workers(options, log)
+    if options.init_from is not None:
+        raise ConfigError("--init-from: goes with --workers; a student learns from fresh weights")
     config = with_tasks(configured(options), options.tasks, options.teacher)
     if options.print_config:
         print(format_yaml(config_to_dict(config)), end="", flush=True)
@@ -86,6 +94,8 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
             raise ConfigError(f"--workers: does not go with --{name.replace('_', '-')}")
     if options.run_name is None:
         raise ConfigError("--workers: name the runs with --run-name")
+    if options.init_from is not None:
+        check_checkpoint("--init-from", options.init_from)
     config = configured(options)
     runs = worker_runs(config, options.workers, options.run_name)
     if not (options.resume or options.check):
@@ -98,7 +108,15 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
 
     def train_one(config: Config, name: str) -> int:
         device = resolve_device(config.compute.device)
-        return train(config, device, name, check=options.check, resume=options.resume, log=log)
+        return train(
+            config,
+            device,
+            name,
+            check=options.check,
+            resume=options.resume,
+            init_from=options.init_from,
+            log=log,
+        )
 
     return train_workers(runs, train_one)
 

@@ -23,7 +23,7 @@ from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
-from marl_framework.evaluation.flight import evaluate
+from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
@@ -211,13 +211,9 @@ class Suite:
         ((name, planner),) = flight.planners.items()
         record = evaluate(flight.environments[name], planner, self.missions, SEED, keep_maps=0)
         blocks = report.mission_blocks(record)
-        finals = {
-            name: [round(value, _DIGITS) for value in record.metrics[name][:, -1].tolist()]
-            for name in METRICS
-        }
         return {
             "blocks": None if blocks is None else blocks.tolist(),
-            "flights": {**flights, flyer.key: finals},
+            "flights": {**flights, flyer.key: finals(record)},
         }
 
     def _prepared(self, world: World, flyer: Flyer) -> comparison.Comparison:
@@ -249,6 +245,14 @@ class Suite:
         return found
 
 
+def finals(record: FlightRecord) -> dict[str, list[float]]:
+    """Return what each mission has reached in the end, by metric."""
+    return {
+        name: [round(value, _DIGITS) for value in record.metrics[name][:, -1].tolist()]
+        for name in METRICS
+    }
+
+
 # Results ----------------------------------------------------------------------------------
 
 
@@ -261,7 +265,7 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
     """
     worlds = {}
     for name, content in flown.items():
-        finals = {
+        flights = {
             policy: {m: [content["flights"][f.key][m] for f in group] for m in METRICS}
             for policy, group in _by_policy(suite.flyers)
         }
@@ -269,8 +273,8 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         worlds[name] = {
             "definition": content["world"],
             "blocks": blocks,
-            "summary": summary(finals, None if blocks is None else torch.tensor(blocks)),
-            "finals": finals,
+            "summary": summary(flights, None if blocks is None else torch.tensor(blocks)),
+            "finals": flights,
         }
     return {
         "schema": 1,

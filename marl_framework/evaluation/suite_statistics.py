@@ -16,8 +16,7 @@ from marl_framework.evaluation.statistics import interval
 
 METRICS = {"roi_entropy": -1, "f1": 1}
 """Metrics of the table and the sign of a better value."""
-
-_LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
+LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 
 
 def summary(
@@ -86,12 +85,12 @@ def table(found: Mapping[str, Any]) -> str:
     drawn = Table(box=SIMPLE_HEAD, title=f"Standard suite {found['version']}, {_size(found)}")
     for header in ("world", "policy"):
         drawn.add_column(header, no_wrap=True)
-    for label in _LABELS.values():
+    for label in LABELS.values():
         for header in (f"{label} [95 %]", "− best classical [95 %]", ""):
             drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
     for name, world in found["worlds"].items():
         for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [cell for metric in METRICS for cell in _cells(row[metric])]
+            cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
     lines = [report.as_text(drawn), *_verdicts(found["worlds"])]
@@ -110,7 +109,8 @@ def _size(found: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return a mean, its `difference` and the verdict as text."""
     mean = report.with_interval(row["mean"], row["interval"], digits=3)
     change = row["difference"]
     if change is None:
@@ -124,7 +124,7 @@ def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
     lines = []
     names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
     for name in names:
-        for metric, label in _LABELS.items():
+        for metric, label in LABELS.items():
             rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
             verdicts = [row["verdict"] for row in rows if row is not None]
             if not verdicts:  # no classical planner flew

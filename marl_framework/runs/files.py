@@ -37,6 +37,18 @@ def check_run_name(name: str) -> None:
         )
 
 
+def check_checkpoint(option: str, name: str) -> None:
+    """Check that the checkpoint that an option names is there.
+
+    Raises:
+        ConfigError: there is none; the message begins with the option.
+    """
+    try:
+        checkpoint_file(name)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from error
+
+
 def checkpoint_file(name: str) -> Path:
     """Return a checkpoint file.
 

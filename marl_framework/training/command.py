@@ -22,7 +22,7 @@ from marl_framework.config.loading import config_to_dict, load_config, resolve_c
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
-from marl_framework.runs.files import check_run_name, checkpoint_file
+from marl_framework.runs.files import check_checkpoint, check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
@@ -189,10 +189,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             raise ConfigError(
                 "--init-from: there is no training; --checkpoint names a team that flies"
             )
-        try:
-            checkpoint_file(options.init_from)  # a missing one is told before PyTorch loads
-        except ConfigError as error:
-            raise ConfigError(f"--init-from: {error}") from error
+        check_checkpoint("--init-from", options.init_from)  # before PyTorch loads
     if options.profile and (deployed or config.experiment.policy != LEARNED):
         raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:

@@ -135,12 +135,20 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
     last = json.loads((house.runs / "c" / "summary.json").read_text())["results"]["last"]
     assert {"agreement/field", "agreement/many"} < last.keys()
 
+    students = ("--workers", str(house.tasks), "--run-name", "s", *sets)
+    assert house.distill(*students, "--init-from", str(house.runs / "c")) == 0
+    for task in TASKS:
+        noted = json.loads((house.runs / f"s-{task}" / "environment.json").read_text())
+        assert noted["initial_weights"]["networks"] == ["actor", "critic", "target_critic"]
+        assert noted["initial_weights"]["checkpoint"].endswith("c/checkpoints/best.pt")
+
 
 @pytest.mark.parametrize(
     ("arguments", "tasks", "line"),
     [
         ((), "{a: {}}", "--workers: name the runs with --run-name"),
         (("--run-name", "w", "--teacher", "a=random"), "{a: {}}", "--workers: does not go with"),
+        (("--run-name", "w", "--init-from", "no/run"), "{a: {}}", "--init-from: checkpoint no/run"),
         (("--run-name", "w"), "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
         (("--run-name", "w"), "{a b: {}}", "run name 'a b'"),
         (
@@ -191,6 +199,7 @@ BAD = [
     (["--teacher", "a=random", "--set", "distillation.loss=both"], "distillation.loss"),
     (["--teacher", "a=random", "--set", "distillation.rounds=0"], "must be at least 1"),
     (["--resume", "--teacher", "a=random"], "--resume: name the run"),
+    (["--teacher", "a=random", "--init-from", "a"], "--init-from: goes with --workers"),
 ]
 
 

@@ -37,9 +37,9 @@ def flown(config: Config, missions: int = 6) -> tuple[MissionEnvironment, Missio
     return env, state
 
 
-def save_team(path: Path, config: Config) -> Path:
+def save_team(path: Path, config: Config, seed: int = 5) -> Path:
     """Write the checkpoint of a team that has learned nothing, with wide logits."""
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     team = make_algorithm(config, "cpu")
     with torch.no_grad():
         team.modules["actor"].head.weight.mul_(20)

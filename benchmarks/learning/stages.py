@@ -1,0 +1,265 @@
+"""How far do workers, the collective and its students get? `python -m benchmarks.learning.stages`.
+
+Flies the missions of every task of a tasks file with the task's worker (trained on it alone), with
+the collective (one team for all tasks), with the task's student (which went on from the collective)
+and with information gain. In the names of the runs, `{seed}` and `{task}` stand for training seed
+and task. docs/distillation.md has the commands that train them; times are those of their summaries.
+
+Every flight is written as soon as it is done, and one that the JSON has is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.helpers import figures, harness
+from benchmarks.helpers.command_line import (
+    Parser,
+    answer,
+    check_between,
+    parse_numbers,
+    read_options,
+)
+from benchmarks.learning.ablation import MOST_SEED, SEEDS, known_runs
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict, with_changes
+from marl_framework.config.model import Config
+from marl_framework.distillation.tasks import read_tasks, with_mission
+from marl_framework.evaluation import comparison
+from marl_framework.evaluation.flight import evaluate
+from marl_framework.evaluation.suite import digest, finals
+from marl_framework.evaluation.suite_statistics import (
+    LABELS,
+    METRICS,
+    change_cells,
+    difference,
+    summary,
+)
+from marl_framework.evaluation.worlds import MISSIONS, SEED
+from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.planners.team import Checkpoint, find_checkpoint
+from marl_framework.runs.files import read_json
+
+SUITE = "stages"
+TASKS = Path(__file__).with_suffix(".yaml")
+STAGES = ("worker", "collective", "student")
+CLASSICAL = "information_gain"
+STYLES = {
+    "worker": ("o", figures.BLUE),
+    "collective": ("s", figures.ORANGE),
+    "student": ("^", figures.GREEN),
+    CLASSICAL: ("x", figures.PINK),
+}
+"""Marker and colour of each policy."""
+_MOST_MISSIONS = 100_000
+
+Runs = Mapping[str, Mapping[int, Mapping[str, str]]]
+"""Run folder by stage, training seed and task."""
+
+
+def run(
+    config: Config,
+    device: torch.device,
+    tasks: Mapping[str, Any],
+    runs: Runs,
+    missions: int,
+    seed: int,
+    path: Path,
+) -> dict[str, Any]:
+    """Make the flights that `path` does not have, writing it after each one.
+
+    Args:
+        config: of the missions, which the tasks change.
+        device: where everything lives.
+        tasks: what each changes, by name.
+        runs: who flies.
+        missions: of a flight.
+        seed: of the missions.
+        path: the JSON.
+
+    Returns:
+        `settings`, `machine` and `runs`: `variant` (a stage or `information_gain`), `task`,
+        `seed` (of the training, None for information gain), `checkpoint` (its SHA-256),
+        `seconds` of the training, and `finals`, a value for each mission by metric.
+
+    Raises:
+        ConfigError: a run is missing, or does not go together with a task.
+    """
+    flown = {"tasks": tasks, "missions": missions, "seed": seed}
+    settings = {"variants": dict.fromkeys(STYLES, flown), "configuration": config_to_dict(config)}
+    asked = _asked(tasks, runs)
+    known = known_runs(path, settings)
+    found = {"settings": settings, "machine": harness.announce_machine(device)}
+    found["runs"] = [
+        one for one in known if any(flight.items() <= one.items() for flight, _ in asked)
+    ]
+    for flight, team in asked:
+        if any(flight.items() <= one.items() for one in found["runs"]):
+            continue
+        name, changes = flight["variant"], tasks[flight["task"]]
+        mission = with_mission(
+            config, with_changes(config, changes, flight["task"]), flight["task"]
+        )
+        teams = {} if team is None else {name: team}
+        ready = comparison.prepare(mission, device, [name], missions, seed, teams=teams)
+        record = evaluate(
+            ready.environments[name], ready.planners[name], missions, seed, keep_maps=0
+        )
+        found["runs"].append({**flight, "finals": finals(record)})
+        harness.write_json(path, SUITE, found)
+        print(f"{flight['task']}: {name}, seed {flight['seed']}", file=sys.stderr, flush=True)
+    return found
+
+
+def _asked(tasks: Mapping[str, Any], runs: Runs) -> list[tuple[dict[str, Any], Checkpoint | None]]:
+    """Return all flights: what they are known by, and the team that makes them."""
+    asked: list[tuple[dict[str, Any], Checkpoint | None]] = []
+    for task in tasks:
+        for stage, seeds in runs.items():
+            for seed, names in seeds.items():
+                team = find_checkpoint(names[task])
+                flight = {
+                    "variant": stage,
+                    "task": task,
+                    "seed": seed,
+                    "checkpoint": digest(team),
+                    "seconds": training_seconds(names[task]),
+                }
+                asked.append((flight, team))
+        nobody = dict.fromkeys(("seed", "checkpoint", "seconds"))
+        asked.append(({"variant": CLASSICAL, "task": task, **nobody}, None))
+    return asked
+
+
+def training_seconds(run: str) -> float:
+    """Return how long a run was trained, all its parts.
+
+    Raises:
+        ConfigError: it has not ended.
+    """
+    summary = read_json(Path(run) / "summary.json")
+    try:
+        return float(summary["timing"]["seconds"])
+    except KeyError as error:
+        raise ConfigError(f"{run}: it has no summary.json of a finished training") from error
+
+
+# Table and figure -------------------------------------------------------------------------
+
+
+def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return mean, interval and difference to the worker of each policy and metric in a task."""
+    flown: dict[str, dict[str, list[list[float]]]] = {}
+    for variant in STYLES:
+        flights = [one for one in found["runs"] if (one["variant"], one["task"]) == (variant, task)]
+        flights.sort(key=lambda one: one["seed"] or 0)
+        if flights:
+            flown[variant] = {m: [one["finals"][m] for one in flights] for m in METRICS}
+    rows = summary(flown, None)
+    workers = flown.get(STAGES[0])
+    for variant, metrics in flown.items():
+        for metric, sign in METRICS.items():
+            change = None
+            if workers and variant != STAGES[0]:
+                paired = torch.tensor(metrics[metric]) - torch.tensor(workers[metric])
+                change = difference(paired, STAGES[0], sign, None)
+            rows[variant][metric]["difference"] = change
+    return rows
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return every policy in every task as text, with paired differences to the worker."""
+    lines = []
+    for task in dict.fromkeys(one["task"] for one in found["runs"]):
+        for number, (variant, row) in enumerate(statistics(found, task).items()):
+            seconds = [
+                one["seconds"]
+                for one in found["runs"]
+                if (one["variant"], one["task"]) == (variant, task) and one["seconds"] is not None
+            ]
+            minutes = f"{mean(seconds) / 60:.1f}" if seconds else "–"
+            cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
+            lines.append(("" if number else task, variant, *cells, minutes))
+    changes = ("− worker [95 %]", "")
+    header = ("task", "policy", LABELS["roi_entropy"], *changes, LABELS["f1"], *changes, "minutes")
+    flown = found["settings"]["variants"][CLASSICAL]
+    seeds = len({one["seed"] for one in found["runs"] if one["variant"] == STAGES[0]})
+    title = f"{flown['missions']} missions of seed {flown['seed']}, {seeds} training seeds"
+    return harness.table_text(title, header, lines)
+
+
+def draw(found: Mapping[str, Any], path: Path) -> None:
+    """Draw ROI entropy and F1 of every policy in every task, with 95 % intervals."""
+    tasks = list(dict.fromkeys(one["task"] for one in found["runs"]))
+    rows = {task: statistics(found, task) for task in tasks}
+    figure = figures.make_figure(9, 3.6)
+    for axes, (metric, label) in zip(figure.subplots(1, 2), LABELS.items(), strict=True):
+        for k, (variant, (marker, colour)) in enumerate(STYLES.items()):
+            places = [i + 0.15 * (k - 1.5) for i, task in enumerate(tasks) if variant in rows[task]]
+            values = [rows[task][variant][metric] for task in tasks if variant in rows[task]]
+            means = [value["mean"] for value in values]
+            ends = [value["interval"] or (value["mean"],) * 2 for value in values]
+            spread = [
+                [m - low for m, (low, _) in zip(means, ends, strict=True)],
+                [high - m for m, (_, high) in zip(means, ends, strict=True)],
+            ]
+            axes.errorbar(
+                places, means, spread, fmt=marker, color=colour, capsize=2,
+                label=variant.replace("_", " "),
+            )  # fmt: skip
+        axes.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
+        axes.set_ylabel(label)
+        figures.tidy(axes)
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figures.save(figure, path)
+
+
+# Command line -----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns 0, or 2 for bad input."""
+    parser = Parser("learning.stages", "Compare workers, collective and students.")
+    for stage in STAGES:
+        parser.add_argument(
+            f"--{stage}", required=True, metavar="RUN", help="with {seed} and {task} in its name"
+        )
+    parser.add_argument("--tasks", default=str(TASKS), metavar="FILE", help="(those of docs/)")
+    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    parser.add_argument("--missions", type=int, default=MISSIONS, metavar="M", help=f"({MISSIONS})")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="S", help=f"of them ({SEED})")
+    options = parser.parse_args(arguments)
+    return answer(options.out, lambda: _measured(options))
+
+
+def _measured(options: argparse.Namespace) -> str:
+    """Do what a command line asks for; return what it prints."""
+    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    check_between("--missions", options.missions, 1, _MOST_MISSIONS)
+    check_between("--seed", options.seed, 0, MAX_SEED - 1)
+    tasks = read_tasks(options.tasks)
+    config, device, path = read_options(options, SUITE)
+    runs = {
+        stage: {
+            seed: {
+                task: getattr(options, stage).replace("{seed}", str(seed)).replace("{task}", task)
+                for task in tasks
+            }
+            for seed in seeds
+        }
+        for stage in STAGES
+    }
+    found = run(config, device, tasks, runs, options.missions, options.seed, path)
+    draw(found, path.with_suffix(".png"))
+    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
