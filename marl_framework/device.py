@@ -106,7 +106,7 @@ def describe_device(device: torch.device) -> str:
         properties = torch.cuda.get_device_properties(device)
         return f"Using GPU: {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
     if device.type == "cpu":
-        cores = _usable_cores()
+        cores = usable_cores()
         return f"Using CPU: {_cpu_name()}, {cores} core{'s' if cores != 1 else ''}"
     return f"Using device: {device}"
 
@@ -268,7 +268,7 @@ def _cpuinfo(key: str) -> str:
     return match[1].strip() if match else ""
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Return the number of cores this process may use; containers can restrict it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

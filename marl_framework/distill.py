@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from marl_framework.command_line import as_program, loaded
+from marl_framework.command_line import add_jobs, as_program, loaded
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
-from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks
-from marl_framework.distillation.workers import train_workers, worker_runs
+from marl_framework.distillation.workers import train_worker, worker_runs
 from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
 from marl_framework.training.rounds_command import configured, guarded, rounds_parser
-from marl_framework.training.seeds import check_free
+from marl_framework.training.seeds import check_free, check_jobs, train_runs
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         help="instead, train a team for each task of a file, one after the other: NAME-TASK for "
         "--run-name NAME; with --resume go on where it stopped",
     )
+    add_jobs(parser, "--workers")
     parser.add_argument(
         "--init-from",
         metavar="RUN_OR_FILE",
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, log: RunLog) -> int:
     if options.workers is not None:
         return _train_workers(options, log)
+    check_jobs(options.jobs, False, "--workers")
     if options.init_from is not None:
         raise ConfigError("--init-from: goes with --workers; a student learns from fresh weights")
     config = with_tasks(configured(options), options.tasks, options.teacher)
@@ -94,6 +96,7 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
             raise ConfigError(f"--workers: does not go with --{name.replace('_', '-')}")
     if options.run_name is None:
         raise ConfigError("--workers: name the runs with --run-name")
+    check_jobs(options.jobs, True, "--workers")
     if options.init_from is not None:
         check_checkpoint("--init-from", options.init_from)
     config = configured(options)
@@ -101,24 +104,13 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
     if not (options.resume or options.check):
         check_free(runs)
 
-    from marl_framework.device import resolve_device
-    from marl_framework.training.launch import train
+    import marl_framework.training.launch  # noqa: F401  (PyTorch)
 
     loaded()
-
-    def train_one(config: Config, name: str) -> int:
-        device = resolve_device(config.compute.device)
-        return train(
-            config,
-            device,
-            name,
-            check=options.check,
-            resume=options.resume,
-            init_from=options.init_from,
-            log=log,
-        )
-
-    return train_workers(runs, train_one)
+    train_one = partial(
+        train_worker, check=options.check, resume=options.resume, init_from=options.init_from
+    )
+    return train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
 
 
 def command() -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from marl_framework.command_line import BAD_INPUT, Parser, add_overrides, as_program
+from marl_framework.command_line import BAD_INPUT, Parser, add_jobs, add_overrides, as_program
 from marl_framework.training.ranks import Ranks
 
 _SHORT_FORMS = {
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")
+    add_jobs(parser, "--seeds")
     parser.add_argument(
         "--profile",
         type=int,

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from marl_framework.device import describe_device, synchronize
+from marl_framework.device import describe_device, synchronize, usable_cores
 from marl_framework.runs.files import atomic_file
 from marl_framework.runs.folder import describe_environment
 
@@ -144,13 +144,6 @@ def in_fresh_process(work: Callable[[], Any]) -> Any:
 
 
 # The machine ------------------------------------------------------------------------------
-
-
-def usable_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def free_memory(device: torch.device) -> int:

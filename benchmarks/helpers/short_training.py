@@ -21,10 +21,10 @@ from benchmarks.helpers.hardware import (
     utilisation,
     utilisation_monitor,
 )
-from benchmarks.helpers.harness import usable_cores
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_interval
 from marl_framework.config.model import Config
+from marl_framework.device import usable_cores
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 

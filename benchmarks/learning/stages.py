@@ -96,12 +96,10 @@ def run(
     settings = {"variants": dict.fromkeys(STYLES, flown), "configuration": config_to_dict(config)}
     asked = _asked(tasks, runs)
     known = known_runs(path, settings)
-    found = {"settings": settings, "machine": harness.announce_machine(device)}
-    found["runs"] = [
-        one for one in known if any(flight.items() <= one.items() for flight, _ in asked)
-    ]
+    made = [one for one in known if any(flight.items() <= one.items() for flight, _ in asked)]
+    found = {"settings": settings, "machine": harness.announce_machine(device), "runs": made}
     for flight, team in asked:
-        if any(flight.items() <= one.items() for one in found["runs"]):
+        if any(flight.items() <= one.items() for one in made):
             continue
         name, changes = flight["variant"], tasks[flight["task"]]
         mission = with_mission(
@@ -112,7 +110,7 @@ def run(
         record = evaluate(
             ready.environments[name], ready.planners[name], missions, seed, keep_maps=0
         )
-        found["runs"].append({**flight, "finals": finals(record)})
+        made.append({**flight, "finals": finals(record)})
         harness.write_json(path, SUITE, found)
         print(f"{flight['task']}: {name}, seed {flight['seed']}", file=sys.stderr, flush=True)
     return found

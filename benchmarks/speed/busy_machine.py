@@ -1,10 +1,10 @@
 """What a training keeps of its speed beside others: `python -m benchmarks.speed.busy_machine`.
 
-Trains alone, twice at once, and beside a process that uses one core, each in a process of its own,
-as somebody does who starts two seeds. A training makes steps until `--seconds-per-row` are over, at
-least one, after one that does not count; it goes on until all others are timed. With
-`--threads-share operations` PyTorch divides every operation among its threads, as it does by
-itself: see `marl_framework.algorithms.threads`.
+Trains alone, twice at once, twice at once with a share of the cores each (as `--jobs 2` does), and
+beside a process that uses one core. Each training has a process of its own and makes steps until
+`--seconds-per-row` are over, at least one, after one that does not count; it goes on until all
+others are timed. With `--threads-share operations` PyTorch divides every operation among its
+threads, as it does by itself: see `marl_framework.algorithms.threads`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from statistics import mean
 from typing import Any
 
@@ -26,12 +27,18 @@ from benchmarks.helpers.harness import number_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.networks.convolutional import ConvolutionalNetwork
+from marl_framework.training.jobs import share_of_cores, threads_of_children
 from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 BATCH, OPERATIONS = "batch", "operations"
-ROWS = {"alone": (1, 0), "two at once": (2, 0), "beside a busy process": (1, 1)}
-"""Numbers of trainings and of busy processes, by the name of the row."""
+ROWS = {
+    "alone": (1, 0, None),
+    "two at once": (2, 0, None),
+    "two with --jobs 2": (2, 0, 2),
+    "beside a busy process": (1, 1, None),
+}
+"""Numbers of trainings, of busy processes and of those that share the cores, by name of the row."""
 
 _LOOP = "while True: pass"
 _shared: dict[str, Any] = {}  # of the processes of a row: what they wait for
@@ -52,8 +59,10 @@ def run(config: Config, device: torch.device, seconds: float, threads_share: str
     """
     machine = harness.announce_machine(device)
     rows: list[dict[str, Any]] = []
-    for name, (trainings, loops) in ROWS.items():
-        speeds = measure(config, device, trainings, loops, seconds, threads_share)
+    for name, (trainings, loops, sharing) in ROWS.items():
+        cores = nullcontext() if sharing is None else threads_of_children(share_of_cores(sharing))
+        with cores:
+            speeds = measure(config, device, trainings, loops, seconds, threads_share)
         alone = rows[0]["agent_transitions_per_s"][0] if rows else speeds[0]
         rows.append(
             {

@@ -32,6 +32,7 @@ from benchmarks.helpers.command_line import Parser, parse_names, parse_numbers, 
 from benchmarks.helpers.harness import CPU, in_fresh_process, number_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.device import usable_cores
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
@@ -278,5 +279,5 @@ def _measure(options: argparse.Namespace, config: Config, _: torch.device) -> di
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(harness.usable_cores())
+    torch.set_num_threads(usable_cores())
     sys.exit(main())

@@ -41,6 +41,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.device import usable_cores
 
 AGENTS = "1,4,16,64,256,1024,4096"
 MOST_AGENTS = 2**20
@@ -93,7 +94,7 @@ def run(
     kept = keep_freed_memory()
     machine = harness.announce_machine(device)
     recorded = record(config, agents)
-    team, processes = config.most_agents, harness.usable_cores()
+    team, processes = config.most_agents, usable_cores()
     rows: list[Row] = []
     with (
         torch.no_grad(),

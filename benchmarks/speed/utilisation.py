@@ -27,12 +27,12 @@ import torch
 from benchmarks.helpers import figures, harness
 from benchmarks.helpers.command_line import Parser, check_between, with_overrides, with_steps
 from benchmarks.helpers.hardware import cpu_seconds, peak_flops, utilisation, utilisation_monitor
-from benchmarks.helpers.harness import number_text, usable_cores
+from benchmarks.helpers.harness import number_text
 from benchmarks.helpers.networks_alone import flops_of
 from benchmarks.helpers.short_training import learn
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import autocast, resolve_precision, synchronize
+from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
 from marl_framework.networks.registry import make_actor
 
 _START = 300.0  # seconds that processes may take to get ready

@@ -1,15 +1,15 @@
-"""Teams that are to teach: a training run for each task, one after the other."""
+"""Teams that are to teach: a training run for each task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.distillation.tasks import read_tasks
-from marl_framework.training.seeds import train_in_turn
+from marl_framework.runs.log import RunLog
 
 
 def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
@@ -33,11 +33,10 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
     return runs
 
 
-def train_workers(runs: dict[str, Config], train: Callable[[Config, str], int]) -> int:
-    """Train one run after the other; return the exit code, see `train_in_turn`.
+def train_worker(config: Config, *, run_name: str, log: RunLog, **options: Any) -> int:
+    """Train a worker on the device of its task; return the exit code, see `launch.train`."""
+    from marl_framework.device import resolve_device
+    from marl_framework.training.launch import train
 
-    Args:
-        runs: configuration by run name.
-        train: trains one run; returns its exit code.
-    """
-    return train_in_turn(runs, train, lambda name, config: f"worker: {name}")
+    device = resolve_device(config.compute.device)
+    return train(config, device, run_name, log=log, **options)

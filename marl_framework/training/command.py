@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,13 @@ from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.files import check_checkpoint, check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
 from marl_framework.training.ranks import LeaderError, Ranks
-from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
+from marl_framework.training.seeds import (
+    check_free,
+    check_jobs,
+    read_seeds,
+    train_each,
+    with_seeds,
+)
 
 # Modules that load PyTorch are imported where they are used: bad input is told at once.
 if TYPE_CHECKING:
@@ -98,25 +105,21 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     if config.experiment.policy != LEARNED:
         return fly_baseline(config, device, options.run_name, options.check, archive)
 
-    def train_one(config: Config, name: str | None) -> int:
-        return train(
-            config,
-            device,
-            name,
-            check=options.check,
-            profile=options.profile,
-            resume=options.resume,
-            allow_changed=options.allow_changed,
-            archive_earlier=archive,
-            init_from=options.init_from,
-            ranks=ranks,
-            log=log,
-        )
-
+    train_one = partial(
+        train,
+        device=device,
+        check=options.check,
+        profile=options.profile,
+        resume=options.resume,
+        allow_changed=options.allow_changed,
+        archive_earlier=archive,
+        init_from=options.init_from,
+        ranks=ranks,
+    )
     if not seeded or options.check:
-        return train_one(config, options.run_name)
+        return train_one(config, run_name=options.run_name, log=log)
     summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"
-    return train_each(seeded, train_one, summary)
+    return train_each(seeded, train_one, log, options.jobs, summary)
 
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
@@ -178,6 +181,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError("--seeds: there is no training; evaluate flies missions of one seed")
     if options.seeds is not None and ranks.count > 1:
         raise ConfigError("--seeds: under torchrun start one training after the other")
+    check_jobs(options.jobs, options.seeds is not None, "--seeds")
     if options.allow_changed and not options.resume:
         raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:

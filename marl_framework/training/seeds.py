@@ -1,4 +1,4 @@
-"""Trains a configuration with one seed after the other, and sums the runs up."""
+"""Trains several runs: one after the other, or some at once; sums up those of several seeds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, describe_os_error
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
+from marl_framework.runs.log import RunLog
 
 # 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
 _T = (
@@ -48,6 +49,23 @@ def with_seeds(config: Config, name: str, seeds: Sequence[int]) -> dict[str, Con
     }
 
 
+def check_jobs(jobs: int, several: bool, option: str) -> None:
+    """Check `--jobs`.
+
+    Args:
+        jobs: its value.
+        several: whether there may be several runs.
+        option: that asks for them.
+
+    Raises:
+        ConfigError: it is no number of runs, or there is one run alone.
+    """
+    if jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: give a number of trainings at once, 1 or more")
+    if jobs > 1 and not several:
+        raise ConfigError(f"--jobs {jobs}: goes with {option}; there is one training")
+
+
 def check_free(runs: Mapping[str, Config]) -> None:
     """Check that no run of these names exists, before hours go into the first of them.
 
@@ -63,21 +81,36 @@ def check_free(runs: Mapping[str, Config]) -> None:
             )
 
 
+class TrainOne(Protocol):
+    """Trains a run; returns its exit code. Can be pickled."""
+
+    def __call__(self, config: Config, *, run_name: str, log: RunLog) -> int:
+        """Train.
+
+        Args:
+            config: what to train.
+            run_name: folder below `logging.directory`.
+            log: is attached to the run folder.
+        """
+
+
 def train_each(
-    runs: Mapping[str, Config], train: Callable[[Config, str], int], summary: Path
+    runs: Mapping[str, Config], train: TrainOne, log: RunLog, jobs: int, summary: Path
 ) -> int:
-    """Train one run after the other; a failed one does not keep the others from being trained.
+    """Train the runs of several seeds, see `train_runs`, and write their summary.
 
     Args:
         runs: configuration by run name.
-        train: trains one run; returns its exit code.
+        train: trains one run.
+        log: of the command.
+        jobs: runs at the same time.
         summary: file for the summary over the seeds, see `sum_up`.
 
     Returns:
-        See `train_in_turn`.
+        See `train_runs`.
     """
-    code = train_in_turn(
-        runs, train, lambda name, config: f"seed {config.environment.seed}: {name}"
+    code = train_runs(
+        runs, train, log, jobs, lambda name, config: f"seed {config.environment.seed}: {name}"
     )
     found = sum_up(runs)
     if code in (0, FAILED) or (code == BAD_INPUT and found["runs"]):
@@ -86,26 +119,34 @@ def train_each(
     return code
 
 
-def train_in_turn(
+def train_runs(
     runs: Mapping[str, Config],
-    train: Callable[[Config, str], int],
+    train: TrainOne,
+    log: RunLog,
+    jobs: int,
     title: Callable[[str, Config], str],
 ) -> int:
-    """Train one run after the other; a failed one does not keep the others from being trained.
+    """Train all runs; a failed one does not keep the others from being trained.
 
     Args:
         runs: configuration by run name.
-        train: trains one run; returns its exit code.
+        train: trains one run.
+        log: of the command.
+        jobs: runs at the same time: 1 in this process, more in processes of their own.
         title: returns a line about a run, which is printed before it.
 
     Returns:
         0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
     """
+    if jobs > 1:
+        from marl_framework.training.jobs import train_at_once
+
+        return train_at_once(runs, train, title, jobs)
     codes = [0]
     for name, config in runs.items():
         print(title(name, config), flush=True)
         try:
-            codes.append(train(config, name))
+            codes.append(train(config, run_name=name, log=log))
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             codes.append(BAD_INPUT)

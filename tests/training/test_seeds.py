@@ -13,6 +13,7 @@ from scipy.stats import t as student
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
+from marl_framework.runs.log import RunLog
 from marl_framework.training import seeds as seeds_module
 from marl_framework.training.trainer import Trainer
 
@@ -87,7 +88,12 @@ def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> 
     config = seeds_module.config_from_dict({}, "defaults")
     runs = seeds_module.with_seeds(config, "t", [1, 2])
     trained = []
-    assert seeds_module.train_each(runs, lambda _, name: trained.append(name) or 1, Path("s")) == 1
+
+    def train(_: object, *, run_name: str, log: RunLog) -> int:
+        trained.append(run_name)
+        return 1
+
+    assert seeds_module.train_each(runs, train, RunLog(), 1, Path("s")) == 1
     assert trained == ["t-1", "t-2"]
     assert json.loads(Path("s").read_text()) == {"runs": {}, "metrics": {}}
 
