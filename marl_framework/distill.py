@@ -15,8 +15,9 @@ from marl_framework.distillation.tasks import with_tasks
 from marl_framework.distillation.workers import train_worker, worker_runs
 from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
+from marl_framework.training.jobs import check_jobs, train_runs
 from marl_framework.training.rounds_command import configured, guarded, rounds_parser
-from marl_framework.training.seeds import check_free, check_jobs, train_runs
+from marl_framework.training.seeds import check_free
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,14 +25,9 @@ from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.files import check_checkpoint, check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
+from marl_framework.training.jobs import check_jobs
 from marl_framework.training.ranks import LeaderError, Ranks
-from marl_framework.training.seeds import (
-    check_free,
-    check_jobs,
-    read_seeds,
-    train_each,
-    with_seeds,
-)
+from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
 
 # Modules that load PyTorch are imported where they are used: bad input is told at once.
 if TYPE_CHECKING:

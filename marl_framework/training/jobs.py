@@ -1,4 +1,4 @@
-"""Trains several runs at the same time, each in a process of its own."""
+"""Trains several runs: one after the other, or at the same time in processes of their own."""
 
 from __future__ import annotations
 
@@ -12,39 +12,99 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import TextIO, cast
+from typing import Protocol, TextIO, cast
 
-from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, describe_os_error
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.device import usable_cores
-from marl_framework.runs.log import Screen
+from marl_framework.runs.log import RunLog, Screen
 from marl_framework.training.rounds_command import guarded
-from marl_framework.training.seeds import TrainOne
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What PyTorch and numba read when they are loaded."""
 
 
-def train_at_once(
+class TrainOne(Protocol):
+    """Trains a run; returns its exit code. Can be pickled."""
+
+    def __call__(self, config: Config, *, run_name: str, log: RunLog) -> int:
+        """Train.
+
+        Args:
+            config: what to train.
+            run_name: folder below `logging.directory`.
+            log: is attached to the run folder.
+        """
+
+
+def check_jobs(jobs: int, several: bool, option: str) -> None:
+    """Check `--jobs`.
+
+    Args:
+        jobs: its value.
+        several: whether there may be several runs.
+        option: that asks for them.
+
+    Raises:
+        ConfigError: it is no number of runs, or there is one run alone.
+    """
+    if jobs < 1:
+        raise ConfigError(f"--jobs {jobs}: give a number of trainings at once, 1 or more")
+    if jobs > 1 and not several:
+        raise ConfigError(f"--jobs {jobs}: goes with {option}; there is one training")
+
+
+def train_runs(
+    runs: Mapping[str, Config],
+    train: TrainOne,
+    log: RunLog,
+    jobs: int,
+    title: Callable[[str, Config], str],
+) -> int:
+    """Train all runs; a failed one does not keep the others from being trained.
+
+    Args:
+        runs: configuration by run name.
+        train: trains one run.
+        log: of the command.
+        jobs: runs at the same time: 1 in this process, more in processes of their own.
+        title: returns a line about a run, which is printed before it.
+
+    Returns:
+        0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
+    """
+    if jobs > 1:
+        return _train_at_once(runs, train, title, jobs)
+    codes = [0]
+    for name, config in runs.items():
+        print(title(name, config), flush=True)
+        try:
+            codes.append(train(config, run_name=name, log=log))
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            codes.append(BAD_INPUT)
+        except OSError as error:
+            print(describe_os_error(error), file=sys.stderr, flush=True)
+            codes.append(FAILED)
+        if codes[-1] == INTERRUPTED:
+            return INTERRUPTED
+    return max(codes)
+
+
+# Several at once -------------------------------------------------------------------------
+
+
+def _train_at_once(
     runs: Mapping[str, Config],
     train: TrainOne,
     title: Callable[[str, Config], str],
     jobs: int,
 ) -> int:
-    """Train runs in processes of their own, `jobs` at a time; a failed one does not stop others.
+    """Train runs in processes of their own, `jobs` at a time.
 
     Each process gets its share of the cores, and makes what it would make alone with as many
     threads. A signal is passed on to all of them. What they print begins with the run's name.
-
-    Args:
-        runs: configuration by run name.
-        train: trains one run; can be pickled.
-        title: returns a line about a run, which is printed before it.
-        jobs: runs at the same time.
-
-    Returns:
-        0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
     """
     context = multiprocessing.get_context("spawn")  # CUDA forbids fork
     threads = share_of_cores(min(jobs, len(runs)))
@@ -73,6 +133,8 @@ def train_at_once(
 
 def share_of_cores(jobs: int) -> int:
     """Return the number of threads of each of so many processes."""
+    from marl_framework.device import usable_cores  # it loads PyTorch
+
     return max(1, usable_cores() // jobs)
 
 

@@ -1,20 +1,20 @@
-"""Trains several runs: one after the other, or some at once; sums up those of several seeds."""
+"""Trains a configuration with several seeds, and sums the runs up."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, describe_os_error
+from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.log import RunLog
+from marl_framework.training.jobs import TrainOne, train_runs
 
 # 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
 _T = (
@@ -49,23 +49,6 @@ def with_seeds(config: Config, name: str, seeds: Sequence[int]) -> dict[str, Con
     }
 
 
-def check_jobs(jobs: int, several: bool, option: str) -> None:
-    """Check `--jobs`.
-
-    Args:
-        jobs: its value.
-        several: whether there may be several runs.
-        option: that asks for them.
-
-    Raises:
-        ConfigError: it is no number of runs, or there is one run alone.
-    """
-    if jobs < 1:
-        raise ConfigError(f"--jobs {jobs}: give a number of trainings at once, 1 or more")
-    if jobs > 1 and not several:
-        raise ConfigError(f"--jobs {jobs}: goes with {option}; there is one training")
-
-
 def check_free(runs: Mapping[str, Config]) -> None:
     """Check that no run of these names exists, before hours go into the first of them.
 
@@ -79,19 +62,6 @@ def check_free(runs: Mapping[str, Config]) -> None:
                 f"run name {name}: {path} exists; choose another name, continue all with "
                 "--resume, or move them to training_history/ with --archive-earlier"
             )
-
-
-class TrainOne(Protocol):
-    """Trains a run; returns its exit code. Can be pickled."""
-
-    def __call__(self, config: Config, *, run_name: str, log: RunLog) -> int:
-        """Train.
-
-        Args:
-            config: what to train.
-            run_name: folder below `logging.directory`.
-            log: is attached to the run folder.
-        """
 
 
 def train_each(
@@ -117,45 +87,6 @@ def train_each(
         write_json(summary, found)
         print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return code
-
-
-def train_runs(
-    runs: Mapping[str, Config],
-    train: TrainOne,
-    log: RunLog,
-    jobs: int,
-    title: Callable[[str, Config], str],
-) -> int:
-    """Train all runs; a failed one does not keep the others from being trained.
-
-    Args:
-        runs: configuration by run name.
-        train: trains one run.
-        log: of the command.
-        jobs: runs at the same time: 1 in this process, more in processes of their own.
-        title: returns a line about a run, which is printed before it.
-
-    Returns:
-        0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
-    """
-    if jobs > 1:
-        from marl_framework.training.jobs import train_at_once
-
-        return train_at_once(runs, train, title, jobs)
-    codes = [0]
-    for name, config in runs.items():
-        print(title(name, config), flush=True)
-        try:
-            codes.append(train(config, run_name=name, log=log))
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            codes.append(BAD_INPUT)
-        except OSError as error:
-            print(describe_os_error(error), file=sys.stderr, flush=True)
-            codes.append(FAILED)
-        if codes[-1] == INTERRUPTED:
-            return INTERRUPTED
-    return max(codes)
 
 
 def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:

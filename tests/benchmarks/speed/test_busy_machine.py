@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.speed import busy_machine
-from marl_framework.training import jobs
+from marl_framework import device
 from tests.benchmarks.running import refusal, run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -41,7 +41,7 @@ def test_rows_are_compared_with_the_first(tmp_path, monkeypatch):
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(busy_machine, "measure", measure)
-    monkeypatch.setattr(jobs, "usable_cores", lambda: 6)
+    monkeypatch.setattr(device, "usable_cores", lambda: 6)
     found = run(busy_machine, tmp_path, "--threads-share", "operations")
     assert [row["share_of_alone"] for row in found["rows"]] == pytest.approx([1, 0.4, 0.4, 0.6])
     assert threads == [None, None, "3", None]
