@@ -87,7 +87,8 @@ def run(
     Returns:
         `settings`, `machine` and `runs`: `variant` (a stage or `information_gain`), `task`,
         `seed` (of the training, None for information gain), `checkpoint` (its SHA-256),
-        `seconds` of the training, and `finals`, a value for each mission by metric.
+        `training_steps` and `seconds` of the training, and `finals`, a value for each mission by
+        metric.
 
     Raises:
         ConfigError: a run is missing, or does not go together with a task.
@@ -128,23 +129,26 @@ def _asked(tasks: Mapping[str, Any], runs: Runs) -> list[tuple[dict[str, Any], C
                     "task": task,
                     "seed": seed,
                     "checkpoint": digest(team),
-                    "seconds": training_seconds(names[task]),
+                    **training_length(names[task]),
                 }
                 asked.append((flight, team))
-        nobody = dict.fromkeys(("seed", "checkpoint", "seconds"))
+        nobody = dict.fromkeys(("seed", "checkpoint", "training_steps", "seconds"))
         asked.append(({"variant": CLASSICAL, "task": task, **nobody}, None))
     return asked
 
 
-def training_seconds(run: str) -> float:
-    """Return how long a run was trained, all its parts.
+def training_length(run: str) -> dict[str, float]:
+    """Return how long a run was trained, all its parts: `training_steps` and `seconds`.
 
     Raises:
         ConfigError: it has not ended.
     """
     summary = read_json(Path(run) / "summary.json")
     try:
-        return float(summary["timing"]["seconds"])
+        return {
+            "training_steps": summary["results"]["training_steps"],
+            "seconds": summary["timing"]["seconds"],
+        }
     except KeyError as error:
         raise ConfigError(f"{run}: it has no summary.json of a finished training") from error
 
@@ -154,22 +158,23 @@ def training_seconds(run: str) -> float:
 
 def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Return mean, interval and difference to the worker of each policy and metric in a task."""
-    flown: dict[str, dict[str, list[list[float]]]] = {}
-    for variant in STYLES:
-        flights = [one for one in found["runs"] if (one["variant"], one["task"]) == (variant, task)]
-        flights.sort(key=lambda one: one["seed"] or 0)
-        if flights:
-            flown[variant] = {m: [one["finals"][m] for one in flights] for m in METRICS}
+    flown = {
+        variant: {m: [one["finals"][m] for one in _flights(found, variant, task)] for m in METRICS}
+        for variant in STYLES
+    }
     rows = summary(flown, None)
-    workers = flown.get(STAGES[0])
     for variant, metrics in flown.items():
         for metric, sign in METRICS.items():
-            change = None
-            if workers and variant != STAGES[0]:
-                paired = torch.tensor(metrics[metric]) - torch.tensor(workers[metric])
-                change = difference(paired, STAGES[0], sign, None)
+            paired = torch.tensor(metrics[metric]) - torch.tensor(flown["worker"][metric])
+            change = None if variant == "worker" else difference(paired, "worker", sign, None)
             rows[variant][metric]["difference"] = change
     return rows
+
+
+def _flights(found: Mapping[str, Any], variant: str, task: str) -> list[dict[str, Any]]:
+    """Return the flights of a policy in a task, by training seed."""
+    made = [one for one in found["runs"] if (one["variant"], one["task"]) == (variant, task)]
+    return sorted(made, key=lambda one: one["seed"] or 0)
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -177,16 +182,18 @@ def table(found: Mapping[str, Any]) -> str:
     lines = []
     for task in dict.fromkeys(one["task"] for one in found["runs"]):
         for number, (variant, row) in enumerate(statistics(found, task).items()):
-            seconds = [
-                one["seconds"]
-                for one in found["runs"]
-                if (one["variant"], one["task"]) == (variant, task) and one["seconds"] is not None
-            ]
-            minutes = f"{mean(seconds) / 60:.1f}" if seconds else "–"
+            flights = _flights(found, variant, task)
+            lengths = ["–", "–"]
+            if variant != CLASSICAL:
+                lengths = [
+                    f"{mean(one['training_steps'] for one in flights):.0f}",
+                    f"{mean(one['seconds'] for one in flights) / 60:.1f}",
+                ]
             cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
-            lines.append(("" if number else task, variant, *cells, minutes))
-    changes = ("− worker [95 %]", "")
-    header = ("task", "policy", LABELS["roi_entropy"], *changes, LABELS["f1"], *changes, "minutes")
+            lines.append(("" if number else task, variant, *cells, *lengths))
+    change = ("− worker [95 %]", "")
+    measured = [part for label in LABELS.values() for part in (label, *change)]
+    header = ("task", "policy", *measured, "steps", "minutes")
     flown = found["settings"]["variants"][CLASSICAL]
     seeds = len({one["seed"] for one in found["runs"] if one["variant"] == STAGES[0]})
     title = f"{flown['missions']} missions of seed {flown['seed']}, {seeds} training seeds"
@@ -196,22 +203,17 @@ def table(found: Mapping[str, Any]) -> str:
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw ROI entropy and F1 of every policy in every task, with 95 % intervals."""
     tasks = list(dict.fromkeys(one["task"] for one in found["runs"]))
-    rows = {task: statistics(found, task) for task in tasks}
+    rows = [statistics(found, task) for task in tasks]
     figure = figures.make_figure(9, 3.6)
     for axes, (metric, label) in zip(figure.subplots(1, 2), LABELS.items(), strict=True):
         for k, (variant, (marker, colour)) in enumerate(STYLES.items()):
-            places = [i + 0.15 * (k - 1.5) for i, task in enumerate(tasks) if variant in rows[task]]
-            values = [rows[task][variant][metric] for task in tasks if variant in rows[task]]
-            means = [value["mean"] for value in values]
-            ends = [value["interval"] or (value["mean"],) * 2 for value in values]
-            spread = [
-                [m - low for m, (low, _) in zip(means, ends, strict=True)],
-                [high - m for m, (_, high) in zip(means, ends, strict=True)],
-            ]
-            axes.errorbar(
-                places, means, spread, fmt=marker, color=colour, capsize=2,
-                label=variant.replace("_", " "),
-            )  # fmt: skip
+            values = [row[variant][metric] for row in rows]
+            means = torch.tensor([value["mean"] for value in values])
+            ends = torch.tensor([value["interval"] or (value["mean"],) * 2 for value in values]).T
+            places = torch.arange(len(tasks)) + 0.15 * (k - 1.5)
+            spread = torch.stack((means - ends[0], ends[1] - means))
+            name = variant.replace("_", " ")
+            axes.errorbar(places, means, spread, fmt=marker, color=colour, capsize=2, label=name)
         axes.set_xticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
         axes.set_ylabel(label)
         figures.tidy(axes)
