@@ -7,20 +7,29 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Protocol, TextIO, cast
 
-from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, describe_os_error
+from marl_framework.command_line import (
+    BAD_INPUT,
+    FAILED,
+    INTERRUPTED,
+    as_program,
+    describe_os_error,
+    loaded,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog, Screen
 from marl_framework.training.rounds_command import guarded
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_URGENT = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (*_URGENT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What PyTorch and numba read when they are loaded."""
 
@@ -87,6 +96,9 @@ def train_runs(
         except OSError as error:
             print(describe_os_error(error), file=sys.stderr, flush=True)
             codes.append(FAILED)
+        except Exception:  # of this run alone
+            traceback.print_exc()
+            codes.append(FAILED)
         if codes[-1] == INTERRUPTED:
             return INTERRUPTED
     return max(codes)
@@ -111,24 +123,26 @@ def _train_at_once(
     waiting = list(runs.items())
     running: dict[int, tuple[str, BaseProcess]] = {}
     codes = [0]
-    with _passed_on(running) as asked_to_end:
-        while running or (waiting and not asked_to_end):
-            while waiting and len(running) < jobs and not asked_to_end:
+    with _passed_on(running) as came, _ended_with_error(running):
+        while True:
+            while waiting and len(running) < jobs and not came:
                 name, config = waiting.pop(0)
                 print(title(name, config), flush=True)
                 child = context.Process(
                     target=_train_alone, args=(config, name, train, sys.orig_argv), name=name
                 )
-                with threads_of_children(threads):
+                with threads_of_children(threads), _interrupts_blocked():
                     child.start()
                 running[child.sentinel] = name, child
-                if asked_to_end:  # while it started
+                if came:  # while it started
                     child.terminate()
+            if not running:
+                break
             for sentinel in wait(list(running)):
                 name, ended = running.pop(cast(int, sentinel))
                 ended.join()
-                codes.append(_exit_code(name, ended, bool(asked_to_end)))
-    return INTERRUPTED if asked_to_end or INTERRUPTED in codes else max(codes)
+                codes.append(_exit_code(name, ended.exitcode or 0, bool(came)))
+    return INTERRUPTED if waiting or INTERRUPTED in codes else max(codes)
 
 
 def share_of_cores(jobs: int) -> int:
@@ -138,28 +152,33 @@ def share_of_cores(jobs: int) -> int:
     return max(1, usable_cores() // jobs)
 
 
-def _exit_code(name: str, child: BaseProcess, asked_to_end: bool) -> int:
-    code = child.exitcode
-    if code is not None and code >= 0:
-        return code
-    if asked_to_end:  # before it could listen
+def _exit_code(name: str, code: int, asked_to_end: bool) -> int:
+    if code >= 0:
+        return code if code in (0, FAILED, BAD_INPUT, INTERRUPTED) else FAILED
+    if asked_to_end and -code in (signal.SIGTERM, signal.SIGUSR1):  # before it could listen
         return INTERRUPTED
-    print(f"error: {name}: its process was killed by signal {-(code or 0)}", file=sys.stderr)
+    print(f"error: {name}: its process was killed by signal {-code}", file=sys.stderr, flush=True)
     return FAILED
 
 
 @contextmanager
 def _passed_on(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterator[Sequence[int]]:
-    """Pass signals on to the processes; yield those that came."""
+    """Pass signals on to the processes; yield those that came.
+
+    They end after their steps, see `signals.interruptible`; after a second SIGINT or SIGTERM at
+    once. The first is passed on as a warning: a scheduler may have sent it to the processes, too.
+    """
     came: list[int] = []
+    ignored = signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    warning = signal.SIGTERM if ignored else signal.SIGUSR1
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         came.append(number)
+        at_once = number in _URGENT and len([each for each in came if each in _URGENT]) > 1
         for _, child in list(running.values()):
-            if number == signal.SIGINT:  # it may still be loading libraries
-                child.terminate()
-            elif child.pid is not None and child.is_alive():
-                os.kill(child.pid, number)
+            for signal_of_child in _URGENT if at_once else (warning,):
+                if child.pid is not None and child.is_alive():
+                    os.kill(child.pid, signal_of_child)
 
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     earlier = {number: signal.signal(number, pass_on) for number in heard}
@@ -171,15 +190,38 @@ def _passed_on(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterator[Seque
 
 
 @contextmanager
+def _ended_with_error(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterator[None]:
+    """Let an error, such as no memory for one process more, end those that run."""
+    try:
+        yield
+    except BaseException:
+        for _, child in running.values():
+            child.terminate()
+        for _, child in running.values():
+            child.join()
+        raise
+
+
+@contextmanager
 def threads_of_children(number: int) -> Iterator[None]:
-    """Give the processes that start now a number of threads each, where the user gave none."""
-    new = {name: str(number) for name in _THREADS if name not in os.environ}
-    os.environ.update(new)
+    """Give the processes that start now a number of threads each, unless the user gave one."""
+    new = () if _THREADS[0] in os.environ else _THREADS
+    os.environ.update(dict.fromkeys(new, str(number)))
     try:
         yield
     finally:
         for name in new:
             del os.environ[name]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that Ctrl-C of the terminal does not reach while they load libraries."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # In the process of a run -----------------------------------------------------------------
@@ -188,12 +230,22 @@ def threads_of_children(number: int) -> Iterator[None]:
 def _train_alone(config: Config, name: str, train: TrainOne, command: list[str]) -> None:
     """Train; exit with the code of the run."""
     os.setsid()  # Ctrl-C comes from the first process alone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.orig_argv = command  # for the records of the run
-    sys.stdout, sys.stderr = (
-        cast(TextIO, Named(stream, name)) for stream in (sys.stdout, sys.stderr)
-    )
-    sys.exit(guarded(lambda log: train(config, run_name=name, log=log)))
+
+    def work() -> int:
+        loaded()
+        streams = [Named(stream, name) for stream in (sys.stdout, sys.stderr)]
+        sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in streams)
+        try:
+            return guarded(lambda log: train(config, run_name=name, log=log))
+        finally:
+            for stream in streams:
+                stream.end()
+
+    sys.exit(as_program(work))
 
 
 def _end_with_parent() -> None:
@@ -216,6 +268,16 @@ class Named(Screen):
         *lines, self._line = (self._line + text).split("\n")
         super().write("".join(f"{self._name} | {line}\n" for line in lines))
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write them one by one."""
+        for line in lines:
+            self.write(line)
+
+    def end(self) -> None:
+        """Write a last line that is not complete."""
+        if self._line:
+            self.write("\n")
 
     def isatty(self) -> bool:
         """Say that lines are wanted: a block cannot be redrawn among those of others."""

@@ -4,117 +4,166 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import Self
 
 import pytest
-import torch
 
+from marl_framework.device import usable_cores
 from marl_framework.main import main
 
-Train = Callable[..., int]
-LONG = ("--set", "learning.training_steps=100000")
-
-
-def arguments(folder: Path, seeds: str, *more: str) -> list[str]:
-    runs = f"logging.directory={folder / 'runs'}"
-    given = ["--config", "params_test.yaml", "--device", "cpu", "--set", runs]
-    return [*given, "--set", "logging.checkpoint_interval=1", "--seeds", seeds, *more]
+PATIENCE = 60.0  # seconds, after which a test has failed
+ROOT = Path(__file__).parents[2]
 
 
 class Started:
-    """A command with two jobs, whose lines are read as they come; ends with the `with` block."""
+    """A series whose lines are read as they come; it ends with the `with` block."""
 
-    def __init__(self, folder: Path, seeds: str, *more: str) -> None:
-        command = [sys.executable, "-m", "marl_framework.main", *arguments(folder, seeds, *more)]
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        known = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
         self.process = subprocess.Popen(
-            [*command, "--run-name", "t", "--jobs", "2"],
+            [sys.executable, "-m", "tests.training.series", *arguments],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**known, **environment},
         )
         assert self.process.stdout is not None
-        self.lines: Iterator[str] = iter(self.process.stdout)
+        self._lines: Iterator[str] = iter(self.process.stdout)
         self.text = ""
+        self._guard = Timer(PATIENCE, self._kill)
+
+    @property
+    def trainings(self) -> list[int]:
+        """Their processes, as far as they have said so."""
+        return [int(number) for number in re.findall(r"process (\d+) trains", self.text)]
+
+    def until(self, *wanted: str) -> None:
+        """Read until all of these have come."""
+        while not all(text in self.text for text in wanted):
+            line = next(self._lines, None)
+            assert line is not None, self.text
+            self.text += line
+
+    def end(self) -> int:
+        """Read the rest, until no process holds the output any more; return the exit code."""
+        self.text += "".join(self._lines)
+        return self.process.wait()
+
+    def _kill(self) -> None:
+        self.text += "took too long\n"
+        for number in (*self.trainings, self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
 
     def __enter__(self) -> Self:
+        self._guard.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()  # its trainings follow
         self.end()
-
-    def until(self, *wanted: str) -> None:
-        """Read until all of these have come."""
-        for line in self.lines:
-            self.text += line
-            if all(text in self.text for text in wanted):
-                return
-        pytest.fail(self.text)
-
-    def end(self) -> int:
-        """Read the rest, until no process holds the output any more; return the exit code."""
+        self._guard.cancel()
         assert self.process.stdout is not None
-        if not self.process.stdout.closed:
-            self.text += "".join(self.lines)
-            self.process.stdout.close()
-        return self.process.wait()
+        self.process.stdout.close()
+        assert "took too long" not in self.text
 
 
-def results(folder: Path, name: str) -> dict:
-    return json.loads((folder / "runs" / name / "summary.json").read_text())["results"]
+def test_what_goes_wrong_in_a_run_stops_no_other() -> None:
+    with Started("2", "a=lacks", "b=breaks", "c=dies", "d=done", OMP_NUM_THREADS="5") as series:
+        assert series.end() == 2
+    text = series.text
+    assert "a | error: sensor: broken\n" in text
+    assert "b | RuntimeError: broken\n" in text
+    assert "error: c: its process was killed by signal 9\n" in text
+    assert "d | done: 5 threads, None of numba, terminal: False\nd | no line end\n" in text
+    assert re.findall("next: (.)", text) == ["a", "b", "c", "d"]
+    with Started("1", "a=lacks", "b=breaks", "d=done") as series:
+        assert series.end() == 2
+    assert "RuntimeError: broken\n" in series.text
+    assert "done: " in series.text
+
+
+def test_runs_at_once_share_the_cores() -> None:
+    with Started("2", "a=done", "b=done", "c=done") as series:
+        assert series.end() == 0
+    share = max(1, usable_cores() // 2)
+    assert series.text.count(f"done: {share} threads, {share} of numba") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_all_after_their_steps(number: signal.Signals) -> None:
+    with Started("2", "a=hears", "b=hears", "c=done") as series:
+        series.until("a | process", "b | process")
+        for training in series.trainings:  # a scheduler sends it to all
+            os.kill(training, number)
+        series.process.send_signal(number)
+        assert series.end() == 130
+    assert series.text.count("ended after its step") == 2
+    assert "next: c" not in series.text
+    assert "Traceback" not in series.text
+
+
+def test_a_signal_in_the_last_step_changes_nothing() -> None:
+    with Started("2", "a=hears", "b=done") as series:
+        series.until("a | process", "b | no line end")
+        os.kill(series.trainings[0], signal.SIGKILL)
+        series.process.send_signal(signal.SIGTERM)
+        assert series.end() == 1
+    assert "error: a: its process was killed by signal 9" in series.text
+
+
+def test_a_second_signal_ends_all_at_once() -> None:
+    with Started("2", "a=works", "b=works") as series:
+        series.until("a | process", "b | process")
+        series.process.send_signal(signal.SIGINT)
+        series.process.send_signal(signal.SIGTERM)
+        assert series.end() == 130
+    assert "ended after its step" not in series.text
+    assert series.text.count("interrupted") == 2
+
+
+def test_runs_end_with_the_command_that_started_them() -> None:
+    with Started("2", "a=hears", "b=hears") as series:
+        series.until("a | process", "b | process")
+        series.process.kill()
+        series.end()
+        assert series.text.count("ended after its step") == 2
+
+
+def test_nobody_has_to_read_what_they_print() -> None:
+    command = f"exec {sys.executable} -m tests.training.series 2 a=done b=done >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT, check=False).returncode == 0
 
 
 def test_runs_at_once_are_what_each_is_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)
-    steps = ("--set", "learning.training_steps=2")
-    together, alone = tmp_path / "together", tmp_path / "alone"
-    assert main([*arguments(together, "3,4", *steps), "--run-name", "t", "--jobs", "2"]) == 0
-    assert "2 seeds: mean" in capsys.readouterr().out
-    assert main([*arguments(alone, "3,4", *steps), "--run-name", "t"]) == 0
-    for name in ("t-3", "t-4"):
-        assert results(together, name) == results(alone, name)
-        log = (together / "runs" / name / "train.log").read_text()
-        assert "\nstep 2/2 | " in log
-        noted = json.loads((together / "runs" / name / "environment.json").read_text())
-        assert "spawn" not in noted["command"]
-    assert results(together, "t-3") != results(together, "t-4")
+    def train(folder: Path, *more: str) -> dict[str, dict]:
+        given = ["--config", "params_test.yaml", "--device", "cpu", "--max-episodes", "2"]
+        runs = ["--set", f"logging.directory={folder}", "--run-name", "t", "--seeds", "3,4"]
+        assert main([*given, *runs, *more]) == 0
+        assert "2 seeds: mean" in capsys.readouterr().out
+        summaries = {
+            name: json.loads((folder / name / "summary.json").read_text())
+            for name in ("t-3", "t-4")
+        }
+        return {name: summary["results"] for name, summary in summaries.items()}
 
-
-def test_a_killed_run_stops_no_other_and_a_signal_ends_all_which_go_on(tmp_path: Path) -> None:
-    with Started(tmp_path, "3,4,5", *LONG) as started:
-        started.until("t-3 | step", "t-4 | step")
-        status = json.loads((tmp_path / "runs" / "t-3" / "status.json").read_text())
-        os.kill(status["process"]["number"], signal.SIGKILL)
-        started.until("error: t-3: its process was killed by signal 9", "t-5 | step")
-        started.process.send_signal(signal.SIGTERM)
-        assert started.end() == 130
-    assert started.text.count("continue with --resume") == 2
-    assert "Traceback" not in started.text
-    assert results(tmp_path, "t-4")["training_steps"] >= 1
-    made = results(tmp_path, "t-5")["training_steps"]
-    steps = f"learning.training_steps={made + 1}"
-    more = ("--resume", "--allow-changed", "learning.training_steps", "--set", steps)
-    with Started(tmp_path, "5", *more) as started:
-        assert started.end() == 0
-    assert results(tmp_path, "t-5")["training_steps"] == made + 1
-
-
-def test_runs_end_with_the_command_that_started_them(tmp_path: Path) -> None:
-    with Started(tmp_path, "3,4", *LONG) as started:
-        started.until("t-3 | step", "t-4 | step")
-        started.process.kill()
-    for name in ("t-3", "t-4"):
-        status = json.loads((tmp_path / "runs" / name / "status.json").read_text())
-        assert status["state"] == "interrupted"
+    together = train(tmp_path / "together", "--jobs", "2")
+    assert together == train(tmp_path / "alone")
+    assert together["t-3"] != together["t-4"]
+    run = tmp_path / "together" / "t-3"
+    assert "\nstep 2/2 | " in (run / "train.log").read_text()
+    assert "spawn" not in json.loads((run / "environment.json").read_text())["command"]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +176,9 @@ def test_runs_end_with_the_command_that_started_them(tmp_path: Path) -> None:
 def test_bad_jobs_are_one_line(
     given: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = arguments(tmp_path, "3")[:-2]
-    assert main([*options, "--run-name", "t", *given]) == 2
+    runs = f"logging.directory={tmp_path}"
+    options = ["--config", "params_test.yaml", "--set", runs, "--run-name", "t"]
+    assert main([*options, *given]) == 2
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
