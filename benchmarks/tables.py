@@ -24,6 +24,7 @@ from benchmarks.learning import (
     predicted,
     sample_reuse,
     search_settings,
+    stages,
     students,
     update_interval,
 )
@@ -56,6 +57,7 @@ TABLES = {
     "ablation": _printed("ablation", ablation.table),
     "f1_reward": _printed("ablation-8_uavs", ablation.table),
     "predicted": _printed("predicted", predicted.table),
+    "stages": _printed("stages", stages.table),
     "students": _printed("students", students.table),
     "algorithms": _printed("algorithms", algorithms.table),
     "no_fly": _printed("no_fly", no_fly.table),

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers",
         metavar="FILE",
-        help="instead, train a team for each task of a file, one after the other: NAME-TASK for "
+        help="instead, train a team for each task of a file: NAME-TASK for "
         "--run-name NAME; with --resume go on where it stopped",
     )
     add_jobs(parser, "--workers")

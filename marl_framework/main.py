@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds",
         metavar="N,…",
-        help="train one run after the other, NAME-N with environment.seed=N; sum them up in "
+        help="train several runs, NAME-N with environment.seed=N each; sum them up in "
         "NAME-seeds.json; with --resume go on where it stopped",
     )
     for name, key in _SHORT_FORMS.items():

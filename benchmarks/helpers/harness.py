@@ -211,7 +211,7 @@ def device_slug(device: torch.device) -> str:
 def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
     """Write a benchmark's results as strict JSON, whole or not at all."""
     text = json.dumps(
-        _strict({"schema": SCHEMA, "suite": suite, **content}),
+        strict({"schema": SCHEMA, "suite": suite, **content}),
         indent=1,
         allow_nan=False,
         ensure_ascii=False,
@@ -254,11 +254,12 @@ def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return a value in types of strict JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

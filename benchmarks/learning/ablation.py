@@ -201,9 +201,8 @@ def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        same = before["settings"]["configuration"] == json.loads(
-            json.dumps(settings["configuration"])
-        )
+        settings = json.loads(json.dumps(harness.strict(settings)))  # as it is written
+        same = before["settings"]["configuration"] == settings["configuration"]
         runs: list[dict[str, Any]] = before["runs"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--out {path}: it is not a file of this benchmark") from error

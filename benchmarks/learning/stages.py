@@ -3,7 +3,7 @@
 Flies the missions of every task of a tasks file with the task's worker (trained on it alone), with
 the collective (one team for all tasks), with the task's student (which went on from the collective)
 and with information gain. In the names of the runs, `{seed}` and `{task}` stand for training seed
-and task. docs/distillation.md has the commands that train them; times are those of their summaries.
+and task. docs/distillation.md has the commands that train them.
 
 Every flight is written as soon as it is done, and one that the JSON has is not made again.
 """
@@ -87,7 +87,7 @@ def run(
     Returns:
         `settings`, `machine` and `runs`: `variant` (a stage or `information_gain`), `task`,
         `seed` (of the training, None for information gain), `checkpoint` (its SHA-256),
-        `training_steps` and `seconds` of the training, and `finals`, a value for each mission by
+        `training_steps` (rounds of the collective), and `finals`, a value for each mission by
         metric.
 
     Raises:
@@ -129,28 +129,24 @@ def _asked(tasks: Mapping[str, Any], runs: Runs) -> list[tuple[dict[str, Any], C
                     "task": task,
                     "seed": seed,
                     "checkpoint": digest(team),
-                    **training_length(names[task]),
+                    "training_steps": training_steps(names[task]),
                 }
                 asked.append((flight, team))
-        nobody = dict.fromkeys(("seed", "checkpoint", "training_steps", "seconds"))
+        nobody = dict.fromkeys(("seed", "checkpoint", "training_steps"))
         asked.append(({"variant": CLASSICAL, "task": task, **nobody}, None))
     return asked
 
 
-def training_length(run: str) -> dict[str, float]:
-    """Return how long a run was trained, all its parts: `training_steps` and `seconds`.
+def training_steps(run: str) -> int:
+    """Return how many training steps, or rounds of distillation, a run has made.
 
     Raises:
         ConfigError: it has not ended.
     """
-    summary = read_json(Path(run) / "summary.json")
-    try:
-        return {
-            "training_steps": summary["results"]["training_steps"],
-            "seconds": summary["timing"]["seconds"],
-        }
-    except KeyError as error:
-        raise ConfigError(f"{run}: it has no summary.json of a finished training") from error
+    results = read_json(Path(run) / "summary.json").get("results", {})
+    if not results.get("finished"):
+        raise ConfigError(f"{run}: it has no summary.json of a finished training")
+    return int(results["training_steps"])
 
 
 # Table and figure -------------------------------------------------------------------------
@@ -183,17 +179,14 @@ def table(found: Mapping[str, Any]) -> str:
     for task in dict.fromkeys(one["task"] for one in found["runs"]):
         for number, (variant, row) in enumerate(statistics(found, task).items()):
             flights = _flights(found, variant, task)
-            lengths = ["–", "–"]
-            if variant != CLASSICAL:
-                lengths = [
-                    f"{mean(one['training_steps'] for one in flights):.0f}",
-                    f"{mean(one['seconds'] for one in flights) / 60:.1f}",
-                ]
+            steps = "–"
+            if variant in ("worker", "student"):
+                steps = f"{mean(one['training_steps'] for one in flights):.0f}"
             cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
-            lines.append(("" if number else task, variant, *cells, *lengths))
+            lines.append(("" if number else task, variant, *cells, steps))
     change = ("− worker [95 %]", "")
     measured = [part for label in LABELS.values() for part in (label, *change)]
-    header = ("task", "policy", *measured, "steps", "minutes")
+    header = ("task", "policy", *measured, "training steps")
     flown = found["settings"]["variants"][CLASSICAL]
     seeds = len({one["seed"] for one in found["runs"] if one["variant"] == STAGES[0]})
     title = f"{flown['missions']} missions of seed {flown['seed']}, {seeds} training seeds"
