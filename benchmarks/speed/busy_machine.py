@@ -33,12 +33,12 @@ from marl_framework.training.trainer import Trainer
 
 BATCH, OPERATIONS = "batch", "operations"
 ROWS = {
-    "alone": (1, 0, None),
-    "two at once": (2, 0, None),
-    "two with --jobs 2": (2, 0, 2),
-    "beside a busy process": (1, 1, None),
+    "alone": (1, 0, False),
+    "two at once": (2, 0, False),
+    "two with --jobs 2": (2, 0, True),
+    "beside a busy process": (1, 1, False),
 }
-"""Numbers of trainings, of busy processes and of those that share the cores, by name of the row."""
+"""Numbers of trainings and of busy processes, and whether trainings share out the cores."""
 
 _LOOP = "while True: pass"
 _shared: dict[str, Any] = {}  # of the processes of a row: what they wait for
@@ -59,9 +59,8 @@ def run(config: Config, device: torch.device, seconds: float, threads_share: str
     """
     machine = harness.announce_machine(device)
     rows: list[dict[str, Any]] = []
-    for name, (trainings, loops, sharing) in ROWS.items():
-        cores = nullcontext() if sharing is None else threads_of_children(share_of_cores(sharing))
-        with cores:
+    for name, (trainings, loops, shared) in ROWS.items():
+        with threads_of_children(share_of_cores(trainings)) if shared else nullcontext():
             speeds = measure(config, device, trainings, loops, seconds, threads_share)
         alone = rows[0]["agent_transitions_per_s"][0] if rows else speeds[0]
         rows.append(

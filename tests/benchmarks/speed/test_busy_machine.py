@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_a_training_beside_a_busy_process_is_timed(tmp_path, capsys, monkeypatch):
-    rows = {"beside a busy process": (1, 1, None)}
+    rows = {"beside a busy process": (1, 1, False)}
     monkeypatch.setattr(busy_machine, "ROWS", rows)
     # Threads in place of processes, which load PyTorch anew.
     monkeypatch.setattr(
