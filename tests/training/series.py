@@ -33,6 +33,7 @@ class Patient:
             print(f"process {os.getpid()} trains", flush=True)
             while not self._ended:
                 os.read(inside, 1)
+            print("ended after its step", flush=True)  # before another signal ends the process
 
 
 def train(config: Config, *, run_name: str, log: RunLog) -> int:
@@ -48,7 +49,6 @@ def train(config: Config, *, run_name: str, log: RunLog) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if text in ("hears", "works"):
         Patient(text == "hears").train()
-        print("ended after its step")
         return 130
     print("no line end", end="")
     return 0
