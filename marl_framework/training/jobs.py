@@ -123,9 +123,9 @@ def _train_at_once(
     waiting = list(runs.items())
     running: dict[int, tuple[str, BaseProcess]] = {}
     codes = [0]
-    with _passed_on(running) as came, _ended_with_error(running):
+    with _passed_on(running) as (came, woken), _ended_with_error(running):
         while True:
-            while waiting and len(running) < jobs and not came:
+            while waiting and len(running) < jobs and not came and INTERRUPTED not in codes:
                 name, config = waiting.pop(0)
                 print(title(name, config), flush=True)
                 child = context.Process(
@@ -138,8 +138,11 @@ def _train_at_once(
                     child.terminate()
             if not running:
                 break
-            for sentinel in wait(list(running)):
-                name, ended = running.pop(cast(int, sentinel))
+            for sentinel in cast(list[int], wait([*running, woken])):
+                if sentinel == woken:  # the signal has been passed on
+                    os.read(woken, 1)
+                    continue
+                name, ended = running.pop(sentinel)
                 ended.join()
                 codes.append(_exit_code(name, ended.exitcode or 0, bool(came)))
     return INTERRUPTED if waiting or INTERRUPTED in codes else max(codes)
@@ -162,8 +165,10 @@ def _exit_code(name: str, code: int, asked_to_end: bool) -> int:
 
 
 @contextmanager
-def _passed_on(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterator[Sequence[int]]:
-    """Pass signals on to the processes; yield those that came.
+def _passed_on(
+    running: Mapping[int, tuple[str, BaseProcess]],
+) -> Iterator[tuple[Sequence[int], int]]:
+    """Pass signals on to the processes; yield those that came, and a file that each wakes.
 
     They end after their steps, see `signals.interruptible`; after a second SIGINT or SIGTERM at
     once. The first is passed on as a warning: a scheduler may have sent it to the processes, too.
@@ -180,13 +185,19 @@ def _passed_on(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterator[Seque
                 if child.pid is not None and child.is_alive():
                     os.kill(child.pid, signal_of_child)
 
+    woken, waker = os.pipe()  # one that comes just before `wait` would be passed on after it
+    os.set_blocking(waker, False)
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     earlier = {number: signal.signal(number, pass_on) for number in heard}
+    earlier_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     try:
-        yield came
+        yield came, woken
     finally:
+        signal.set_wakeup_fd(earlier_waker)
         for number, handler in earlier.items():
             signal.signal(number, handler)
+        os.close(woken)
+        os.close(waker)
 
 
 @contextmanager
