@@ -131,11 +131,9 @@ def _train_at_once(
                 child = context.Process(
                     target=_train_alone, args=(config, name, train, sys.orig_argv), name=name
                 )
-                with threads_of_children(threads), _interrupts_blocked():
+                with threads_of_children(threads), _signals_held():
                     child.start()
-                running[child.sentinel] = name, child
-                if came:  # while it started
-                    child.terminate()
+                    running[child.sentinel] = name, child
             if not running:
                 break
             for sentinel in cast(list[int], wait([*running, woken])):
@@ -226,9 +224,9 @@ def threads_of_children(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C of the terminal does not reach while they load libraries."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_held() -> Iterator[None]:
+    """Hold signals back, here until a process is known, and in that until it has loaded."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -242,7 +240,7 @@ def _train_alone(config: Config, name: str, train: TrainOne, command: list[str])
     """Train; exit with the code of the run."""
     os.setsid()  # Ctrl-C comes from the first process alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.orig_argv = command  # for the records of the run
 
