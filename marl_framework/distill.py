@@ -12,7 +12,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks
-from marl_framework.distillation.workers import train_worker, worker_runs
+from marl_framework.distillation.workers import worker_runs
 from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
 from marl_framework.training.jobs import check_jobs, train_runs
@@ -105,11 +105,14 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
     if not (options.resume or options.check):
         check_free(runs)
 
-    import marl_framework.training.launch  # noqa: F401  (PyTorch)
+    from marl_framework.training.launch import train_on_own_device
 
     loaded()
     train_one = partial(
-        train_worker, check=options.check, resume=options.resume, init_from=options.init_from
+        train_on_own_device,
+        check=options.check,
+        resume=options.resume,
+        init_from=options.init_from,
     )
     return train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
 

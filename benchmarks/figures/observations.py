@@ -57,7 +57,7 @@ _NOT_DRAWN = (
     "team_size",
     "radio_range",
 )
-"""They pass over a predictor, need zones, or are as many as UAVs."""
+"""They show a prediction, need zones, or are as many as UAVs."""
 
 
 @dataclass(frozen=True)

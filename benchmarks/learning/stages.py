@@ -102,10 +102,8 @@ def run(
     for flight, team in asked:
         if any(flight.items() <= one.items() for one in made):
             continue
-        name, changes = flight["variant"], tasks[flight["task"]]
-        mission = with_mission(
-            config, with_changes(config, changes, flight["task"]), flight["task"]
-        )
+        task, name = flight["task"], flight["variant"]
+        mission = with_mission(config, with_changes(config, tasks[task], task), task)
         teams = {} if team is None else {name: team}
         ready = comparison.prepare(mission, device, [name], missions, seed, teams=teams)
         record = evaluate(
@@ -113,7 +111,7 @@ def run(
         )
         made.append({**flight, "finals": finals(record)})
         harness.write_json(path, SUITE, found)
-        print(f"{flight['task']}: {name}, seed {flight['seed']}", file=sys.stderr, flush=True)
+        print(f"{task}: {name}, seed {flight['seed']}", file=sys.stderr, flush=True)
     return found
 
 

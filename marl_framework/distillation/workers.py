@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.distillation.tasks import read_tasks
-from marl_framework.runs.log import RunLog
 
 
 def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
@@ -31,12 +28,3 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
                 "planner needs no worker to teach"
             )
     return runs
-
-
-def train_worker(config: Config, *, run_name: str, log: RunLog, **options: Any) -> int:
-    """Train a worker on the device of its task; return the exit code, see `launch.train`."""
-    from marl_framework.device import resolve_device
-    from marl_framework.training.launch import train
-
-    device = resolve_device(config.compute.device)
-    return train(config, device, run_name, log=log, **options)

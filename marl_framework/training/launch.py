@@ -11,7 +11,7 @@ import torch
 from marl_framework.command_line import FAILED, INTERRUPTED
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device
+from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.fusion import window_kernels
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
@@ -101,6 +101,11 @@ def train(
             "continues with --resume --allow-changed KEY"
         )
         return FAILED
+
+
+def train_on_own_device(config: Config, *, run_name: str, log: RunLog, **options: Any) -> int:
+    """Train on the device that the configuration names; see `train`."""
+    return train(config, resolve_device(config.compute.device), run_name, log=log, **options)
 
 
 def _start_or_resume(

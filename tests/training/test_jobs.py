@@ -112,7 +112,7 @@ def test_a_signal_ends_all_after_their_steps(number: signal.Signals) -> None:
     assert "Traceback" not in series.text
 
 
-def test_a_signal_in_the_last_step_changes_nothing() -> None:
+def test_a_killed_run_is_told_also_when_a_signal_follows() -> None:
     with Started("2", "a=hears", "b=done") as series:
         series.until("a | process", "b | no line end")
         os.kill(series.trainings[0], signal.SIGKILL)
