@@ -27,9 +27,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog, Screen
 from marl_framework.training.rounds_command import guarded
+from marl_framework.training.signals import URGENT, WARNINGS, handled
 
-_URGENT = (signal.SIGINT, signal.SIGTERM)
-_SIGNALS = (*_URGENT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What PyTorch and numba read when they are loaded."""
 
@@ -177,25 +176,22 @@ def _passed_on(
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        at_once = number in _URGENT and len([each for each in came if each in _URGENT]) > 1
+        at_once = number in URGENT and len([each for each in came if each in URGENT]) > 1
         for _, child in list(running.values()):
-            for signal_of_child in _URGENT if at_once else (warning,):
+            for signal_of_child in URGENT if at_once else (warning,):
                 if child.pid is not None and child.is_alive():
                     os.kill(child.pid, signal_of_child)
 
     woken, waker = os.pipe()  # one that comes just before `wait` would be passed on after it
     os.set_blocking(waker, False)
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    earlier = {number: signal.signal(number, pass_on) for number in heard}
-    earlier_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    try:
-        yield came, woken
-    finally:
-        signal.set_wakeup_fd(earlier_waker)
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-        os.close(woken)
-        os.close(waker)
+    with handled(pass_on):
+        earlier_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        try:
+            yield came, woken
+        finally:
+            signal.set_wakeup_fd(earlier_waker)
+            os.close(woken)
+            os.close(waker)
 
 
 @contextmanager
@@ -226,7 +222,7 @@ def threads_of_children(number: int) -> Iterator[None]:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """Hold signals back, here until a process is known, and in that until it has loaded."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*URGENT, *WARNINGS))
     try:
         yield
     finally:
@@ -240,7 +236,7 @@ def _train_alone(config: Config, name: str, train: TrainOne, command: list[str])
     """Train; exit with the code of the run."""
     os.setsid()  # Ctrl-C comes from the first process alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*URGENT, *WARNINGS))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.orig_argv = command  # for the records of the run
 

@@ -7,15 +7,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Protocol
 
 from marl_framework.training.ranks import Ranks
 
-_URGENT = (signal.SIGINT, signal.SIGTERM)
-_WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+URGENT = (signal.SIGINT, signal.SIGTERM)
+WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """A closing terminal, and what schedulers send some time before the end; often several times."""
 _PATIENCE = 20.0
 """Seconds that a rank may take to end its training step; torchrun kills after 30."""
@@ -42,19 +42,25 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal urged
-        if urged and number in _URGENT:
+        if urged and number in URGENT:
             raise KeyboardInterrupt
-        urged = urged or number in _URGENT
+        urged = urged or number in URGENT
         trainer.interrupt()
 
-    heard = [number for number in _WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
-    earlier = {number: signal.signal(number, interrupt) for number in (*_URGENT, *heard)}
+    with handled(interrupt), _ended_if_stuck() if ranks.count > 1 else nullcontext():
+        yield
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a handler take all these signals, but warnings that the caller ignores."""
+    heard = [number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
+    earlier = {number: signal.signal(number, handler) for number in (*URGENT, *heard)}
     try:
-        with _ended_if_stuck() if ranks.count > 1 else nullcontext():
-            yield
+        yield
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+        for number, before in earlier.items():
+            signal.signal(number, before)
 
 
 @contextmanager
@@ -70,7 +76,7 @@ def _ended_if_stuck() -> Iterator[None]:
     def watch() -> None:
         with suppress(OSError):
             while number := inside.recv(1):
-                if number[0] in (*_URGENT, *_WARNINGS) and not done.wait(_PATIENCE):
+                if number[0] in (*URGENT, *WARNINGS) and not done.wait(_PATIENCE):
                     print(f"error: still waiting {_PATIENCE:g} s after a signal", file=sys.stderr)
                     os._exit(1)
 

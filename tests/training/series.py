@@ -56,6 +56,8 @@ def train(config: Config, *, run_name: str, log: RunLog) -> int:
 
 def main() -> int:
     """Train `NAME=TEXT …`, as many at once as the first argument says."""
+    if name := os.environ.get("IGNORED"):  # as a shell does for what runs in the background
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
     jobs, *pairs = sys.argv[1:]
     runs = {name: cast(Config, text) for name, text in (pair.split("=") for pair in pairs)}
     return train_runs(runs, train, RunLog(), int(jobs), lambda name, _: f"next: {name}")

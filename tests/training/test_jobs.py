@@ -121,8 +121,9 @@ def test_a_killed_run_is_told_also_when_a_signal_follows() -> None:
     assert "error: a: its process was killed by signal 9" in series.text
 
 
-def test_a_second_signal_ends_all_at_once() -> None:
-    with Started("2", "a=works", "b=works") as series:
+@pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGUSR1"])
+def test_a_second_signal_ends_all_at_once(ignored: str) -> None:
+    with Started("2", "a=works", "b=works", IGNORED=ignored) as series:
         series.until("a | process", "b | process")
         series.process.send_signal(signal.SIGINT)
         series.process.send_signal(signal.SIGTERM)
