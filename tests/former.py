@@ -35,6 +35,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     del tree["distillation"]
     del tree["networks"]["predictor"]
     assert tree["experiment"]["reward"].pop("f1_scale") == 0
+    assert tree["experiment"]["reward"].pop("outside_weight") == 0
     for name in ("cost", "no_fly_zones", "obstacles"):
         del tree["experiment"]["constraints"][name]
     for name in (

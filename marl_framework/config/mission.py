@@ -231,6 +231,8 @@ class RewardConfig(Section):
     relative_scale: Scale = 22.0
     """Reward = relative_scale · relative gain + relative_offset."""
     relative_offset: Scale = -0.5
+    outside_weight: Share = 0.0
+    """Of entropy outside the region of interest in the relative gain; inside it is 1."""
     f1_scale: Scale = 0.0
     """Added to the reward: f1_scale · gain in F1 of the belief from all readings."""
     absolute_scale: Scale = 10.0

@@ -1,4 +1,4 @@
-"""How much of the region of interest a belief has found."""
+"""How much of the region of interest a belief has found, and what it leaves open."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+from marl_framework.mission.belief import entropy
 
 FOUND_ABOVE = 0.501
 """A cell is predicted as ROI above this probability.
@@ -39,11 +41,17 @@ def f1_in_chunks(belief: Tensor, truth: Tensor) -> Tensor:
     return torch.cat([f1(*chunk) for chunk in chunks(belief, truth)])
 
 
-def chunks(belief: Tensor, truth: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield beliefs and truths of a few missions at a time."""
-    cells = belief.shape[-2] * belief.shape[-1]
-    size = max(1, (_GPU_CELLS if belief.is_cuda else _CPU_CELLS) // cells)
-    return zip(belief.split(size), truth.split(size), strict=True)
+def total_entropy(belief: Tensor) -> Tensor:
+    """Return the sum of H(p) over each map [bit], [E] float64, of a few missions at once."""
+    sums = [entropy(part).flatten(1).sum(1, dtype=torch.float64) for (part,) in chunks(belief)]
+    return torch.cat(sums)
+
+
+def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield maps [E, R, C] of a few missions at a time."""
+    cells = maps[0].shape[-2] * maps[0].shape[-1]
+    size = max(1, (_GPU_CELLS if maps[0].is_cuda else _CPU_CELLS) // cells)
+    return zip(*(each.split(size) for each in maps), strict=True)
 
 
 def count(cells: Tensor) -> Tensor:

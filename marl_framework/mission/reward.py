@@ -95,5 +95,24 @@ def utility(gain: Tensor, reweighted: Tensor, remaining: Tensor, cells: int) -> 
     return Utility((gain / cells).float(), relative.float())
 
 
+def relative_with_outside(
+    roi: tuple[Tensor, Tensor], everywhere: tuple[Tensor, Tensor], outside_weight: float
+) -> Tensor:
+    """Return the relative gain where cells outside the region of interest count, too.
+
+    With weights w₀ + (1 - w₀)·w(p) in place of w(p), see `utility`: w₀ is the outside weight.
+
+    Args:
+        roi: sums of w(after)·H over the map after the readings, and of what they removed,
+            [E] each.
+        everywhere: the same without weights.
+        outside_weight: 0 to 1.
+    """
+    (left, gain), (all_left, all_gain) = roi, everywhere
+    gained = gain.lerp(all_gain, outside_weight)
+    available = (left + gain).lerp(all_left + all_gain, outside_weight)
+    return torch.where(available > 0, gained / available.clamp(min=1e-12), 0.0).float()
+
+
 def _total(values: Tensor, counted: Tensor) -> Tensor:
     return (values * counted).flatten(1).sum(1, dtype=torch.float64)

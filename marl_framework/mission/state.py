@@ -53,6 +53,9 @@ class MissionState:
     [E, X, Y] float32."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+    entropy: Tensor
+    """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date where the reward
+    counts ground outside the region of interest, else 0."""
     f1: Tensor
     """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
     active: Tensor
