@@ -1,6 +1,6 @@
 """What makes a student learn from its teachers? `python -m benchmarks.learning.students`.
 
-Distils the params file (default: params_student.yaml, whose teachers are `search`) in ways that
+Distils the params file (default: params_collective.yaml, whose teachers are `search`) in ways that
 differ in one thing each: who makes the moves that teachers label, the loss, and whether a UAV sees
 its part of the area. Then COMA goes on from the first of these students, with and without a pull to
 it. All fly the same validation missions of every task greedily, and so do their teachers.
@@ -186,7 +186,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser("learning.students", "Compare ways of distilling.", "params_student.yaml")
+    parser = Parser("learning.students", "Compare ways of distilling.", "params_collective.yaml")
     names = ",".join(DISTILLED | CONTINUED)
     parser.add_argument("--variants", default=names, metavar="NAME,…", help="(all)")
     parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
