@@ -15,7 +15,8 @@ FOUND_ABOVE = 0.501
 Contradicting readings leave a cell at 0.5 up to rounding; it is not predicted as ROI.
 """
 
-_CPU_CELLS, _GPU_CELLS = 2**18, 2**26  # cells per chunk; on a CPU they fit its caches
+CPU_CELLS, GPU_CELLS = 2**18, 2**26
+"""Cells of maps that are looked at at once; on a CPU they fit its caches."""
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def total_entropy(belief: Tensor) -> Tensor:
 def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield maps [E, R, C] of a few missions at a time."""
     cells = maps[0].shape[-2] * maps[0].shape[-1]
-    size = max(1, (_GPU_CELLS if maps[0].is_cuda else _CPU_CELLS) // cells)
+    size = max(1, (GPU_CELLS if maps[0].is_cuda else CPU_CELLS) // cells)
     return zip(*(each.split(size) for each in maps), strict=True)
 
 

@@ -264,10 +264,7 @@ class MissionEnvironment:
         _assign(state.weighted_entropy, blank * self._cells, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
         self._fusion.update(state, draws.first.sensor, started)
-        if self._outside_weight:
-            self._gain_in_entropy(state)
-        if self._f1_scale:
-            self._gain_in_f1(state)
+        self._count_gains_from(state)
         return state
 
     def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
@@ -352,6 +349,14 @@ class MissionEnvironment:
             state.pooled_global_uncertainty.copy_(pooled)
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
+        self._count_gains_from(state)
+
+    def _count_gains_from(self, state: MissionState) -> None:
+        """Let the gains that the reward counts begin with the belief as it is."""
+        if self._outside_weight:
+            self._gain_in_entropy(state)
+        if self._f1_scale:
+            self._gain_in_f1(state)
 
     def _with_outside(self, state: MissionState, utility: Utility) -> Utility:
         """Return the utility, with ground outside the region in its relative gain."""

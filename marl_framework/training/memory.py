@@ -16,6 +16,7 @@ from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.fusion import WindowFusion, fusion_type
 
 GIB = 2**30
@@ -26,7 +27,7 @@ _IN_VIEW = 3  # bytes a cell in view that stay: its random bits and its reading
 _SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, uncertainties
 _BUILDING = 4  # bytes a cell of a map while ground truths are made
 _MAKING_MOVES = 3  # bytes a move while the moves that obstacles leave are found
-_MEASURING = 20  # and while a validation measures its beliefs
+_MEASURING = 20  # and while a validation measures its beliefs, or a reward the ground outside
 _IN_TURN = ("windows", "activations", "validation")
 _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
@@ -68,9 +69,12 @@ def memory_estimate(
     zones = config.has_zones * _MAKING_MOVES * _table_of_moves(config)
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
+    outside = 0
+    if config.experiment.reward.outside_weight:
+        outside = _MEASURING * min(flown * rows * cols, GPU_CELLS)
     return {
         "missions": flown * mission,
-        "windows": flown * scratch,
+        "windows": max(flown * scratch, outside),
         "tables": _camera_tables(config),
         "transitions": collected * interval * transition,
         # What layers put out: learning keeps it for the way back and has a gradient there.
@@ -238,7 +242,7 @@ def _mission(config: Config) -> int:
     x, y, _ = config.lattice_shape
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
-    maps += n * (41 + n) + 44  # positions, costs, who flies and hears whom; numbers of the mission
+    maps += n * (41 + n) + 52  # positions, costs, who flies and hears whom; numbers of the mission
     if config.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * _IN_VIEW

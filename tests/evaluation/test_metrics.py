@@ -89,7 +89,7 @@ def test_a_perfect_and_an_ignorant_map() -> None:
 def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     belief, truth = random_maps(3, missions=5)
     expected = metrics.map_metrics(belief, truth)
-    monkeypatch.setattr(accuracy, "_CPU_CELLS", 2 * belief[0].numel())
+    monkeypatch.setattr(accuracy, "CPU_CELLS", 2 * belief[0].numel())
     for name, values in metrics.map_metrics(belief, truth).items():
         assert values.shape == (5,)
         torch.testing.assert_close(values, expected[name])
