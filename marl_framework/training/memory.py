@@ -16,7 +16,7 @@ from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.mission.accuracy import GPU_CELLS
+from marl_framework.mission.accuracy import CPU_CELLS, GPU_CELLS
 from marl_framework.mission.fusion import WindowFusion, fusion_type
 
 GIB = 2**30
@@ -71,7 +71,8 @@ def memory_estimate(
     measuring = max(scratch, _MEASURING * rows * cols)
     outside = 0
     if config.experiment.reward.outside_weight:
-        outside = _MEASURING * min(flown * rows * cols, GPU_CELLS)
+        chunk = CPU_CELLS if device is not None and device.type == "cpu" else GPU_CELLS
+        outside = _MEASURING * min(flown * rows * cols, max(chunk, rows * cols))
     return {
         "missions": flown * mission,
         "windows": max(flown * scratch, outside),

@@ -90,7 +90,7 @@ def test_params_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_training_step_uses_whole_rounds_of_missions(name: str) -> None:
-    """All missions end together, so rounds that fill the batches waste nothing."""
+    """Rounds that fill the batches waste nothing, nor does one that is larger than they are."""
     config = load_config(f"params_{name}")
     transitions = config.environment.num_envs * config.most_agents * config.episode_length
     wanted = config.learning.batch_size * config.learning.batch_number
