@@ -10,7 +10,6 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
-from marl_framework.mission.accuracy import f1_in_chunks, total_entropy
 from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
@@ -19,7 +18,8 @@ from marl_framework.mission.kernels.cpu import random_words
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import find_zones
 from marl_framework.mission.obstacles import NUMBERS, Obstacles
-from marl_framework.mission.reward import Utility, make_reward, relative_with_outside
+from marl_framework.mission.outside import OutsideGains
+from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
@@ -136,9 +136,8 @@ class MissionEnvironment:
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
         self._reward = make_reward(config.experiment.reward)
-        self._outside_weight = config.experiment.reward.outside_weight
-        self._f1_scale = config.experiment.reward.f1_scale
         self._cells = self.camera.shape[0] * self.camera.shape[1]
+        self._outside = OutsideGains(config.experiment.reward, self._cells)
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
         )
@@ -264,7 +263,7 @@ class MissionEnvironment:
         _assign(state.weighted_entropy, blank * self._cells, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
         self._fusion.update(state, draws.first.sensor, started)
-        self._count_gains_from(state)
+        self._outside.begin(state)
         return state
 
     def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
@@ -292,10 +291,8 @@ class MissionEnvironment:
         state.t.add_(flown)
         state.heard.copy_(self.hear(state, draws.communication))
         utility = self._fusion.update(state, draws.sensor, flown)
-        counted = self._with_outside(state, utility) if self._outside_weight else utility
-        reward = self._reward(state, actions, counted)
-        if self._f1_scale:
-            reward = reward + self._f1_scale * self._gain_in_f1(state)
+        reward = self._reward(state, actions, self._outside.counted(state, utility))
+        reward = self._outside.added(state, reward)
         terminated = state.t > state.budget
         if self.has_inactive:
             reward = reward.where(flown, 0.0)
@@ -349,35 +346,7 @@ class MissionEnvironment:
             state.pooled_global_uncertainty.copy_(pooled)
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
         state.weighted_entropy.copy_(total)
-        self._count_gains_from(state)
-
-    def _count_gains_from(self, state: MissionState) -> None:
-        """Let the gains that the reward counts begin with the belief as it is."""
-        if self._outside_weight:
-            self._gain_in_entropy(state)
-        if self._f1_scale:
-            self._gain_in_f1(state)
-
-    def _with_outside(self, state: MissionState, utility: Utility) -> Utility:
-        """Return the utility, with ground outside the region in its relative gain."""
-        removed = self._gain_in_entropy(state)
-        roi = state.weighted_entropy, utility.absolute.double() * self._cells
-        everywhere = state.entropy, removed
-        return utility._replace(
-            relative=relative_with_outside(roi, everywhere, self._outside_weight)
-        )
-
-    def _gain_in_entropy(self, state: MissionState) -> Tensor:
-        """Bring the entropy of the whole belief up to date; return what was removed, [E] [bit]."""
-        before = state.entropy.clone()
-        state.entropy.copy_(total_entropy(state.global_belief))
-        return before - state.entropy
-
-    def _gain_in_f1(self, state: MissionState) -> Tensor:
-        """Bring the F1 of the belief up to date; return what it has gained, [E]."""
-        before = state.f1.clone()
-        state.f1.copy_(f1_in_chunks(state.global_belief, state.truth))
-        return state.f1 - before
+        self._outside.begin(state)
 
     def _fixed_moves(self) -> Tensor:
         """Return the moves that are open in all missions, [X, Y, Z, A] bool."""

@@ -90,9 +90,8 @@ def utility(gain: Tensor, reweighted: Tensor, remaining: Tensor, cells: int) -> 
         cells: cells of the map, R·C.
     """
     available = remaining + reweighted
-    relative = torch.where(available > 0, gain / available.clamp(min=1e-12), 0.0)
     remaining.copy_(available - gain)
-    return Utility((gain / cells).float(), relative.float())
+    return Utility((gain / cells).float(), _share(gain, available))
 
 
 def relative_with_outside(
@@ -111,7 +110,12 @@ def relative_with_outside(
     (left, gain), (all_left, all_gain) = roi, everywhere
     gained = gain.lerp(all_gain, outside_weight)
     available = (left + gain).lerp(all_left + all_gain, outside_weight)
-    return torch.where(available > 0, gained / available.clamp(min=1e-12), 0.0).float()
+    return _share(gained, available)
+
+
+def _share(gain: Tensor, available: Tensor) -> Tensor:
+    """Return gain / available, 0 where nothing was, [E] float32."""
+    return torch.where(available > 0, gain / available.clamp(min=1e-12), 0.0).float()
 
 
 def _total(values: Tensor, counted: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog, Screen
 from marl_framework.training.rounds_command import guarded
-from marl_framework.training.signals import URGENT, WARNINGS, handled
+from marl_framework.training.signals import SIGNALS, URGENT, handled
 
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What PyTorch and numba read when they are loaded."""
@@ -222,7 +222,7 @@ def threads_of_children(number: int) -> Iterator[None]:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """Hold signals back, here until a process is known, and in that until it has loaded."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*URGENT, *WARNINGS))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
@@ -236,7 +236,7 @@ def _train_alone(config: Config, name: str, train: TrainOne, command: list[str])
     """Train; exit with the code of the run."""
     os.setsid()  # Ctrl-C comes from the first process alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*URGENT, *WARNINGS))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.orig_argv = command  # for the records of the run
 

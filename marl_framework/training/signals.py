@@ -17,6 +17,7 @@ from marl_framework.training.ranks import Ranks
 URGENT = (signal.SIGINT, signal.SIGTERM)
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """A closing terminal, and what schedulers send some time before the end; often several times."""
+SIGNALS = (*URGENT, *WARNINGS)
 _PATIENCE = 20.0
 """Seconds that a rank may take to end its training step; torchrun kills after 30."""
 
@@ -76,7 +77,7 @@ def _ended_if_stuck() -> Iterator[None]:
     def watch() -> None:
         with suppress(OSError):
             while number := inside.recv(1):
-                if number[0] in (*URGENT, *WARNINGS) and not done.wait(_PATIENCE):
+                if number[0] in SIGNALS and not done.wait(_PATIENCE):
                     print(f"error: still waiting {_PATIENCE:g} s after a signal", file=sys.stderr)
                     os._exit(1)
 

@@ -19,7 +19,7 @@ def plain_f1(state: MissionState, e: int) -> float:
     return float(f1_score(state.truth[e].flatten(), predicted, zero_division=0.0))
 
 
-def test_it_is_added_to_the_reward_in_each_step() -> None:
+def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
     envs = [
         MissionEnvironment(
             small_config(budget=5, experiment={"reward": {"f1_scale": scale}}), 4, "cpu"

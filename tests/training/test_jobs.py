@@ -27,7 +27,8 @@ class Started:
     """A series whose lines are read as they come; it ends with the `with` block."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
-        known = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        threads = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+        known = {name: value for name, value in os.environ.items() if name not in threads}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.training.series", *arguments],
             cwd=ROOT,
