@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from marl_framework.mission.kernels.scalars import FAST, entropy
+from marl_framework.mission.kernels.scalars import FAST, entropy, forget_outdated
 
 Array = Any  # numba compiles for the arrays it is given; see cpu.py for their shapes
 
@@ -50,3 +50,6 @@ def sum_parts_in_parallel(beliefs: Array, row_ends: Array, col_ends: Array, sums
     """Write the sums of all maps, on all threads."""
     for b in prange(len(beliefs)):
         _sum_map(beliefs[b], row_ends, col_ends, sums[b])
+
+
+forget_outdated(sum_parts, sum_parts_in_parallel)

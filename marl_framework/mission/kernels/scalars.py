@@ -6,6 +6,8 @@ a process that had compiled another loop before, and rounded otherwise.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,3 +55,20 @@ def entropy(p: Any) -> Any:
     """Return the binary entropy of a clamped probability [bit]."""
     p = min(max(p, LOW), HIGH)
     return -(p * log2(p) + (_ONE - p) * log2(_ONE - p))
+
+
+def forget_outdated(*loops: Any) -> None:
+    """Remove cached loops of the callers' file that were compiled before this file changed.
+
+    numba compiles a loop again where the loop's own file changed, and looks at no other.
+
+    Args:
+        loops: functions with `cache=True` that use functions of this file.
+    """
+    changed = Path(__file__).stat().st_mtime
+    for loop in loops:
+        name = f"{Path(loop.py_func.__code__.co_filename).stem}.{loop.__name__}-*.nbi"
+        for index in Path(loop.stats.cache_path).glob(name):
+            with suppress(OSError):  # another process removed it, or it is not ours
+                if index.stat().st_mtime < changed:
+                    index.unlink()

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from marl_framework.mission.kernels.division import Division
-from marl_framework.mission.kernels.scalars import FAST, HIGH, LOW, entropy
+from marl_framework.mission.kernels.scalars import FAST, HIGH, LOW, entropy, forget_outdated
 
 Array = Any  # numba compiles for the arrays it is given; see cpu.py for their shapes
 
@@ -368,3 +368,6 @@ def fuse_global(
                 (rows, cols),
                 tracks,
             )
+
+
+forget_outdated(measure, fuse_heard, fuse_global)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import marl_framework
 from marl_framework.mission.area import area_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.environment import MissionEnvironment
@@ -176,3 +180,27 @@ def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
     )
     assert any(tmp_path.rglob("*.nbc"))
     assert first == second
+
+
+ENTROPY = """
+import torch
+from marl_framework.mission.kernels.cpu import part_sums
+
+print(part_sums(torch.full((1, 2, 2), 0.5), torch.tensor([2]), torch.tensor([2]))[0, 1].item())
+"""
+
+
+def test_a_change_of_what_loops_use_reaches_those_in_the_cache(tmp_path):
+    def summed() -> float:
+        command = [sys.executable, "-c", ENTROPY]
+        caches = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(command, cwd=tmp_path, env=caches, check=True, stdout=PIPE)
+        return float(done.stdout)
+
+    package = Path(marl_framework.__file__).parent
+    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert summed() == 4.0
+    scalars_file = tmp_path / package.name / "mission" / "kernels" / "scalars.py"
+    text = scalars_file.read_text(encoding="utf-8")
+    scalars_file.write_text(text.replace("return -(p *", "return -2 * (p *"), encoding="utf-8")
+    assert summed() != 4.0
