@@ -63,6 +63,27 @@ class Pooled(nn.Module):
         return self.out(self.hidden(maps.mean((-2, -1))).relu()).float()
 
 
+class Forgetful(Pooled):
+    """Draws at random what it sees."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.noise = nn.Dropout(0.1)
+
+
+class Frozen(Pooled):
+    """Learns its last layer alone."""
+
+    independent_rows = True
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.unused = nn.Linear(2, 2)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 0.1)
+        self.hidden.requires_grad_(False)
+
+
 class Reinforce:
     """Policy gradient with the discounted return and no critic."""
 
@@ -124,6 +145,7 @@ PARTS = {
     "sensor": ["sensor.model.type=outside.Cautious"],
     "terrain": ["sensor.simulation.kinds=[outside.Chessboard]"],
 }
+FIXED = ("hidden", "unused")  # layers of Frozen
 PARTS["all"] = [setting for settings in PARTS.values() for setting in settings]
 ATTENTION = {
     "attention": [
@@ -198,6 +220,23 @@ def test_metrics_of_an_algorithm_of_ones_own_are_logged() -> None:
 def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("bad", "networks.actor.type=outside.Chessboard") == 2
     assert "networks.actor.type: outside.Chessboard" in capsys.readouterr().err
+
+
+def test_a_network_that_flies_otherwise_than_it_learns_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert train("bad", "networks.critic.type=outside.Forgetful") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "networks.critic.type: outside.Forgetful has Dropout in noise" in error
+
+
+def test_parameters_that_are_frozen_or_unused_stay_as_they_are() -> None:
+    settings = ["networks.actor.type=outside.Frozen", "learning.actor.learning_rate=0.01"]
+    assert train("own", *settings) == 0
+    actor = find_checkpoint("runs/own").payload["actor"]
+    unchanged = {name for name, weights in actor.items() if (weights == 0.1).all()}
+    assert unchanged == {f"{part}.{kind}" for part in FIXED for kind in ("weight", "bias")}
 
 
 @pytest.mark.parametrize("table", [ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS])

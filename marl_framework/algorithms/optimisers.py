@@ -13,10 +13,11 @@ DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Ten
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
-    """Return Adam for a network; `recorded` in CUDA graphs, its learning rate is a tensor."""
-    device = next(network.parameters()).device
+    """Return Adam for what a network learns; `recorded` in CUDA graphs, its rate is a tensor."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    device = parameters[0].device
     return torch.optim.Adam(
-        network.parameters(),
+        parameters,
         lr=torch.tensor(rate, device=device) if recorded else rate,
         fused=device.type in ("cpu", "cuda"),
         capturable=recorded,
@@ -48,7 +49,7 @@ def descend(
     scaled float16 losses are expected; the scaler skips them and lowers its scale.
 
     Args:
-        loss: whose gradients the network has.
+        loss: whose gradients the network has; parameters without one stay as they are.
         optimizer: of the network, one group of parameters.
         scaler: of the loss.
         maximum_norm: gradients are scaled down to it.
@@ -59,17 +60,16 @@ def descend(
         The gradient norm before clipping, and 1 where numbers were not finite, else 0.
     """
     (group,) = optimizer.param_groups
-    parameters = group["params"]
+    parameters = [p for p in group["params"] if p.grad is not None]
     if scaler.is_enabled() or not group["fused"]:
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, maximum_norm)
         bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
         scaler.step(optimizer)
     else:
-        gradients = [p.grad for p in parameters]
-        norm = _norm(gradients)
+        norm = _norm([p.grad for p in parameters])
         scale, leave, bad = (decision or decide)(loss, norm, halted, maximum_norm)
-        _step(optimizer, gradients, scale.float(), leave.float())
+        _step(optimizer, parameters, scale.float(), leave.float())
     return norm, bad.float()
 
 
@@ -93,22 +93,22 @@ def _norm(gradients: list[Tensor]) -> Tensor:
 @torch.no_grad()
 def _step(
     optimizer: torch.optim.Optimizer,
-    gradients: list[Tensor],
+    parameters: list[Tensor],
     grad_scale: Tensor,
     found_inf: Tensor,
 ) -> None:
     """Make a step of fused Adam or AdamW by its function, without the hooks of `Optimizer.step`."""
     (group,) = optimizer.param_groups
-    states = [optimizer.state[p] for p in group["params"]]
-    for parameter, state in zip(group["params"], states, strict=True):
+    states = [optimizer.state[p] for p in parameters]
+    for parameter, state in zip(parameters, states, strict=True):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
     beta1, beta2 = group["betas"]
     adam(
-        group["params"],
-        gradients,
+        parameters,
+        [p.grad for p in parameters],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],

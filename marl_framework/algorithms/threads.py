@@ -75,7 +75,7 @@ class _Divided(torch.autograd.Function):
         (gradient,) = gradients
 
         def share(output: Tensor, part: Tensor) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(output, ctx.parameters, part)
+            return torch.autograd.grad(output, ctx.parameters, part, materialize_grads=True)
 
         parts = gradient.split([len(output) for output in ctx.outputs])
         total, *others = on_threads(share, ctx.outputs, parts)

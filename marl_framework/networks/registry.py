@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig, NetworksConfig
 from marl_framework.config.model import NetworkSizes
 from marl_framework.config.parts import NETWORKS
+
+_CHANGING = (_BatchNorm, _DropoutNd)
+"""Layers whose output depends on the rest of the batch, or on chance, while a network learns: what
+flew a mission would not be what learns from it."""
 
 
 def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
@@ -40,6 +46,12 @@ def _make(
     network = part(channels, sizes.shape, sizes.num_actions, settings, *heard)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{key}: {settings.type} must make a torch.nn.Module")
+    for name, layer in network.named_modules():
+        if isinstance(layer, _CHANGING):
+            raise ConfigError(
+                f"{key}: {settings.type} has {type(layer).__name__} in {name or 'itself'}, which "
+                "acts otherwise than it learns; use LayerNorm or GroupNorm, and no dropout"
+            )
     if compute.gradient_checkpointing:
         if not hasattr(network, "recompute"):
             raise ConfigError(

@@ -117,3 +117,13 @@ def test_all_networks_of_coma_learn_in_shares() -> None:
     coma.update(rollout, epsilon=0.1)
     for ran_on in threads.values():
         assert len(ran_on - {threading.get_ident()}) == THREADS
+
+
+def test_a_parameter_without_a_part_in_the_output_gets_no_gradient() -> None:
+    learner = network()
+    learner.unused = nn.Linear(2, 2)
+    _, gradients = learn(
+        with_batch_threads(learner, CPU), torch.randn(THREADS * LEAST, 2, 6, 6), learner
+    )
+    assert gradients[0].any()
+    assert not any(gradient.any() for gradient in gradients[-2:])
