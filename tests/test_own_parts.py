@@ -48,6 +48,13 @@ class Westward:
         best = lambda i, mask: score.masked_fill(~mask, -9).argmax(-1)
         return self.lattice.choose_in_order(state.positions, best)
 
+class Careless(Westward):
+    """Flies west; UAVs that a mission does not have climb."""
+
+    def act(self, state, generator):
+        actions, masks = super().act(state, generator)
+        return torch.where(state.active, actions, 0), masks
+
 class Returning(Westward):
     """Flies west, and says so in a way of its own."""
 
@@ -215,6 +222,15 @@ def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
     )
     found = json.loads((tmp_path / "e/results.json").read_text())["summary"]
     assert list(found) == ["mine.Westward", "random"]
+
+
+def test_own_planner_may_let_uavs_that_do_not_fly_do_anything() -> None:
+    env = MissionEnvironment(small_config(missions={"n_agents": (1, 3)}), 8, "cpu")
+    state = env.reset(env.draw_reset())
+    assert not state.active.all()
+    decision = make_planner("mine.Careless", env).act(state, env.generator)
+    assert not env.lattice.boundary_mask(state.positions)[~state.active, 0].any()
+    assert (decision.actions[~state.active] == 0).all()
 
 
 def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:

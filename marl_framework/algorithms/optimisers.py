@@ -108,7 +108,7 @@ def _step(
     beta1, beta2 = group["betas"]
     adam(
         parameters,
-        [p.grad for p in parameters],
+        [p.grad for p in parameters if p.grad is not None],
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],

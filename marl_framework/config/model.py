@@ -238,7 +238,6 @@ class Config(Section):
     def _sections_agree(self) -> Self:
         _check_lattice(self)
         _check_noise(self)
-        _check_coverage(self)
         _check_learning_rates(self)
         _check_keys_of_algorithm(self)
         _check_heard(self)
@@ -305,17 +304,6 @@ def _check_noise(config: Config) -> None:
                 f"sensor.model.coeff_a {model.coeff_a:g} and coeff_b {model.coeff_b:g} "
                 f"give a noise of {noise:g} at {h:g} m; it must lie between 0 and 0.5"
             )
-
-
-def _check_coverage(config: Config) -> None:
-    altitude = config.experiment.baselines.coverage.altitude
-    flown = config.experiment.policy == "coverage"
-    if flown and all(abs(altitude - h) > 1e-6 for h in config.altitudes):
-        listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
-        raise ValueError(
-            f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
-            f"altitudes ({listed})"
-        )
 
 
 def _check_learning_rates(config: Config) -> None:

@@ -36,7 +36,7 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{file}: must hold a task by its name, such as large: {{}}")
     for name, changes in tree.items():
-        check_task_name(str(name))
+        check_task_name(str(name), file)
         if not isinstance(changes, dict | None):
             raise ConfigError(
                 f"{file}: {show(name)}: must hold sections such as experiment:, got {show(changes)}"
@@ -96,14 +96,18 @@ def with_tasks(config: Config, file: str | None, given: Sequence[str]) -> Config
         name = min(lonely)
         raise ConfigError(f"{TEACHERS}: {name} has none; name it with --teacher {name}=TEACHER")
     for name in settings.teachers:
-        check_task_name(name)
+        check_task_name(name, TEACHERS)
     for name in settings.tasks:
         task_config(config, name)
     return config
 
 
-def check_task_name(name: str) -> None:
+def check_task_name(name: str, where: str) -> None:
     """Check the name of a task, which is part of names of runs and metrics.
+
+    Args:
+        name: of the task.
+        where: it stands, for messages.
 
     Raises:
         ConfigError: it has other signs than a run name.
@@ -111,7 +115,7 @@ def check_task_name(name: str) -> None:
     try:
         check_run_name(name)
     except ConfigError as error:
-        raise ConfigError(f"{TASKS}: {error}") from error
+        raise ConfigError(f"{where}: a task's name is part of a {error}") from error
 
 
 def task_config(config: Config, name: str) -> Config:

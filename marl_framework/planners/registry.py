@@ -82,8 +82,8 @@ class _CheckedPlanner:
                 raise self._refusal(f"{name} must be {wanted}, got {got}")
         codes = torch.arange(each[-1], device=decision.actions.device)
         chosen = decision.actions.unsqueeze(-1) == codes
-        allowed = self._lattice.options(state)
-        if not (chosen & allowed).any(-1).all():
+        allowed = (chosen & self._lattice.options(state)).any(-1)
+        if not (allowed | ~state.active).all():
             raise self._refusal(
                 "an action is none of them, leaves the lattice, enters a zone or cannot be paid for"
             )

@@ -16,13 +16,6 @@ from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.log import RunLog
 from marl_framework.training.jobs import TrainOne, train_runs
 
-# 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
-_T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)  # fmt: skip
-
 
 def read_seeds(text: str) -> list[int]:
     """Return the seeds of `--seeds 3,4,5`.
@@ -123,7 +116,9 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     known: dict[str, Any] = {"values": list(values), "mean": mean, "std": None, "interval": None}
     if count > 1:
         known["std"] = statistics.stdev(values)
-        half = _T[min(count - 2, len(_T) - 1)] * known["std"] / math.sqrt(count)
+        from marl_framework.evaluation.statistics import student_quantile  # loads PyTorch
+
+        half = student_quantile(count - 1) * known["std"] / math.sqrt(count)
         known["interval"] = [mean - half, mean + half]
     return known
 

@@ -150,7 +150,7 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
         (("--run-name", "w", "--teacher", "a=random"), "{a: {}}", "--workers: does not go with"),
         (("--run-name", "w", "--init-from", "no/run"), "{a: {}}", "--init-from: checkpoint no/run"),
         (("--run-name", "w"), "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
-        (("--run-name", "w"), "{a b: {}}", "run name 'a b'"),
+        (("--run-name", "w"), "{a b: {}}", "tasks.yaml: a task's name is part of a run name 'a b'"),
         (
             ("--run-name", "w"),
             "{a: {experiment: {policy: search}}}",
@@ -187,7 +187,10 @@ BAD = [
     (["--teacher", "a="], "--teacher a=: must read TASK=TEACHER"),
     (["--teacher", "a"], "--teacher a: name its tasks with --tasks"),
     (["--teacher", "a=random", "--teacher", "a=oracle"], "--teacher a=oracle: a has a teacher"),
-    (["--teacher", "a b=random"], "distillation.tasks: run name 'a b'"),
+    (
+        ["--teacher", "a b=random"],
+        "distillation.teachers: a task's name is part of a run name 'a b'",
+    ),
     (["--teacher", "a=nobody"], "distillation.teachers.a: nobody: there is no such run folder"),
     (["--teacher", "a=no.such"], "planner: no.such: there is no module no"),
     (["--teacher", "a={runs}"], "distillation.teachers.a: checkpoint "),

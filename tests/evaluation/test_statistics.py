@@ -18,6 +18,7 @@ from marl_framework.evaluation.statistics import (
     interval,
     paired_difference,
     statistics,
+    student_quantile,
     window_blocks,
 )
 
@@ -41,6 +42,11 @@ def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
     assert found.mean / found.standard_error == pytest.approx(t)
     with pytest.raises(ValueError, match="cannot pair 30 and 2 missions"):
         paired_difference(ours, theirs[:2])
+
+
+def test_quantiles_are_students() -> None:
+    for degrees in range(1, 200):
+        assert student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-3)
 
 
 def test_one_mission_has_no_spread() -> None:

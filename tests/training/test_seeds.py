@@ -78,11 +78,6 @@ def test_an_interrupted_series_goes_on_and_is_summed_up(
     assert all(f"/{name}/" in log for name, log in zip(found["runs"], logs, strict=True))
 
 
-def test_the_quantiles_are_students() -> None:
-    for freedom, quantile in enumerate(seeds_module._T, start=1):
-        assert quantile == pytest.approx(student.ppf(0.975, freedom), abs=5e-4)
-
-
 def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = seeds_module.config_from_dict({}, "defaults")
