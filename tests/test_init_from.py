@@ -16,6 +16,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.main import main
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training.initial import follow_teacher, take_weights
@@ -261,3 +263,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert error.startswith(line)
     assert error.count("\n") == 1
     assert not house.runs.exists()
+
+
+def test_a_resumed_training_notices_another_predictor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house, predictor = House(tmp_path), tmp_path / "predictor.pt"
+    sees = ("--set", "observation.predicted=true", "--set", f"networks.predictor={predictor}")
+    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    assert house.train("a", *sees, steps=1) == 0
+    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    longer = ("--resume", "--allow-changed", "learning.training_steps")
+    capsys.readouterr()
+    assert house.train("a", *sees, *longer, steps=2) == 2
+    assert f"networks.predictor: {predictor} has other weights" in capsys.readouterr().err

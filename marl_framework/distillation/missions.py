@@ -14,7 +14,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.samples import Samples, divergence, weighted_mean
-from marl_framework.distillation.tasks import TASKS, task_config, with_mission
+from marl_framework.distillation.tasks import TASKS, TEACHERS, task_config, with_mission
 from marl_framework.distillation.teachers import Teacher, find_team, labels, make_teacher
 from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.metrics import roi_entropy
@@ -23,7 +23,9 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
+from marl_framework.planners.search.planner import weights_read
 from marl_framework.planners.team import check_lattice, mission_config
+from marl_framework.runs.checkpoint import tensors_checksum
 
 
 class TaughtTask(MissionTask):
@@ -147,6 +149,19 @@ class Lesson:
         if config.evaluation.interval:
             missions = config.evaluation.missions
             self._validation = MissionEnvironment(self.config, missions, device, "validation")
+
+    def weights_read(self) -> dict[str, str]:
+        """Return checksums of what the teacher reads, see `check_weights`.
+
+        What a planner of the user's own reads is not known.
+        """
+        teacher = self._settings.teachers[self.name]
+        if self.team is not None:
+            checksum = tensors_checksum(self.team.payload["actor"])
+            return {f"{TEACHERS}.{self.name}: {teacher}": checksum}
+        if teacher == "search":
+            return weights_read(self.config.experiment.baselines.search)
+        return {}
 
     def fly(
         self, act: Callable[[Tensor], Tensor], share: float

@@ -13,16 +13,16 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
-from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.symmetry import Symmetries
+from marl_framework.runs.checkpoint import check_weights
 from marl_framework.training.rounds import RoundTrainer
 from marl_framework.training.schedule import passes
-from marl_framework.training.summary import tensors_checksum
 
 
 class Distiller(RoundTrainer):
@@ -163,7 +163,7 @@ class Distiller(RoundTrainer):
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
             "replay": [samples.tensors() for samples in replay],
-            "teachers": self._teachers(),
+            "weights_read": self._weights_read(),
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
@@ -172,25 +172,21 @@ class Distiller(RoundTrainer):
         Raises:
             ConfigError: a teacher has changed since.
         """
-        for name, checksum in self._teachers().items():
-            if state["teachers"].get(name) != checksum:
-                raise ConfigError(
-                    f"distillation.teachers.{name}: {self._settings.teachers[name]} has other "
-                    "weights than when this run began; restore them, or start a new run"
-                )
+        check_weights(self._weights_read(), state["weights_read"])
         self.algorithm.load_state_dict({**state, "training_step": 0})
         self._optimizer.load_state_dict(state["student_optimizer"])
         if self._scaler.is_enabled() and state["student_scaler"]:
             self._scaler.load_state_dict(state["student_scaler"])
         self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
 
-    def _teachers(self) -> dict[str, str]:
-        """Return a checksum of each team that teaches."""
-        return {
-            lesson.name: tensors_checksum(lesson.team.payload["actor"])
-            for lesson in self.lessons
-            if lesson.team is not None
-        }
+    def _weights_read(self) -> dict[str, str]:
+        """Return checksums of what teaches and predicts, see `check_weights`."""
+        found: dict[str, str] = {}
+        for lesson in self.lessons:
+            found |= lesson.weights_read()
+        if self.config.observation.sees_prediction:
+            found |= predictor_weights(self.config.networks.predictor, "networks.predictor")
+        return found
 
 
 def _of_task(lesson: Lesson, found: Mapping[str, Tensor]) -> dict[str, Tensor]:

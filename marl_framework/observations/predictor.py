@@ -7,7 +7,7 @@ from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.runs.checkpoint import load_checkpoint, misfit
+from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.files import checkpoint_file
 
 
@@ -32,6 +32,11 @@ def load_predictor(name: str, key: str) -> MapPredictor:
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
     return predictor_of(payload, f"{key}: {path}")
+
+
+def predictor_weights(name: str, key: str) -> dict[str, str]:
+    """Return a checksum of a predictor's weights, see `check_weights` and `load_predictor`."""
+    return {f"{key}: {name}": tensors_checksum(load_predictor(name, key).state_dict())}
 
 
 def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:

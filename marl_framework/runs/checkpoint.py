@@ -18,7 +18,14 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
-__all__ = ["FORMAT", "load_checkpoint", "misfit", "save_checkpoint"]
+__all__ = [
+    "FORMAT",
+    "check_weights",
+    "load_checkpoint",
+    "misfit",
+    "save_checkpoint",
+    "tensors_checksum",
+]
 
 FORMAT = 1
 """Version of the layout; files of another version are rejected."""
@@ -147,3 +154,30 @@ def _check_plain(value: Any, where: str) -> None:
             f"{where} is a {type(value).__name__}; "
             "a checkpoint holds tensors, numbers and texts in dicts, lists and tuples"
         )
+
+
+def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of all tensors."""
+    digest = hashlib.sha256()
+    for state in states:
+        for tensor in state.values():
+            digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Check that a resumed run reads the weights that it began with.
+
+    Args:
+        now: checksums of the weights that others trained, by what reads them and where they lie.
+        before: the same in the checkpoint; what is new or no longer read may be anything.
+
+    Raises:
+        ConfigError: some have changed.
+    """
+    for name, checksum in now.items():
+        if before.get(name, checksum) != checksum:
+            raise ConfigError(
+                f"{name} has other weights than when this run began; restore them, or start a new "
+                "run"
+            )

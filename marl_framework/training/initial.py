@@ -21,8 +21,7 @@ from marl_framework.planners.team import (
     trained_team,
     with_team,
 )
-from marl_framework.runs.checkpoint import misfit
-from marl_framework.training.summary import tensors_checksum
+from marl_framework.runs.checkpoint import misfit, tensors_checksum
 
 _SEEN = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
 _OF_CRITIC = (
@@ -75,7 +74,7 @@ def take_weights(
 
 def follow_teacher(
     algorithm: Algorithm, config: Config, device: torch.device, made: int = 0
-) -> str | None:
+) -> dict[str, str]:
     """Pull an algorithm to the trained team of `learning.teacher`, while that has a weight.
 
     Args:
@@ -85,7 +84,7 @@ def follow_teacher(
         made: training steps made before.
 
     Returns:
-        A checksum of the teacher's weights; None where none is followed.
+        A checksum of the teacher's weights, see `check_weights`; empty where none is followed.
 
     Raises:
         ConfigError: the team has another lattice, other actions or channels, or the algorithm
@@ -94,7 +93,7 @@ def follow_teacher(
     teacher = config.learning.teacher
     over = 0 < teacher.anneal_steps <= made
     if not teacher.weight or teacher.run is None or over:
-        return None
+        return {}
     key = "learning.teacher.run"
     follow = getattr(algorithm, "follow_teacher", None)
     if follow is None:
@@ -109,28 +108,7 @@ def follow_teacher(
     refuse_differences(config, trained, _SEEN, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
-    return tensors_checksum(checkpoint.payload["actor"])
-
-
-def check_teacher(config: Config, checksum: str | None, state: Mapping[str, Any]) -> None:
-    """Check that a resumed training has the teacher that it began with, or names another one.
-
-    Args:
-        config: of the training.
-        checksum: from `follow_teacher`.
-        state: of the training that is resumed.
-
-    Raises:
-        ConfigError: the teacher has changed since.
-    """
-    before, run = state.get("teacher"), config.learning.teacher.run
-    if None in (before, checksum) or before == checksum:
-        return
-    if state["config"]["learning"]["teacher"]["run"] == run:
-        raise ConfigError(
-            f"learning.teacher.run: {run} has other weights than when this training began; "
-            "restore them, or start a new run"
-        )
+    return {f"{key}: {teacher.run}": tensors_checksum(checkpoint.payload["actor"])}
 
 
 def _sizes(config: Config, role: str) -> tuple[str, ...]:

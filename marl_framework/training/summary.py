@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
+from marl_framework.runs.checkpoint import tensors_checksum
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.timing import StageTimer
 
@@ -76,15 +76,6 @@ def flown_metrics(
 def weights_checksum(modules: Mapping[str, nn.Module]) -> str:
     """Return the SHA-256 of all weights; equal runs have equal ones."""
     return tensors_checksum(*(module.state_dict() for module in modules.values()))
-
-
-def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of all tensors."""
-    digest = hashlib.sha256()
-    for state in states:
-        for tensor in state.values():
-            digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def results(

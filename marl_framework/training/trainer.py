@@ -18,12 +18,13 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate, validate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.runs.checkpoint import check_weights, save_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
-from marl_framework.training.initial import check_teacher, follow_teacher, take_weights
+from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit, complete_checkpoint
@@ -79,7 +80,9 @@ class Trainer:
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config.compute, device)
             self.algorithm = make_algorithm(config, device, self.task.symmetries, graphs)
-            self._teacher = follow_teacher(self.algorithm, config, device, made)
+            self._weights_read = follow_teacher(self.algorithm, config, device, made)
+        if config.observation.sees_prediction:
+            self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False
@@ -296,7 +299,7 @@ class Trainer:
             "other_generators": others,
             "ranks": self.ranks.count,
             "seconds": self._seconds_before + timer.wall(total=True),
-            "teacher": self._teacher,
+            "weights_read": self._weights_read,
             **self._started,
         }
 
@@ -319,7 +322,7 @@ class Trainer:
         """
         for name, module in self.algorithm.modules.items():
             check_fit(name, module.state_dict(), state.get(name))
-        check_teacher(self.config, self._teacher, state)
+        check_weights(self._weights_read, state.get("weights_read", {}))
         with complete_checkpoint():
             self.algorithm.load_state_dict(state)
             self._skipped.copy_(state["skipped_updates"])

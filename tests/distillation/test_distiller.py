@@ -16,6 +16,8 @@ from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.networks.map_predictor import MapPredictor
+from marl_framework.observations.predictor import predictor_state
 from marl_framework.observations.task import MissionTask
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from tests.distillation.hand_made import ToTheCorner
@@ -215,4 +217,16 @@ def test_a_teacher_that_has_changed_is_noticed(tmp_path: Path) -> None:
     payload["actor"]["head.bias"] += 1
     save_checkpoint(team, payload)
     with pytest.raises(ConfigError, match=r"^distillation.teachers.own: .* other weights"):
+        Distiller(config, CPU).load_state_dict(state)
+
+
+def test_a_predictor_that_has_changed_is_noticed(tmp_path: Path) -> None:
+    predictor = tmp_path / "predictor.pt"
+    reads = {"experiment": {"baselines": {"search": {"predictor": str(predictor)}}}}
+    config = with_changes(student(teachers={"own": "search"}), reads, "test")
+    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    state = Distiller(config, CPU).state_dict()
+    Distiller(config, CPU).load_state_dict(state)
+    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    with pytest.raises(ConfigError, match=r"^experiment.baselines.search.predictor: .* other weig"):
         Distiller(config, CPU).load_state_dict(state)

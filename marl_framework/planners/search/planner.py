@@ -20,13 +20,14 @@ from marl_framework.mission.parts import parts_of_teams
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import load_predictor
+from marl_framework.observations.predictor import load_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.planners.team import find_checkpoint, team_logits
+from marl_framework.runs.checkpoint import tensors_checksum
 
 KEY = "experiment.baselines.search.predictor"
 PRIOR = "experiment.baselines.search.prior"
@@ -179,6 +180,15 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     return SearchPlanner(
         "search", view, model, search, settings.plan_memory, settings.presumed_share, prior
     )
+
+
+def weights_read(settings: SearchConfig) -> dict[str, str]:
+    """Return checksums of what the planner of `make` reads, see `check_weights`."""
+    found = predictor_weights(settings.predictor, KEY)
+    if settings.prior is not None:
+        prior = find_checkpoint(settings.prior)
+        found[f"{PRIOR}: {settings.prior}"] = tensors_checksum(prior.payload["actor"])
+    return found
 
 
 def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
