@@ -78,11 +78,6 @@ class Rollout:
         """Return the tensors by name."""
         return {name: field for name, field in vars(self).items() if field is not None}
 
-    @property
-    def transitions(self) -> int:
-        """Number of agent steps T·E·N, those of agents that do not act included."""
-        return self.actions.numel()
-
 
 class RolloutCollector:
     """Flies E episodes with the current policy.

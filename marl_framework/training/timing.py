@@ -23,7 +23,7 @@ class StageTimer:
         timer = StageTimer(device)
         with timer("rollout"):
             ...
-        timer.count("transitions", rollout.transitions)
+        timer.count("transitions", 3840)
         print(timer.shares(), timer.rates())
         timer.reset()
 

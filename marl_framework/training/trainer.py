@@ -165,7 +165,7 @@ class Trainer:
         if self._evaluations_without_better >= (patience or math.inf):
             out.say(
                 f"stopped after {step} training steps: "
-                f"{patience} evaluations without a better validation entropy"
+                f"{patience} validations without a lower entropy"
             )
         if not self.is_over():
             out.logger.forget()  # the checkpoint has it
