@@ -128,6 +128,8 @@ class MappingConfig(Section):
     """Belief before any reading."""
 
     prior: Probability = 0.5
+    """The published update subtracts it for every reading, as if the reading's odds held it, too:
+    the rule of Bayes with 0.5 alone."""
 
 
 class ObstaclesConfig(Section):

@@ -12,7 +12,8 @@ PROBABILITY_FLOOR = 1e-4
 def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float) -> Tensor:
     """Update the belief of cells with one reading each; cells without a reading stay as they are.
 
-    logit p' = logit clamp(p) + log(odds of the reading) - logit prior.
+    logit p' = logit clamp(p) + log(odds of the reading) - logit prior, as in the published code.
+    With a prior of 0.5 that is the rule of Bayes; another one counts again at every reading.
 
     Args:
         belief: P(region of interest), any shape.
