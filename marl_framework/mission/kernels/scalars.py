@@ -67,6 +67,8 @@ def forget_outdated(*loops: Any) -> None:
     """
     changed = Path(__file__).stat().st_mtime
     for loop in loops:
+        if not hasattr(loop, "stats"):  # NUMBA_DISABLE_JIT leaves functions as they are
+            continue
         name = f"{Path(loop.py_func.__code__.co_filename).stem}.{loop.__name__}-*.nbi"
         for index in Path(loop.stats.cache_path).glob(name):
             with suppress(OSError):  # another process removed it, or it is not ours
