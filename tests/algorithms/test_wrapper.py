@@ -95,7 +95,7 @@ def test_a_two_by_two_team_game_is_solved(seed, advantage):
 def test_the_collector_records_what_happened():
     coma, game = make(), ToyGame(4)
     rollout = RolloutCollector(game).collect(coma.act, 0.3)
-    assert rollout.transitions == 2 * 4 * 2
+    assert rollout.actions.shape == (2, 4, 2)
     replay = ToyGame(4)
     for t in range(2):
         replay._t = t
