@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
 
 from marl_framework import evaluate, export
 from marl_framework.config.loading import load_config
 from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
 from marl_framework.main import main
+from marl_framework.networks.registry import _varies
 from marl_framework.planners.team import find_checkpoint
 
 MODULE = '''
@@ -69,6 +71,14 @@ class Forgetful(Pooled):
     def __init__(self, *sizes):
         super().__init__(*sizes)
         self.noise = nn.Dropout(0.1)
+
+
+class Deaf(Pooled):
+    """Learns nothing."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.requires_grad_(False)
 
 
 class Frozen(Pooled):
@@ -222,13 +232,43 @@ def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) 
     assert "networks.actor.type: outside.Chessboard" in capsys.readouterr().err
 
 
-def test_a_network_that_flies_otherwise_than_it_learns_is_one_line(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("Forgetful", "outside.Forgetful has Dropout in noise, which acts otherwise than it"),
+        ("Deaf", "outside.Deaf has no parameter that learns"),
+    ],
+)
+def test_a_network_that_cannot_learn_from_what_it_flew_is_one_line(
+    capsys: pytest.CaptureFixture[str], name: str, wrong: str
 ) -> None:
-    assert train("bad", "networks.critic.type=outside.Forgetful") == 2
+    assert train("bad", f"networks.critic.type=outside.{name}") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "networks.critic.type: outside.Forgetful has Dropout in noise" in error
+    assert f"networks.critic.type: {wrong}" in error
+
+
+@pytest.mark.parametrize(
+    ("layer", "varies"),
+    [
+        (nn.Dropout(0.1), True),
+        (nn.Dropout(0.0), False),
+        (nn.Dropout(0.1).eval(), False),
+        (nn.BatchNorm2d(3), True),
+        (nn.BatchNorm2d(3).eval(), False),
+        (nn.BatchNorm2d(3, track_running_stats=False).eval(), True),
+        (nn.InstanceNorm2d(3), False),
+        (nn.InstanceNorm2d(3, track_running_stats=True), True),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), True),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), True),
+        (nn.TransformerEncoderLayer(4, 2, dropout=0.0), False),
+        (nn.RReLU(), True),
+        (nn.LayerNorm(3), False),
+    ],
+    ids=str,
+)
+def test_layers_that_vary_are_told_from_those_that_do_not(layer: nn.Module, varies: bool) -> None:
+    assert any(_varies(part) for part in layer.modules()) is varies
 
 
 def test_parameters_that_are_frozen_or_unused_stay_as_they_are() -> None:

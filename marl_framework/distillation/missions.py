@@ -24,8 +24,7 @@ from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.search.planner import weights_read
-from marl_framework.planners.team import check_lattice, mission_config
-from marl_framework.runs.checkpoint import tensors_checksum
+from marl_framework.planners.team import check_lattice, mission_config, team_weights
 
 
 class TaughtTask(MissionTask):
@@ -157,8 +156,7 @@ class Lesson:
         """
         teacher = self._settings.teachers[self.name]
         if self.team is not None:
-            checksum = tensors_checksum(self.team.payload["actor"])
-            return {f"{TEACHERS}.{self.name}: {teacher}": checksum}
+            return team_weights(self.team, f"{TEACHERS}.{self.name}")
         if teacher == "search":
             return weights_read(self.config.experiment.baselines.search)
         return {}

@@ -62,6 +62,7 @@ class Distiller(RoundTrainer):
         self._actor = with_batch_threads(actor, device)
         self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
         self._scaler = grad_scaler(device, self.algorithm.precision)
+        self._weights_read = self._read()
         self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
 
     def _largest(self) -> Config:
@@ -163,23 +164,23 @@ class Distiller(RoundTrainer):
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
             "replay": [samples.tensors() for samples in replay],
-            "weights_read": self._weights_read(),
+            "weights_read": self._weights_read,
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
         """Load what `learned_state` returned.
 
         Raises:
-            ConfigError: a teacher has changed since.
+            ConfigError: a teacher or a predictor has changed since.
         """
-        check_weights(self._weights_read(), state["weights_read"])
+        check_weights(self._weights_read, state["weights_read"])
         self.algorithm.load_state_dict({**state, "training_step": 0})
         self._optimizer.load_state_dict(state["student_optimizer"])
         if self._scaler.is_enabled() and state["student_scaler"]:
             self._scaler.load_state_dict(state["student_scaler"])
         self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
 
-    def _weights_read(self) -> dict[str, str]:
+    def _read(self) -> dict[str, str]:
         """Return checksums of what teaches and predicts, see `check_weights`."""
         found: dict[str, str] = {}
         for lesson in self.lessons:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from marl_framework.config.dotted import load_part
@@ -11,10 +11,6 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig, NetworksConfig
 from marl_framework.config.model import NetworkSizes
 from marl_framework.config.parts import NETWORKS
-
-_CHANGING = (_BatchNorm, _DropoutNd)
-"""Layers whose output depends on the rest of the batch, or on chance, while a network learns: what
-flew a mission would not be what learns from it."""
 
 
 def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
@@ -47,11 +43,13 @@ def _make(
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{key}: {settings.type} must make a torch.nn.Module")
     for name, layer in network.named_modules():
-        if isinstance(layer, _CHANGING):
+        if _varies(layer):
             raise ConfigError(
                 f"{key}: {settings.type} has {type(layer).__name__} in {name or 'itself'}, which "
                 "acts otherwise than it learns; use LayerNorm or GroupNorm, and no dropout"
             )
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ConfigError(f"{key}: {settings.type} has no parameter that learns")
     if compute.gradient_checkpointing:
         if not hasattr(network, "recompute"):
             raise ConfigError(
@@ -60,3 +58,17 @@ def _make(
             )
         network.recompute = True  # type: ignore[assignment]
     return network
+
+
+def _varies(layer: nn.Module) -> bool:
+    """Return whether a layer's output depends on chance, on the rest of the batch or on others.
+
+    Then what flew a mission is not what learns from it. Layers in evaluation mode stay in it.
+    """
+    if not layer.training:
+        return isinstance(layer, _BatchNorm) and layer.running_mean is None
+    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
+    if isinstance(dropout, int | float) and dropout > 0:
+        return True
+    tracks = isinstance(layer, _NormBase) and layer.track_running_stats
+    return tracks or isinstance(layer, _BatchNorm | nn.RReLU)

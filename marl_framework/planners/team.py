@@ -24,8 +24,8 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.kernels import make_builder
-from marl_framework.observations.predictor import predictor_of, predictor_state
-from marl_framework.runs.checkpoint import load_checkpoint, misfit
+from marl_framework.observations.predictor import predictor_of, predictor_state, predictor_weights
+from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.files import checkpoint_file, checkpoint_name
 
 _LATTICE = (
@@ -165,6 +165,23 @@ def _value(config: Config, key: str) -> Any:
     for name in key.split("."):
         value = getattr(value, name)
     return value
+
+
+def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
+    """Return checksums of a trained team and of what it sees through, see `check_weights`.
+
+    Args:
+        checkpoint: of the team.
+        key: that names it.
+
+    Raises:
+        ConfigError: its predictor cannot be read.
+    """
+    found = {f"{key}: {checkpoint.name}": tensors_checksum(checkpoint.payload["actor"])}
+    config = mission_config(None, (), checkpoint)
+    if config.observation.sees_prediction:
+        found |= predictor_weights(config.networks.predictor, f"{key}: networks.predictor")
+    return found
 
 
 def team_logits(

@@ -161,7 +161,7 @@ def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for state in states:
         for tensor in state.values():
-            digest.update(tensor.cpu().numpy().tobytes())
+            digest.update(tensor.cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -225,8 +225,9 @@ def test_a_predictor_that_has_changed_is_noticed(tmp_path: Path) -> None:
     reads = {"experiment": {"baselines": {"search": {"predictor": str(predictor)}}}}
     config = with_changes(student(teachers={"own": "search"}), reads, "test")
     save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
-    state = Distiller(config, CPU).state_dict()
-    Distiller(config, CPU).load_state_dict(state)
+    running = Distiller(config, CPU)
+    Distiller(config, CPU).load_state_dict(running.state_dict())
     save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    state = running.state_dict()  # which flies with the former one
     with pytest.raises(ConfigError, match=r"^experiment.baselines.search.predictor: .* other weig"):
         Distiller(config, CPU).load_state_dict(state)

@@ -6,6 +6,7 @@ a process that had compiled another loop before, and rounded otherwise.
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,19 +59,23 @@ def entropy(p: Any) -> Any:
 
 
 def forget_outdated(*loops: Any) -> None:
-    """Remove cached loops of the callers' file that were compiled before this file changed.
+    """Remove cached loops that were compiled with other functions than those of this file.
 
-    numba compiles a loop again where the loop's own file changed, and looks at no other.
+    numba compiles a loop again where the loop's own file changed, and looks at no other. So beside
+    each cached loop lies the SHA-256 of this file.
 
     Args:
         loops: functions with `cache=True` that use functions of this file.
     """
-    changed = Path(__file__).stat().st_mtime
+    ours = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     for loop in loops:
         if not hasattr(loop, "stats"):  # NUMBA_DISABLE_JIT leaves functions as they are
             continue
-        name = f"{Path(loop.py_func.__code__.co_filename).stem}.{loop.__name__}-*.nbi"
-        for index in Path(loop.stats.cache_path).glob(name):
-            with suppress(OSError):  # another process removed it, or it is not ours
-                if index.stat().st_mtime < changed:
-                    index.unlink()
+        name = f"{Path(loop.py_func.__code__.co_filename).stem}.{loop.__name__}"
+        folder = Path(loop.stats.cache_path)
+        stamp = folder / f"{name}.sha256"
+        with suppress(OSError):  # what cannot be written holds no loops
+            if not stamp.exists() or stamp.read_text(encoding="ascii") != ours:
+                for index in folder.glob(f"{name}-*.nbi"):
+                    index.unlink(missing_ok=True)
+                stamp.write_text(ours, encoding="ascii")

@@ -26,8 +26,7 @@ from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
-from marl_framework.planners.team import find_checkpoint, team_logits
-from marl_framework.runs.checkpoint import tensors_checksum
+from marl_framework.planners.team import find_checkpoint, team_logits, team_weights
 
 KEY = "experiment.baselines.search.predictor"
 PRIOR = "experiment.baselines.search.prior"
@@ -186,8 +185,7 @@ def weights_read(settings: SearchConfig) -> dict[str, str]:
     """Return checksums of what the planner of `make` reads, see `check_weights`."""
     found = predictor_weights(settings.predictor, KEY)
     if settings.prior is not None:
-        prior = find_checkpoint(settings.prior)
-        found[f"{PRIOR}: {settings.prior}"] = tensors_checksum(prior.payload["actor"])
+        found |= team_weights(find_checkpoint(settings.prior), PRIOR)
     return found
 
 

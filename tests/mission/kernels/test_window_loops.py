@@ -202,5 +202,10 @@ def test_a_change_of_what_loops_use_reaches_those_in_the_cache(tmp_path):
     assert summed() == 4.0
     scalars_file = tmp_path / package.name / "mission" / "kernels" / "scalars.py"
     text = scalars_file.read_text(encoding="utf-8")
+    was = scalars_file.stat().st_mtime_ns
     scalars_file.write_text(text.replace("return -(p *", "return -2 * (p *"), encoding="utf-8")
-    assert summed() != 4.0
+    os.utime(scalars_file, ns=(was, was))  # as copies and archives keep it
+    assert summed() == 8.0
+    compiled = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.nbi")}
+    assert summed() == 8.0
+    assert compiled == {path: path.stat().st_mtime_ns for path in compiled}
