@@ -14,6 +14,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import (
     ComputeConfig,
     DistillationConfig,
@@ -238,6 +239,8 @@ class Config(Section):
     def _sections_agree(self) -> Self:
         _check_lattice(self)
         _check_noise(self)
+        if self.experiment.policy == "coverage":
+            coverage_level(self)
         _check_learning_rates(self)
         _check_keys_of_algorithm(self)
         _check_heard(self)
@@ -304,6 +307,25 @@ def _check_noise(config: Config) -> None:
                 f"sensor.model.coeff_a {model.coeff_a:g} and coeff_b {model.coeff_b:g} "
                 f"give a noise of {noise:g} at {h:g} m; it must lie between 0 and 0.5"
             )
+
+
+def coverage_level(config: Config) -> int:
+    """Return the level of the lattice at which `coverage` flies: its altitude's if UAVs can climb.
+
+    Raises:
+        ConfigError: the lattice does not have the altitude.
+    """
+    altitude = config.experiment.baselines.coverage.altitude
+    if config.experiment.constraints.num_actions in (4, 9):
+        return len(config.altitudes) - 1
+    for level, h in enumerate(config.altitudes):
+        if abs(h - altitude) < 1e-6:
+            return level
+    listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
+    raise ConfigError(
+        f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
+        f"altitudes ({listed})"
+    )
 
 
 def _check_learning_rates(config: Config) -> None:

@@ -80,13 +80,10 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     }
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    return f"Suite {found['suite']} {found['version']}, {_size(found)}"
-
-
 def table(found: Mapping[str, Any]) -> str:
     """Return the table of `suite.results` as text, a row for each world and policy."""
-    drawn = Table(box=SIMPLE_HEAD, title=_title(found))
+    title = f"Suite {found['suite']} {found['version']}, {_size(found)}"
+    drawn = Table(box=SIMPLE_HEAD, title=title)
     for header in ("world", "policy"):
         drawn.add_column(header, no_wrap=True)
     for label in LABELS.values():

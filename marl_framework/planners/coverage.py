@@ -8,8 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
+from marl_framework.config.model import Config, coverage_level
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -62,7 +61,7 @@ class _Team:
         self._lattice = lattice
         actions = config.experiment.constraints.num_actions
         self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
-        self._level = _level(config) if self.climbs else lattice.shape[2] - 1
+        self._level = coverage_level(config)
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _boustrophedon(*(_lanes(*span) for span in spans))
@@ -265,18 +264,6 @@ class CoveragePlanner:
 def make(environment: MissionEnvironment) -> CoveragePlanner:
     """Create the planner for an environment."""
     return CoveragePlanner(environment.config, environment.lattice)
-
-
-def _level(config: Config) -> int:
-    altitude = config.experiment.baselines.coverage.altitude
-    for level, h in enumerate(config.altitudes):
-        if abs(h - altitude) < 1e-6:
-            return level
-    listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
-    raise ConfigError(
-        f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
-        f"altitudes ({listed})"
-    )
 
 
 def _lanes(low: list[int], high: list[int]) -> list[int]:

@@ -316,6 +316,10 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("experiment: {constraints: {spacing: 1e-3}}", "10001 altitudes"),
     ("learning: {eps_min: 0.6}", "eps_min 0.6 is above eps_max 0.5"),
     (
+        "experiment: {policy: coverage, baselines: {coverage: {altitude: 7}}}",
+        "experiment.baselines.coverage.altitude 7",
+    ),
+    (
         "experiment: {missions: {n_agents: 16}, constraints: {spacing: 25, max_altitude: 5}}",
         "experiment.missions.n_agents 16 exceeds the 3 x 3 = 9 start cells",
     ),

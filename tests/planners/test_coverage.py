@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import coverage_level
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
@@ -251,3 +253,12 @@ def test_path_lengths_are_those_of_a_plain_search(seed: int, actions: int) -> No
             for at, length in lengths.items():
                 expected[at] = length
             assert found[e, n].equal(expected)
+
+
+@pytest.mark.parametrize(("actions", "level"), [(6, 1), (27, 1), (4, 2), (9, 2)])
+def test_its_altitude_counts_where_uavs_can_climb(actions: int, level: int) -> None:
+    lanes = "experiment.baselines.coverage.altitude=10"
+    options = [f"experiment.constraints.num_actions={actions}", "experiment.policy=coverage"]
+    assert coverage_level(load_config("params.yaml", [*options, lanes])) == level
+    if actions in (4, 9):
+        assert coverage_level(load_config("params.yaml", [*options, f"{lanes}.5"])) == level
