@@ -10,8 +10,9 @@ import numpy as np
 import onnxruntime
 
 
-def fly(team, mission, truth, positions, rng):
+def fly(team, mission, truth, starts, rng):
     """Fly from lattice positions [N, 3]; return each UAV's belief [N, R, C] and last position."""
+    positions = starts
     beliefs = np.full((len(positions), *truth.shape), mission["prior"], np.float32)
     for t in range(mission["moves"] + 1):
         distances = np.linalg.norm((positions[:, None] - positions) * mission["spacing"], axis=-1)
@@ -27,7 +28,7 @@ def fly(team, mission, truth, positions, rng):
             odds = np.where(signs > 0, (1 - miss) / alarm, miss / (1 - alarm)) * (1 - prior) / prior
             beliefs[heard[:, i], x0:x1, y0:y1] = p * odds / (p * odds + 1 - p)
         if t < mission["moves"]:
-            seen = (positions, np.array(t), heard, beliefs, readings)
+            seen = (positions, np.array(t), heard, beliefs, readings, starts)
             inputs = {known.name: seen[k][None] for k, known in enumerate(team.get_inputs())}
             positions = positions + np.array(mission["offsets"])[team.run(None, inputs)[0][0]]
     return beliefs, positions

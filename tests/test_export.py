@@ -75,9 +75,10 @@ def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
     return state, actions, masks, policy, builder.actor(state)
 
 
-def arrays(state: MissionState) -> dict[str, Any]:
+def arrays(state: MissionState, starts: Tensor | None = None) -> dict[str, Any]:
     names = ("positions", "t", "heard", "beliefs", "readings")
-    return {name: getattr(state, name).numpy() for name in names}
+    given = {name: getattr(state, name).numpy() for name in names}
+    return given if starts is None else given | {"starts": starts.numpy()}
 
 
 @pytest.mark.parametrize("missions", [1, 7])

@@ -92,6 +92,12 @@ FORMER_RANGES = {
 }
 """Former keys, by which missions drew their range, to the present one."""
 
+PARTS = {
+    "observation.part": "observation.sector",
+    "observation.centred_part": "observation.centred_sector",
+}
+"""Former channels, of parts that went by the UAVs' numbers, to those that took their place."""
+
 _FORMER_SECTIONS = ("distributed", "experiment.baselines.lawnmower")
 _POLICY = "experiment.missions.type"
 _POLICIES = {"COMA": "learned", "lawnmower": "coverage"}
@@ -155,6 +161,7 @@ def translate(tree: dict[Any, Any], problems: list[str]) -> list[str]:
                 f"terrains are named by sensor.simulation.kinds"
             )
         simulation.setdefault("kinds", ["split"])
+    dropped += _without_parts(tree, problems)
     dropped = [path for path in sorted(OBSOLETE) if _remove(tree, path)] + dropped
     for path in _FORMER_SECTIONS:
         *parents, leaf = path.split(".")
@@ -164,6 +171,18 @@ def translate(tree: dict[Any, Any], problems: list[str]) -> list[str]:
     if dropped:
         known.append(f"these keys have no effect any more: {', '.join(dropped)}")
     return known
+
+
+def _without_parts(tree: dict[Any, Any], problems: list[str]) -> list[str]:
+    """Remove the channels of `PARTS`; a team that saw them cannot do without."""
+    observation = _section(tree, "observation")
+    found = {old: observation.pop(old.split(".")[1], None) for old in PARTS}
+    for old in (old for old, value in found.items() if value):
+        problems.append(
+            f"{old}: parts went by the UAVs' numbers, sectors go by their starts; "
+            f"set {PARTS[old]} instead, and train the team anew"
+        )
+    return [old for old, value in found.items() if value is False]
 
 
 def _rename(tree: dict[Any, Any], problems: list[str]) -> list[str]:

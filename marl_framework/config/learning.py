@@ -36,14 +36,14 @@ ACTOR_CHANNELS = (
     "uncertainty",
     "predicted",
     "no_fly",
-    "part",
+    "sector",
     "centred_entropy",
     "centred_probability",
     "centred_footprint",
     "centred_uncertainty",
     "centred_predicted",
     "centred_no_fly",
-    "centred_part",
+    "centred_sector",
 )
 CENTRED = "centred_"
 """Prefix of channels that show another channel with the UAV at the centre."""
@@ -68,7 +68,7 @@ class ObservationConfig(Section):
     means of p·H(p), taken cell by cell before they are averaged. The `predicted` channels show
     the entropy that a trained map predictor expects in the region of interest. The `no_fly`
     channels show the share of moves that zones and obstacles forbid, 1 beyond the lattice.
-    The `part` channels show the part of the area that goes by the UAV's number, see `team_parts`.
+    The `sector` channels show the UAV's own part of the area, see `Sectors`.
     `team_size` and `radio_range` are numbers of the mission, constant over each map.
     """
 
@@ -92,8 +92,8 @@ class ObservationConfig(Section):
     """Planes for networks with attention, one for each UAV; see `ObservationBuilder.heard_uavs`."""
     no_fly: bool = False
     centred_no_fly: bool = False
-    part: bool = False
-    centred_part: bool = False
+    sector: bool = False
+    centred_sector: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.former import FORMER_RANGES, OBSOLETE, RENAMED, Ranges, translate
+from marl_framework.config.former import FORMER_RANGES, OBSOLETE, PARTS, RENAMED, Ranges, translate
 from marl_framework.config.messages import (
     KEYS,
     SECTIONS,
@@ -279,7 +279,7 @@ def _refuse_unknown(path: str, source: str) -> None:
             raise ConfigError(
                 f"{source}: {parent} is a value, not a section; write {parent}=... instead"
             )
-    if path not in (*KEYS, *OBSOLETE, *RENAMED, *FORMER_RANGES):
+    if path not in (*KEYS, *OBSOLETE, *RENAMED, *FORMER_RANGES, *PARTS):
         raise ConfigError(f"{source}: {unknown_key(path)}")
 
 

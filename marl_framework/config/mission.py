@@ -278,9 +278,8 @@ class SearchConfig(Section):
     """Weight of the entropy expected outside the region of interest; it counts for F1."""
     plan_memory: Share = 0.9
     """How much of a plan still counts one move after it was heard; 0 = plans of this move alone."""
-    presumed_share: Share = 0.5
-    """Of the entropy of its part of the area, what a UAV is presumed to remove that was never
-    heard; parts go by the UAVs' numbers."""
+    presumed_share: Share = 0.7
+    """Of the entropy of its sector, what a UAV is presumed to remove while no plan of it counts."""
     method: Literal["beam", "tree"] = "beam"
     """How it searches: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24

@@ -20,6 +20,7 @@ from marl_framework.mission.no_fly_zones import find_zones
 from marl_framework.mission.obstacles import NUMBERS, Obstacles
 from marl_framework.mission.outside import OutsideGains
 from marl_framework.mission.reward import Utility, make_reward
+from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
@@ -144,6 +145,7 @@ class MissionEnvironment:
         self._failure_rates = torch.tensor(
             choices(self._uav.failure_rate), dtype=torch.float32, device=device
         )
+        self._sectors = Sectors(config.most_agents, self.lattice.shape[:2], device)
         self._team_sizes = torch.tensor(config.team_sizes, device=device)
         self._budgets = torch.tensor(config.budgets, device=device)
         self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
@@ -232,6 +234,7 @@ class MissionEnvironment:
             raise ValueError("draws.moves: zones over windows of a map need it")
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
         _assign(state.team_size, sizes, mask)
+        _assign(state.sector, self._sectors.deal(positions, sizes), mask)
         _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
@@ -388,6 +391,7 @@ class MissionEnvironment:
             f1=zeros(),
             active=zeros(n, dtype=torch.bool).fill_(True),
             team_size=zeros(dtype=torch.int64).fill_(n),
+            sector=zeros(n, dtype=torch.int64),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
             failure_rate=zeros(),
             limit=zeros(n, dtype=torch.float64),

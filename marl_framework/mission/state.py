@@ -64,6 +64,8 @@ class MissionState:
     `Config.has_inactive` is False."""
     team_size: Tensor
     """UAVs that fly at the start of each mission, [E] int64."""
+    sector: Tensor
+    """Number of each UAV's part of the area, see `Sectors`; N where none flies, [E, N] int64."""
     budget: Tensor
     """Moves of each mission before its last one, [E] int64."""
     failure_rate: Tensor

@@ -15,7 +15,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.parts import parts_of_teams
+from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations import channels
@@ -47,6 +47,8 @@ class Seen(Protocol):
     """UAVs that fly, [E, N] bool."""
     team_size: Tensor
     """UAVs that fly at the start, [E] int64."""
+    sector: Tensor
+    """Numbers of the UAVs' sectors, [E, N] int64."""
     communication_range: Tensor
     """Radio range [m], [E] float32."""
     budget: Tensor
@@ -90,7 +92,7 @@ class ObservationBuilder:
         self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
         self._heard = config.observation.heard_uavs
-        self._parts = parts_of_teams(self._n_agents, self.shape).to(lattice.offsets.device)
+        self._sectors = Sectors(self._n_agents, self.shape, lattice.offsets.device)
         ids = torch.arange(self._n_agents, device=lattice.offsets.device)
         others = ids.expand(self._n_agents, -1)
         itself_first = (others == ids.unsqueeze(1)).int()
@@ -131,7 +133,7 @@ class ObservationBuilder:
             "uncertainty": lambda: channels.uncertainty_map(state.pooled_uncertainty),
             "predicted": lambda: self._predicted(state.beliefs),
             "no_fly": lambda: state.open_share.unsqueeze(1).expand(-1, n, -1, -1),
-            "part": lambda: self._parts[state.team_size],
+            "sector": lambda: self._sectors.maps(state.sector, state.team_size),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []

@@ -23,8 +23,8 @@ DRAWN_BY_OPERATORS = (
     "heard_uavs",
     "team_size",
     "radio_range",
-    "part",
-    "centred_part",
+    "sector",
+    "centred_sector",
 )
 """Keys of `observation` that no kernel draws."""
 

@@ -59,13 +59,15 @@ def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())
+    starts = state.positions.clone()
     samples: list[tuple[Tensor, ...]] = []
     for _ in range(min(env.episode_length, 15)):
         actions, masks, *_ = planner.act(state, env.generator)
         if isinstance(module, PortableActor):
             samples.append((builder.actor(state).flatten(0, 1), masks.flatten(0, 1)))
         else:
-            samples.append(tuple(getattr(state, name).clone() for name in module.inputs))
+            given = vars(state) | {"starts": starts}
+            samples.append(tuple(given[name].clone() for name in module.inputs))
         env.step(state, actions, env.draw_step())
     return samples
 

@@ -17,6 +17,7 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.sectors import Sectors
 from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
@@ -60,6 +61,7 @@ class _BuilderInput:
     open_share: Tensor
     active: Tensor
     team_size: Tensor
+    sector: Tensor
     communication_range: Tensor
     budget: Tensor
     limit: Tensor
@@ -76,11 +78,13 @@ class PortableTeam(nn.Module):
         config: configuration of the mission; fixes lattice, camera and team size.
         device: device of the actor.
 
+    Attributes:
+        inputs: names of what `forward` takes; `starts` is the last one of teams that see sectors.
+
     Raises:
         ConfigError: the mission has zones, obstacles or a limit of cost, which it would not know.
     """
 
-    inputs = ("positions", "t", "heard", "beliefs", "readings")
     outputs = ("actions", "probabilities")
 
     def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
@@ -103,10 +107,19 @@ class PortableTeam(nn.Module):
         self._builder = ObservationBuilder(plain, self._lattice, self._camera)
         self._budget, self._size = max(config.budgets), config.most_agents
         self._range = _shortest_range(config)
+        self._sectors = Sectors(self._size, self._builder.shape, device)
+        seen = set(self._builder.actor_channels) & {"sector", "centred_sector"}
+        self.inputs = ("positions", "t", "heard", "beliefs", "readings", *(["starts"] if seen else []))
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(
-        self, positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor
+        self,
+        positions: Tensor,
+        t: Tensor,
+        heard: Tensor,
+        beliefs: Tensor,
+        readings: Tensor,
+        starts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the actions [E, N] int64 and the policy [E, N, A] float32.
 
@@ -117,7 +130,9 @@ class PortableTeam(nn.Module):
             beliefs: P(region of interest) in each UAV's map, [E, N, R, C] float32.
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
+            starts: positions before the first move, for a team that sees sectors.
         """
+        sizes = torch.full_like(t, self._size)
         pooled = area_pool(beliefs, *self._area)
         tiles = self._camera.tile_weights(positions)
         state = _BuilderInput(
@@ -130,7 +145,8 @@ class PortableTeam(nn.Module):
             pooled_uncertainty=area_pool(uncertainty(beliefs), *self._area),
             open_share=torch.ones_like(pooled[:, 0]),
             active=torch.ones_like(positions[..., 0], dtype=torch.bool),
-            team_size=torch.full_like(t, self._size),
+            team_size=sizes,
+            sector=self._sectors.deal(positions if starts is None else starts, sizes),
             communication_range=torch.full_like(pooled[:, 0, 0, 0], self._range),
             budget=torch.full_like(t, self._budget),
             limit=torch.ones_like(pooled[:, :, 0, 0]),

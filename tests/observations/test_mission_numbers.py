@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.parts import team_parts
+from marl_framework.mission.parts import Sectors
 from marl_framework.observations import kernels
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import random_actions, small_config
@@ -48,7 +48,7 @@ def test_each_uav_sees_its_part() -> None:
     observation = builder.actor(state)
     for e, i in product(range(6), range(5)):
         size = int(state.team_size[e])
-        part = team_parts(size, (7, 7))[i].float() if i < size else torch.zeros(7, 7)
+        part = Sectors(size, (7, 7))[i].float() if i < size else torch.zeros(7, 7)
         assert torch.equal(observation[e, i, place], part)
         x, y, _ = state.positions[e, i].tolist()
         centred = pad(part, (3, 3, 3, 3))[x : x + 7, y : y + 7]

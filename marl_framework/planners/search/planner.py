@@ -16,7 +16,7 @@ from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.parts import parts_of_teams
+from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
@@ -41,7 +41,7 @@ class SearchPlanner:
     Each UAV in turn searches all its remaining moves, on its map of what the plans that it knows
     leave; after each move all search anew. A UAV knows the plan that each other one had when it
     was last heard, or of all others if its model knows all plans. As such a plan fades, it presumes
-    that the other one keeps to a part of the area, see `team_parts`. The planner keeps plans from
+    that the other one keeps to its sector, see `Sectors`. The planner keeps plans from
     move to move, so it flies a batch of missions from the start, one batch at a time.
 
     Args:
@@ -50,7 +50,7 @@ class SearchPlanner:
         model: what is expected of the map.
         search: finds a path on it.
         plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
-        presumed_share: what a UAV is presumed to remove in its part while no plan of it counts,
+        presumed_share: what a UAV is presumed to remove in its sector while no plan of it counts,
             0 to 1.
         prior: gives a trained team's logits [E, N, A] in a state, for a search that asks for them.
     """
@@ -71,8 +71,8 @@ class SearchPlanner:
         self._search = search
         self._plan_memory = plan_memory
         self._prior = prior
-        parts = parts_of_teams(view.team, view.lattice.shape[:2])
-        self._presumed = 1 - presumed_share * parts.to(view.lattice.offsets.device)
+        self._sectors = Sectors(view.team, view.lattice.shape[:2], view.lattice.offsets.device)
+        self._presumed_share = presumed_share
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
@@ -101,7 +101,8 @@ class SearchPlanner:
         That is a share of the entropy around each lattice position, as presumed where no plan is
         known.
         """
-        presumed = self._presumed[state.team_size].unsqueeze(1)
+        sectors = self._sectors.maps(state.sector, state.team_size)
+        presumed = (1 - self._presumed_share * sectors).unsqueeze(1)
         missions, team = state.positions.shape[:2]
         shape = (missions, team, team, *self._view.lattice.shape[:2])
         plans = presumed.expand(shape)
