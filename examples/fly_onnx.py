@@ -12,8 +12,7 @@ import onnxruntime
 
 def fly(team, mission, truth, starts, rng):
     """Fly from lattice positions [N, 3]; return each UAV's belief [N, R, C] and last position."""
-    positions = starts
-    beliefs = np.full((len(positions), *truth.shape), mission["prior"], np.float32)
+    positions, beliefs = starts, np.full((len(starts), *truth.shape), mission["prior"], np.float32)
     for t in range(mission["moves"] + 1):
         distances = np.linalg.norm((positions[:, None] - positions) * mission["spacing"], axis=-1)
         heard = distances <= mission["communication_range"]

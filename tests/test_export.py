@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch import Tensor
 
 from marl_framework import export
 from marl_framework.algorithms.coma import COMAWrapper
@@ -68,11 +69,12 @@ def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = LearnedPlanner(coma.act, builder, env.lattice)
     state = env.reset(env.draw_reset())
+    starts = state.positions.clone()
     for _ in range(2):
         env.step(state, planner.act(state, env.generator)[0], env.draw_step())
     actions, masks, *_ = planner.act(state, env.generator)
     policy = coma.act(builder.actor(state)).masked_fill(~masks, -torch.inf).softmax(-1)
-    return state, actions, masks, policy, builder.actor(state)
+    return state, actions, masks, policy, builder.actor(state), starts
 
 
 def arrays(state: MissionState, starts: Tensor | None = None) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def arrays(state: MissionState, starts: Tensor | None = None) -> dict[str, Any]:
 def test_onnx_with_observations_inside_equals_the_trained_team(
     folder: Path, config: Config, coma: COMAWrapper, missions: int
 ) -> None:
-    state, actions, _, policy, _ = flight(config, coma, missions)
+    state, actions, _, policy, *_ = flight(config, coma, missions)
     session = onnxruntime.InferenceSession(str(folder / "team.onnx"))
     found, probabilities = session.run(None, arrays(state))
     assert np.array_equal(found, actions.numpy())
@@ -99,7 +101,7 @@ def test_onnx_of_one_uav_equals_the_trained_actor(
     printed = capsys.readouterr().out
     assert "one.onnx: 0.0" in printed
     assert "latency of one UAV" in printed
-    _, _, masks, policy, observation = flight(config, coma, 3)
+    _, _, masks, policy, observation, _ = flight(config, coma, 3)
     session = onnxruntime.InferenceSession(str(folder / "one.onnx"))
     inputs = {"observation": observation.flatten(0, 1), "mask": masks.flatten(0, 1)}
     (found,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
@@ -112,7 +114,7 @@ def test_torch_export_equals_the_trained_team(
     assert run(folder, "torch", "team.pt2", "--observations") == 0
     facts = {exported.FACTS_FILE: ""}
     program = torch.export.load(folder / "team.pt2", extra_files=facts)
-    state, actions, _, policy, _ = flight(config, coma, 4)
+    state, actions, _, policy, *_ = flight(config, coma, 4)
     found, probabilities = program.module()(
         *(torch.from_numpy(value) for value in arrays(state).values())
     )
@@ -122,23 +124,24 @@ def test_torch_export_equals_the_trained_team(
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch"])
-def test_a_team_that_sees_predictions_and_parts_is_exported_too(form: str, tmp_path: Path) -> None:
+def test_a_team_that_sees_more_is_exported_too(form: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "predictor.pt", predictor_state(MapPredictor(4), 4))
     config = small_config(
-        observation={"predicted": True, "part": True, "centred_part": True},
+        observation={"predicted": True, "sector": True, "centred_sector": True},
         networks={"predictor": str(tmp_path / "predictor.pt")},
     )
     coma = COMAWrapper(config, config.network_sizes, "cpu")
     save_checkpoint(tmp_path / "team.pt", {**coma.state_dict(), "config": config_to_dict(config)})
     out = "team.onnx" if form == "onnx" else "team.pt2"
     assert run(tmp_path, form, out, "--observations") == 0
-    state, actions, *_ = flight(config, coma, 3)
+    state, actions, *_, starts = flight(config, coma, 3)
     if form == "onnx":
         session = onnxruntime.InferenceSession(str(tmp_path / out))
-        found = torch.from_numpy(session.run(None, arrays(state))[0])
+        found = torch.from_numpy(session.run(None, arrays(state, starts))[0])
     else:
         program = torch.export.load(tmp_path / out).module()
-        found = program(*(torch.from_numpy(value) for value in arrays(state).values()))[0]
+        given = arrays(state, starts).values()
+        found = program(*(torch.from_numpy(value) for value in given))[0]
     assert torch.equal(found, actions)
 
 

@@ -2,7 +2,7 @@
 
 Distils the params file (default: params_collective.yaml, whose teachers are `search`) in ways that
 differ in one thing each: who makes the moves that teachers label, the loss, and whether a UAV sees
-its part of the area. Then COMA goes on from the first of these students, with and without a pull to
+its sector. Then COMA goes on from the first of these students, with and without a pull to
 it. All fly the same validation missions of every task greedily, and so do their teachers.
 
 Every run is written as soon as it is done, and a run that the JSON has, with the same
@@ -50,10 +50,10 @@ DISTILLED = {
     "annealed": ["distillation.teacher_share=1", "distillation.teacher_rounds={half}"],
     "off_policy": ["distillation.teacher_share=1", "distillation.teacher_rounds=1000000"],
     "reverse": ["distillation.teacher_rounds=0", "distillation.loss=reverse"],
-    "without_part": [
+    "without_sector": [
         "distillation.teacher_rounds=0",
-        "observation.part=false",
-        "observation.centred_part=false",
+        "observation.sector=false",
+        "observation.centred_sector=false",
     ],
 }
 """Overrides; `{half}` stands for half of the rounds."""

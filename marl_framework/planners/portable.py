@@ -108,8 +108,9 @@ class PortableTeam(nn.Module):
         self._budget, self._size = max(config.budgets), config.most_agents
         self._range = _shortest_range(config)
         self._sectors = Sectors(self._size, self._builder.shape, device)
-        seen = set(self._builder.actor_channels) & {"sector", "centred_sector"}
-        self.inputs = ("positions", "t", "heard", "beliefs", "readings", *(["starts"] if seen else []))
+        self.inputs: tuple[str, ...] = ("positions", "t", "heard", "beliefs", "readings")
+        if {"sector", "centred_sector"} & {*self._builder.actor_channels}:
+            self.inputs += ("starts",)
         self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
 
     def forward(

@@ -1,4 +1,4 @@
-"""Channels of what UAVs know of the mission: how many fly, how far they hear, and their parts."""
+"""Channels of what UAVs know of the mission: how many fly, how far they hear, and their sectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.parts import Sectors
+from marl_framework.mission.sectors import Sectors
 from marl_framework.observations import kernels
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import random_actions, small_config
@@ -38,24 +38,25 @@ def test_they_show_what_each_mission_has_drawn() -> None:
     assert [len(values.unique()) for values in (size, reach)] == [2, 3]
 
 
-def test_each_uav_sees_its_part() -> None:
-    seen = {"part": True, "centred_part": True}
+def test_each_uav_sees_its_sector() -> None:
+    seen = {"sector": True, "centred_sector": True}
     env = MissionEnvironment(small_config(agents=(2, 5), observation=seen), 6, "cpu")
     state = env.reset(env.draw_reset())
+    sectors = Sectors(5, (7, 7), "cpu")
+    maps = sectors.maps(sectors.deal(state.positions, state.team_size), state.team_size)
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
-    place = builder.actor_channels.index("part")
-    assert builder.actor_channels[-1] == "centred_part"
+    place = builder.actor_channels.index("sector")
+    assert builder.actor_channels[-1] == "centred_sector"
+    env.step(state, random_actions(env, state, env.generator), env.draw_step())
     observation = builder.actor(state)
     for e, i in product(range(6), range(5)):
-        size = int(state.team_size[e])
-        part = Sectors(size, (7, 7))[i].float() if i < size else torch.zeros(7, 7)
-        assert torch.equal(observation[e, i, place], part)
+        assert torch.equal(observation[e, i, place], maps[e, i])
         x, y, _ = state.positions[e, i].tolist()
-        centred = pad(part, (3, 3, 3, 3))[x : x + 7, y : y + 7]
+        centred = pad(maps[e, i], (3, 3, 3, 3))[x : x + 7, y : y + 7]
         assert torch.equal(observation[e, i, -1], centred)
 
 
-@pytest.mark.parametrize("name", [*SEEN, "part", "uncertainty"])
+@pytest.mark.parametrize("name", [*SEEN, "sector", "uncertainty"])
 def test_plain_operators_draw_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
     env = MissionEnvironment(small_config(observation={name: True}), 2, "cpu")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.algorithms.coma import COMAWrapper
@@ -19,7 +16,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.parts import team_parts
+from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.kernels import make_builder
@@ -129,7 +126,7 @@ def planner_of(env: MissionEnvironment, method: str) -> SearchPlanner:
     view = LatticeView(env.config, env.lattice, PARTS)
     model = PredictedMap(view, untrained(), "float32")
     search = make_search(view, SearchConfig(**METHODS[method]))
-    return SearchPlanner("search", view, model, search, presumed_share=0.5)
+    return SearchPlanner("search", view, model, search, presumed_share=0.7)
 
 
 @of_each_method
@@ -230,15 +227,18 @@ def test_plans_count_as_long_as_they_are_remembered(memory: float, share: float)
     search = Halving()
     planner = SearchPlanner("search", view, BeliefMap(view), search, memory, share)
     generator = torch.Generator().manual_seed(5)
-    presumed = {
-        (mission, i, j): 1 - share * team_parts(size, (7, 7))[j]
-        for mission, size in enumerate((3, 2))
-        for i, j in product(range(3), range(size))
-        if i != j
-    }
+    sizes = torch.tensor([3, 2])
+    sectors = Sectors(3, (7, 7), "cpu")
     for _ in range(2):  # a new mission knows nothing of the one before
         state = env.reset(env.draw_reset())
-        state.team_size = torch.tensor([3, 2])
+        state.team_size = sizes
+        state.sector = sectors.deal(state.positions, sizes)
+        maps = sectors.maps(state.sector, sizes)
+        presumed = {
+            (mission, i, j): 1 - share * maps[mission, j]
+            for mission, i, j in product(range(2), range(3), range(3))
+            if i != j
+        }
         known: dict[tuple[int, int, int], Tensor] = dict(presumed)
         for move in range(5):
             state.t[:] = move
@@ -258,22 +258,13 @@ def test_plans_count_as_long_as_they_are_remembered(memory: float, share: float)
             torch.testing.assert_close(torch.stack(search.seen, 1), expected)
 
 
-@given(team=st.integers(1, 16), x=st.integers(4, 12), y=st.integers(4, 12))
-def test_every_uav_has_a_rectangle_of_its_own(team: int, x: int, y: int) -> None:
-    parts = team_parts(team, (x, y))
-    assert (parts.sum(0) == 1).all()
-    for part in parts:
-        rows, cols = part.any(1), part.any(0)
-        assert torch.equal(part, rows.unsqueeze(1) & cols)
-        assert part.sum() <= 2 * math.ceil(x * y / team)
-
-
 def test_without_radio_uavs_part_company() -> None:
-    """Two UAVs, each in the other's part of ground that promises the same everywhere."""
+    """Two UAVs, each in the other's sector of ground that promises the same everywhere."""
     env = environment(missions=1, agents=2, budget=3, dims=(50.0, 20.0), max_altitude=5.0)
     view = LatticeView(env.config, env.lattice)
     state = env.reset(env.draw_reset())
     state.positions[0] = torch.tensor([[6, 2, 0], [5, 3, 0]])
+    state.sector[0] = torch.tensor([0, 1])
     state.beliefs.fill_(0.5)
     state.heard[:] = torch.eye(2, dtype=torch.bool)
     moves = {}
