@@ -166,13 +166,14 @@ def _threads(config: Config, device: torch.device) -> Check:
 
 def _smallest(config: Config) -> Config:
     """Return the configuration with one mission and one batch per training step."""
-    from marl_framework.config.loading import config_from_dict, config_to_dict
+    from marl_framework.config.loading import with_changes
 
-    tree = config_to_dict(config)
-    tree["environment"]["num_envs"] = 1
-    tree["evaluation"]["missions"] = 1
-    tree["learning"] |= {"batch_size": 1, "batch_number": 1, "data_passes": 1}
-    return config_from_dict(tree)
+    changes = {
+        "environment": {"num_envs": 1},
+        "evaluation": {"missions": 1},
+        "learning": {"batch_size": 1, "batch_number": 1, "data_passes": 1},
+    }
+    return with_changes(config, changes, "doctor")
 
 
 def _window_kernels(config: Config, device: torch.device) -> Check:
@@ -188,7 +189,7 @@ def _window_kernels(config: Config, device: torch.device) -> Check:
 def _networks(config: Config, device: torch.device) -> Check:
     import torch
 
-    from marl_framework.training.timing import StageTimer
+    from marl_framework.stage_timer import StageTimer
     from marl_framework.training.trainer import Trainer
 
     with torch.random.fork_rng(devices=[]):

@@ -20,6 +20,7 @@ FLOORS = (
     "config",
     "command_line",
     "device",
+    "stage_timer",
     "runs",
     "mission",
     "networks",

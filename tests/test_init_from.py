@@ -20,8 +20,8 @@ from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.initial import follow_teacher, take_weights
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 

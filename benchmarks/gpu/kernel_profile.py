@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.command_line import run_check
 from benchmarks.helpers.harness import table_text
 from marl_framework.config.model import Config
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 _WARM_UP = 3  # training steps: kernels are compiled, chosen and recorded in them

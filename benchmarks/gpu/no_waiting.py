@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu.command_line import run_check
 from marl_framework.config.model import Config
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 _FREE, _WATCHED = 2, 2  # training steps

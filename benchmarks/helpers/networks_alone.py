@@ -13,7 +13,7 @@ from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.registry import make_actor, make_critic
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 
 
 def flops_of(work: Callable[[], object]) -> int:

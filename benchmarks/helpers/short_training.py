@@ -25,7 +25,7 @@ from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_interval
 from marl_framework.config.model import Config
 from marl_framework.device import usable_cores
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 

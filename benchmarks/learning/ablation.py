@@ -38,7 +38,7 @@ from benchmarks.helpers.harness import number_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "ablation"

@@ -39,7 +39,7 @@ from marl_framework.config.model import Config
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.checkpoint import save_checkpoint
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 SUITE = "students"

@@ -27,8 +27,8 @@ from benchmarks.helpers.harness import number_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.networks.convolutional import ConvolutionalNetwork
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.jobs import share_of_cores, threads_of_children
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 BATCH, OPERATIONS = "batch", "operations"

@@ -36,7 +36,7 @@ from marl_framework.device import usable_cores
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 NUM_ENVS = "1,64,1024"

@@ -32,7 +32,7 @@ from benchmarks.helpers.command_line import Parser, check_between, with_override
 from benchmarks.helpers.harness import duration_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 COUNTS = (2, 4, 8, 16, 32, 64)

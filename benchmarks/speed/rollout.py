@@ -48,7 +48,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion
 from marl_framework.observations.task import MissionTask
-from marl_framework.training.timing import OTHER, StageTimer
+from marl_framework.stage_timer import OTHER, StageTimer
 
 NUM_ENVS = "1,16,64"
 MOST_ENVS = 2**20

@@ -33,7 +33,7 @@ from benchmarks.helpers.networks_alone import NetworksAlone
 from marl_framework.algorithms.graphs import WARM_UP, is_recorded
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.training.timing import OTHER, StageTimer
+from marl_framework.stage_timer import OTHER, StageTimer
 from marl_framework.training.trainer import Trainer
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")

@@ -6,9 +6,7 @@ start, round T + 1 follows the last move.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -23,6 +21,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
+from marl_framework.stage_timer import StageTimer
 
 StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
 """Returns the draws of a batch from (env, seed, split, number of the first mission)."""
@@ -141,40 +140,6 @@ class _Log:
         self.film.append(belief[: self.keep_maps].half())
 
 
-class _Stopwatch:
-    """Sums the duration of code blocks; on a GPU with events on its stream, without waiting.
-
-    Args:
-        device: that the blocks use, current or not.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._cuda = device.type == "cuda"
-        self._spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._seconds = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        start = time.perf_counter()
-        if self._cuda:
-            span = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            span[0].record(torch.cuda.current_stream(self._device))
-        yield
-        if self._cuda:
-            span[1].record(torch.cuda.current_stream(self._device))
-            self._spans.append(span)
-        else:
-            self._seconds += time.perf_counter() - start
-
-    def seconds(self) -> float:
-        """Return the total time [s], after synchronising with the GPU."""
-        if self._cuda:
-            torch.cuda.synchronize(self._device)
-            return sum(a.elapsed_time(b) for a, b in self._spans) / 1000
-        return self._seconds
-
-
 @torch.no_grad()
 def fly(
     env: MissionEnvironment,
@@ -202,13 +167,13 @@ def fly(
     state = env.reset(start)
     boxes = env.obstacles.boxes(start.boxes, state.positions)
     log = _Log(env, torch.zeros_like(state.truth), keep_maps)
-    watch = _Stopwatch(env.device)
+    timer = StageTimer(env.device)
     log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
     log.add_reading(state, state.active.clone())
     log.add_round(state.global_belief, state.truth)
     rewards, absolutes = [], []
     for _ in range(env.episode_length):
-        with watch.running():
+        with timer("planning"):
             actions, *_ = planner.act(state, generator)
         active = state.active.clone()
         result = env.step(state, actions, draws.draw_step())
@@ -234,7 +199,7 @@ def fly(
         belief=state.global_belief[:keep_maps].clone(),
         film=torch.stack(log.film, dim=1),
         missions_at_once=env.num_envs,
-        planning_seconds=[watch.seconds() / env.episode_length],
+        planning_seconds=[timer.seconds()["planning"] / env.episode_length],
         window_origins=env.terrain.window_origins(start.terrain),
         boxes=boxes,
         zones=env.zones,

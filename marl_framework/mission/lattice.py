@@ -121,6 +121,11 @@ class Lattice:
         """Return where each action leads, on the lattice or not: [E, N, A, 3]."""
         return positions.unsqueeze(-2) + self.offsets
 
+    def nearest_destinations(self, positions: Tensor) -> Tensor:
+        """Return `destinations`, of those beyond the lattice its nearest position."""
+        last = torch.tensor(self.shape, device=positions.device) - 1
+        return self.destinations(positions).clamp(min=0).minimum(last)
+
     def boundary_mask(self, positions: Tensor) -> Tensor:
         """Return the actions that stay on the lattice: [E, N, A] bool, True = allowed."""
         goal = self.destinations(positions)

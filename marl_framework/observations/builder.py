@@ -76,7 +76,7 @@ class ObservationBuilder:
     def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
         self.actor_channels = config.observation.actor_channels
         self.critic_channels = config.observation.critic_channels
-        own = config.observation.critic_channels[len(self.actor_channels) :]
+        own = config.observation.critic_only_channels
         self.team_channels = ("budget", *(name for name in own if name != "other_actions"))
         self.shape = lattice.shape[:2]
         names = self.actor_channels

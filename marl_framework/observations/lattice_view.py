@@ -84,19 +84,13 @@ class LatticeView:
         along = [torch.arange(n, device=device) for n in shape]
         places = torch.cartesian_prod(*along)
         x, y, z = places.unbind(-1)
-        last = torch.tensor(shape, device=device) - 1
-        self._goals = self.lattice.destinations(places).clamp(min=0).minimum(last)  # [P, A, 3]
-        goals = self.places(self._goals)
+        self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
+        goals = self.lattice.places(self._goals)
         rows = shares[0][x, z] * removed[z].unsqueeze(-1)
         self.tables = goals, rows, shares[1][y, z], near[0][x], near[1][y]
         _, rows, cols, *around = self.tables
         self._goal_rows = torch.cat((rows[goals], around[0][goals]), 1)  # [P, 2·A, X]
         self._goal_cols = torch.cat((cols[goals], around[1][goals]), 1)
-
-    def places(self, positions: Tensor) -> Tensor:
-        """Return the numbers [...] of positions [..., 3]."""
-        _, y, z = self.lattice.shape
-        return (positions[..., 0] * y + positions[..., 1]) * z + positions[..., 2]
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
@@ -138,7 +132,7 @@ class LatticeView:
         As factors of rows [..., X] and columns [..., Y] for positions [..., 3]; what the sensor
         tells at its altitude is in the rows.
         """
-        place = self.places(positions)
+        place = self.lattice.places(positions)
         return _rows_of(self.tables[1], place), _rows_of(self.tables[2], place)
 
     def outlook(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,7 +147,7 @@ class LatticeView:
             reading there would remove, [..., A]; and what lies around, weighed to break ties of
             gains alone, [..., A]: a sum over all positions, halved by every move between them.
         """
-        place = self.places(positions)
+        place = self.lattice.places(positions)
         rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)
         gains, around = ((rows @ left) * cols).sum(-1).chunk(2, -1)
         return _rows_of(self._goals, place), gains, PULL * around
@@ -165,11 +159,11 @@ class LatticeView:
 
     def destinations(self, positions: Tensor) -> Tensor:
         """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
-        return _rows_of(self._goals, self.places(positions))
+        return _rows_of(self._goals, self.lattice.places(positions))
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
-        return self._goals[self.places(positions), actions]
+        return self._goals[self.lattice.places(positions), actions]
 
 
 def _rows_of(table: Tensor, place: Tensor) -> Tensor:

@@ -239,8 +239,7 @@ class CoveragePlanner:
     def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
         """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
         lengths = path_lengths(self._lattice, state.moves, target, self._longest)
-        last = torch.tensor(self._lattice.shape, device=target.device) - 1
-        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(last)
+        goals = self._lattice.nearest_destinations(state.positions)
         return lengths.flatten(2).gather(2, self._lattice.places(goals))
 
     def _targets(self, state: MissionState) -> Tensor:

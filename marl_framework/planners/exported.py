@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
@@ -53,9 +53,9 @@ def sample_inputs(module: Module, config: Config) -> list[tuple[Tensor, ...]]:
 
     The first axis holds the missions, or for `PortableActor` all UAVs of all missions.
     """
-    tree = config_to_dict(config)
-    tree["sensor"]["simulation"]["kinds"] = ["split"]  # the map used in training may be missing
-    env = MissionEnvironment(config_from_dict(tree), _MISSIONS, "cpu", "test")
+    split = {"sensor": {"simulation": {"kinds": ["split"]}}}  # a measured map may be missing
+    flown = with_changes(config, split, "an exported team")
+    env = MissionEnvironment(flown, _MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())

@@ -88,9 +88,8 @@ class InformationGainPlanner:
         return Decision(torch.cat(actions), torch.cat(masks), scores=torch.cat(scores))
 
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor]:
-        size = torch.tensor(self._lattice.shape, device=state.positions.device)
-        # Destinations beyond the lattice are masked; clamped, they can be looked up all the same.
-        goals = self._lattice.destinations(state.positions).clamp(min=0).minimum(size - 1)
+        # Destinations beyond the lattice are masked, but looked up all the same.
+        goals = self._lattice.nearest_destinations(state.positions)
         chosen: list[Tensor] = []
         found: list[Tensor] = []
 

@@ -121,9 +121,10 @@ def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, 
             report(f"warning: going on from {path}, training step {step}")
         return payload
     if damaged:
+        run = folder.parent
         raise ConfigError(
-            f"{folder}: none of its checkpoints can be read; move the run away, with "
-            "python -m marl_framework.history archive, and start anew"
+            f"{folder}: none of its checkpoints can be read; move the run away, with python -m "
+            f"marl_framework.history --runs {run.parent} archive {run.name}, and start anew"
         )
     return None
 

@@ -37,6 +37,15 @@ def check_run_name(name: str) -> None:
         )
 
 
+def name_in_use(path: Path) -> ConfigError:
+    """Return the error that a run folder, or something else in its place, exists."""
+    return ConfigError(
+        f"run name {path.name}: {path} exists; choose another name, continue a training with "
+        "--resume, or move the run away with python -m marl_framework.history --runs "
+        f"{path.parent} archive {path.name}"
+    )
+
+
 def check_checkpoint(option: str, name: str) -> None:
     """Check that the checkpoint that an option names is there.
 

@@ -31,6 +31,7 @@ from marl_framework.runs.files import (
     atomic_file,
     check_run_name,
     folder_guard,
+    name_in_use,
     read_json,
     remove_temporary_files,
     write_json,
@@ -305,11 +306,7 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
         except OSError as error:
             raise _not_writable(parent / candidate, error) from error
         return parent / candidate
-    raise ConfigError(
-        f"run name {name}: {parent / str(name)} exists; choose another name, continue it with "
-        "--resume, or move it to training_history/ with --archive-earlier "
-        f"(./train_with_backup.sh {name} does that)"
-    )
+    raise name_in_use(parent / str(name))
 
 
 def _lock_new(path: Path) -> RunLock:

@@ -15,11 +15,12 @@ from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.console import ProgressView, SilentProgress
 from marl_framework.training.hardware import HardwareMonitor
 from marl_framework.training.logging import make_logger
+from marl_framework.training.profiling import profile_steps
 from marl_framework.training.schedule import passes
-from marl_framework.training.timing import StageTimer, profile_steps
 
 
 class Outputs(ExitStack):

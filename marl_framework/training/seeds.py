@@ -12,7 +12,7 @@ from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.runs.files import read_json, write_json
+from marl_framework.runs.files import name_in_use, read_json, write_json
 from marl_framework.runs.log import RunLog
 from marl_framework.training.jobs import TrainOne, train_runs
 
@@ -51,10 +51,7 @@ def check_free(runs: Mapping[str, Config]) -> None:
     for name, config in runs.items():
         path = Path(config.logging.directory) / name
         if path.exists():
-            raise ConfigError(
-                f"run name {name}: {path} exists; choose another name, continue all with "
-                "--resume, or move them to training_history/ with --archive-earlier"
-            )
+            raise name_in_use(path)
 
 
 def train_each(

@@ -16,8 +16,8 @@ from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
 from marl_framework.runs.checkpoint import tensors_checksum
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.timing import StageTimer
 
 _STEPS = "steps"  # that missions flew
 _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")

@@ -24,6 +24,7 @@ from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import check_weights, save_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
@@ -36,7 +37,6 @@ from marl_framework.training.streams import (
     tell_of_other_streams,
 )
 from marl_framework.training.summary import describe_machine, flown_metrics, results, timing
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.writers import check_writers
 
 

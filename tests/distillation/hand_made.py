@@ -22,8 +22,7 @@ class Scored:
 
     def goals(self, state: MissionState) -> Tensor:
         """Destinations of all actions, those beyond the lattice moved to its edge."""
-        size = torch.tensor(self.lattice.shape)
-        return self.lattice.destinations(state.positions).clamp(min=0).minimum(size - 1)
+        return self.lattice.nearest_destinations(state.positions)
 
     def scores(self, state: MissionState) -> Tensor:
         """The belief at the destination: as good in a turned mission."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation import metrics
-from marl_framework.evaluation.flight import FlightRecord, _Stopwatch, evaluate, fly, validate
+from marl_framework.evaluation.flight import FlightRecord, evaluate, fly, validate
 from marl_framework.evaluation.missions import MissionStreams, _mission_seed, planner_generator
 from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
 from marl_framework.mission.lattice import Lattice
@@ -244,34 +244,3 @@ def test_a_flight_reads_nothing_back(
     record = fly(env, make_planner(env), torch.Generator(), MetaDraws(source))
     assert record.metrics["roi_entropy"].shape == (2, env.episode_length + 2)
     assert record.belief.device.type == "meta"
-
-
-def test_planning_is_timed_on_the_gpu_that_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for CUDA: the current GPU is another one than the missions'."""
-    now, waited = [0.0], []
-
-    class Event:
-        def __init__(self, enable_timing: bool = False) -> None:
-            assert enable_timing
-
-        def record(self, stream: str = "stream of cuda:0") -> None:
-            assert stream == "stream of cuda:1"
-            self.time = now[0]
-
-        def elapsed_time(self, end: Event) -> float:
-            assert waited == ["cuda:1"], "read before the work was done"
-            return (end.time - self.time) * 1000
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(
-        torch.cuda, "synchronize", lambda device="cuda:0": waited.append(str(device))
-    )
-    watch = _Stopwatch(torch.device("cuda", 1))
-    for seconds in (3.0, 1.0):
-        with watch.running():
-            now[0] += seconds
-        now[0] += 10.0
-    assert waited == []
-    assert watch.seconds() == pytest.approx(4.0)
-    assert waited == ["cuda:1"]

@@ -21,7 +21,7 @@ from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.portable import PortableTeam
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.runs.checkpoint import save_checkpoint
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import random_actions, small_config
 

@@ -16,7 +16,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import random_actions, small_config
 from tests.turned import turned_mission

@@ -79,8 +79,7 @@ def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, An
     env, state = some_missions(sensor)
     assert state.heard.any(2).sum() > 0
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4, communication)
-    goals = env.lattice.destinations(state.positions)
-    goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
+    goals = env.lattice.nearest_destinations(state.positions)
     chosen = [goals[:, 0, 3], goals[:, 1, 5]]
     found = planner.scores(state, 2, goals[:, 2], chosen)
     rates = env.camera.error_rates.tolist()
@@ -109,8 +108,7 @@ def test_the_best_allowed_action_is_taken() -> None:
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
     actions, masks, _, reported = planner.act(state, env.generator)
     assert reported is not None
-    goals = env.lattice.destinations(state.positions)
-    goals = goals.clamp(min=0).minimum(torch.tensor(env.lattice.shape) - 1)
+    goals = env.lattice.nearest_destinations(state.positions)
     after = env.lattice.move(state.positions, actions)
     for i in range(3):
         scores = planner.scores(state, i, goals[:, i], [after[:, j] for j in range(i)])

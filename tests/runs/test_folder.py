@@ -80,7 +80,7 @@ def test_a_name_in_use_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -
     message = str(caught.value)
     assert str(path) in message
     assert "choose another name" in message
-    assert "training_history/ with --archive-earlier (./train_with_backup.sh t does" in message
+    assert f"marl_framework.history --runs {tmp_path} archive t" in message
     assert sorted(str(p) for p in tmp_path.rglob("*")) == before
 
 

@@ -23,8 +23,8 @@ from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrains import mixture
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training import trainer as trainer_module
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 from tests.tape import HostReadError, Tape, TapeBackend

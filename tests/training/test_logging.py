@@ -15,8 +15,8 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.parts import ALGORITHMS
 from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.logging import METRICS, TrainingLogger, metric_tag
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 
 

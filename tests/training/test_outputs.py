@@ -17,9 +17,9 @@ from marl_framework.planners import RandomPlanner
 from marl_framework.runs.checkpoint import load_checkpoint
 from marl_framework.runs.checkpoint_store import CheckpointStore
 from marl_framework.runs.folder import RunFolder
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.console import SilentProgress
 from marl_framework.training.outputs import Outputs
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.training.test_console import Clock
 

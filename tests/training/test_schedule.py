@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from marl_framework.config.model import Config
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.schedule import learning_rate_factor
-from marl_framework.training.timing import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 from tests.test_resume import House

@@ -112,7 +112,7 @@ class BeamSearch:
         """
         wanted = min(self._beams, scores.shape[1])
         ranked = scores.topk(min(3 * wanted, scores.shape[1]), dim=1)
-        end = self._view.places(goals).gather(1, ranked.indices)
+        end = self._view.lattice.places(goals).gather(1, ranked.indices)
         repeated = self._repeats(ranked.values, end, _TOLERANCE)
         order = ranked.values.masked_fill(repeated, -torch.inf).topk(wanted, dim=1).indices
         return ranked.indices.gather(1, order)

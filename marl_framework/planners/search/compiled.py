@@ -34,7 +34,7 @@ class LatticeLoops:
 
     def outlook(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each action would bring; see `LatticeView.outlook`."""
-        places = self._view.places(positions)
+        places = self._view.lattice.places(positions)
         gains, around = torch.empty(2, *places.shape, self._view.lattice.num_actions)
         maps = left.reshape(-1, *left.shape[-2:])
         written = views(gains.flatten(0, -2), around.flatten(0, -2))
@@ -64,7 +64,7 @@ class LatticeLoops:
             Gains and scores of the first actions, [B, A]; the first action [B], what the flight
             removes [B] and what it leaves [B, X, Y].
         """
-        places = self._view.places(positions)
+        places = self._view.lattice.places(positions)
         gains, scores = torch.empty(2, *first_allowed.shape)
         first, total = torch.empty_like(places), left.new_empty(len(left))
         left = left.clone(memory_format=torch.contiguous_format)

@@ -8,7 +8,7 @@ import torch
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.networks_alone import NetworkCalls, NetworksAlone, flops_of
 from marl_framework.config.loading import load_config
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.benchmarks.running import FLOAT32
 

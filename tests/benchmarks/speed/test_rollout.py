@@ -10,7 +10,7 @@ from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.speed import rollout
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from tests.benchmarks.running import positive, refusal, run
 from tests.tape import TapeBackend
 

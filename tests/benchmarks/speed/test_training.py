@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.helpers.harness import CPU
 from benchmarks.speed import training
-from marl_framework.training.timing import StageTimer
+from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.benchmarks.running import positive, refusal, run
 

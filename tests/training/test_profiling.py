@@ -1,0 +1,82 @@
+"""A few training steps are profiled, whatever becomes of the training."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import profile
+
+from marl_framework.training.profiling import profile_steps
+
+
+def test_n_training_steps_are_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with profile_steps(2, tmp_path / "run") as step:
+        for number in range(6):
+            # Sizes tell the steps apart in the trace.
+            torch.mm(torch.ones(1, number + 1), torch.ones(number + 1, 1))
+            step()
+    trace = json.loads((tmp_path / "run" / "profile.json").read_text(encoding="utf-8"))
+    names = [event.get("name") for event in trace["traceEvents"]]
+    assert names.count("aten::mm") == 2  # not the first step, which warms up, and none after
+    out = capsys.readouterr().out
+    assert str(tmp_path / "run" / "profile.json") in out
+    assert "aten::mm" in out
+
+
+def test_a_training_that_ends_early_leaves_what_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        with profile_steps(100, tmp_path) as step:
+            for _ in range(3):
+                torch.mm(torch.ones(1, 1), torch.ones(1, 1))
+                step()
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        train()
+    trace = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
+    names = [event.get("name") for event in trace["traceEvents"]]
+    assert names.count("aten::mm") == 2
+    assert "aten::mm" in capsys.readouterr().out
+
+
+def test_a_training_of_one_step_is_not_profiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with profile_steps(3, tmp_path):
+        pass
+    assert "No training step was profiled" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_steps_to_profile_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a profiler was made")
+
+    monkeypatch.setattr("marl_framework.training.profiling.profile", refuse)
+    with profile_steps(0, tmp_path / "run") as step:
+        step()
+    assert os.listdir(tmp_path) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_a_full_disk_does_not_stop_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(profile, "export_chrome_trace", full)
+    with profile_steps(1, tmp_path) as step:
+        for _ in range(4):
+            torch.mm(torch.ones(1, 1), torch.ones(1, 1))
+            step()
+    assert "could not be written" in capsys.readouterr().out
