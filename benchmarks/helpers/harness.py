@@ -1,13 +1,11 @@
 """How benchmarks measure and report: timing, the machine, memory bandwidth, tables, JSON.
 
 A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (what was asked
-for), `machine` (what it ran on), and its own lists of rows. It is strict JSON: what is not a
-finite number is null.
+for), `machine` (what it ran on), and its own lists of rows. It is strict JSON, see `files.strict`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -31,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marl_framework.device import describe_device, synchronize, usable_cores
-from marl_framework.runs.files import atomic_file
+from marl_framework.runs import files
 from marl_framework.runs.folder import describe_environment
 
 SCHEMA = 1
@@ -210,14 +208,7 @@ def device_slug(device: torch.device) -> str:
 
 def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
     """Write a benchmark's results as strict JSON, whole or not at all."""
-    text = json.dumps(
-        strict({"schema": SCHEMA, "suite": suite, **content}),
-        indent=1,
-        allow_nan=False,
-        ensure_ascii=False,
-    )
-    with atomic_file(path) as file:
-        file.write(text.encode() + b"\n")
+    files.write_json(path, {"schema": SCHEMA, "suite": suite, **content})
 
 
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -252,14 +243,3 @@ def quartiles_text(row: Mapping[str, Any]) -> str:
 def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
     """Return a number in a format, a dash where there is none."""
     return "–" if value is None else f"{value:{form}}{unit}"
-
-
-def strict(value: Any) -> Any:
-    """Return a value in types of strict JSON; numbers that are not finite become None."""
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -38,6 +38,7 @@ from benchmarks.helpers.harness import number_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.runs.files import strict
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
@@ -202,7 +203,7 @@ def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        settings = json.loads(json.dumps(harness.strict(settings)))  # as it is written
+        settings = json.loads(json.dumps(strict(settings)))  # as it is written
         same = before["settings"]["configuration"] == settings["configuration"]
         runs: list[dict[str, Any]] = before["runs"]
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Sections that describe the learning: inputs, networks, schedule, device, evaluation, logging."""
+"""Sections on the learning: inputs, networks, schedule, distillation, device, logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections that describe the world: area, sensor, belief, mission, team, reward."""
+"""Sections that describe the world: area, sensor, belief, team, planners, reward, deployment."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
-from marl_framework.config.parts import ALGORITHMS, KNOWN_TO
+from marl_framework.config.parts import ALGORITHMS, KNOWN_TO, LEARNED
 from marl_framework.config.types import Section, choices
 
 
@@ -142,6 +142,13 @@ class Config(Section):
     def team_sizes(self) -> tuple[int, ...]:
         """What missions draw their number of UAVs from."""
         return choices(self.experiment.missions.n_agents)
+
+    @property
+    def trains(self) -> bool:
+        """Whether `main` trains a team, rather than fly missions."""
+        return self.experiment.policy == LEARNED and (
+            self.experiment.missions.mission_mode == "training"
+        )
 
     @property
     def most_agents(self) -> int:

@@ -19,7 +19,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
     for task, changes in read_tasks(file).items():
         made = runs[f"{name}-{task}"] = with_changes(config, changes, f"{file}: {task}")
         policy, mode = made.experiment.policy, made.experiment.missions.mission_mode
-        if policy != LEARNED or mode != "training":
+        if not made.trains:
             key, found = (
                 ("policy", policy) if policy != LEARNED else ("missions.mission_mode", mode)
             )

@@ -45,7 +45,7 @@ def fly_baseline(
         )
         print(text, end="", flush=True)
         comparison.draw(records, found, run.path)
-    print(f"done: {run.summary}")
+    print(f"done: {run.summary_file}")
     return 0
 
 
@@ -82,7 +82,7 @@ def deploy(
         flights.draw(record, run.path, html)
     _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
     _warn_of_zones(missions_flown)
-    print(f"done: {run.summary}")
+    print(f"done: {run.summary_file}")
     return 0
 
 

@@ -35,7 +35,7 @@ class FlightRecord:
     config: Config
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each."""
-    reward_sum: Tensor
+    episode_return: Tensor
     """Undiscounted return: the sum of the rewards of all moves, no unit, [E] float32."""
     absolute_return: Tensor
     """Sum over steps of absolute_scale · information gained + absolute_offset, [E]."""
@@ -58,7 +58,7 @@ class FlightRecord:
     """Final global belief of the first M missions, [M, R, C]."""
     film: Tensor
     """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
-    missions_at_once: int
+    missions_per_batch: int
     """Missions per batch."""
     planning_seconds: list[float]
     """Mean planning time of one step of each batch [s]."""
@@ -187,7 +187,7 @@ def fly(
         planner=planner.name,
         config=env.config,
         metrics={name: torch.stack(values, dim=1) for name, values in log.metrics.items()},
-        reward_sum=torch.stack(rewards).sum(0),
+        episode_return=torch.stack(rewards).sum(0),
         absolute_return=torch.stack(absolutes).sum(0),
         path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
         altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2], flown),
@@ -198,7 +198,7 @@ def fly(
         truth=state.truth[:keep_maps].clone(),
         belief=state.global_belief[:keep_maps].clone(),
         film=torch.stack(log.film, dim=1),
-        missions_at_once=env.num_envs,
+        missions_per_batch=env.num_envs,
         planning_seconds=[timer.seconds()["planning"] / env.episode_length],
         window_origins=env.terrain.window_origins(start.terrain),
         boxes=boxes,
@@ -225,7 +225,7 @@ def evaluate(
         planner: planner of all missions.
         missions: number of missions, at least 1.
         seed: evaluation seed, 0 ≤ seed < 2**20.
-        split: "test" or "validation".
+        split: test, validation or deployment.
         keep_maps: number of missions whose ground truth and beliefs are recorded.
         streams: returns the random draws of each batch.
 

@@ -44,7 +44,7 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
     return {
         **{name: values[:, -1] for name, values in record.metrics.items()},
         "path_length": record.path_length,
-        "return": record.reward_sum,
+        "return": record.episode_return,
         "absolute_return": record.absolute_return,
         **{f"readings at {altitude:g} m": share for altitude, share in shares},
     }
@@ -77,7 +77,7 @@ def mission_blocks(record: FlightRecord) -> Tensor | None:
 def planning_seconds(record: FlightRecord) -> float:
     """Return the mean planning time of one move of one mission [s]."""
     mean = sum(record.planning_seconds) / len(record.planning_seconds)
-    return mean / record.missions_at_once
+    return mean / record.missions_per_batch
 
 
 def table(records: Mapping[str, FlightRecord]) -> Table:
@@ -87,7 +87,7 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
     """
     finals = {name: final_values(record) for name, record in records.items()}
     reference = reference_policy(records)
-    missions = len(records[reference].reward_sum)
+    missions = len(records[reference].episode_return)
     blocks = mission_blocks(records[reference])
     result = Table(box=SIMPLE_HEAD, title=_title(missions, blocks))
     for header in ("", "policy"):
@@ -161,7 +161,7 @@ def results(
         "timing": {
             name: {
                 "planning_seconds_per_batch_step": record.planning_seconds,
-                "missions_per_batch": record.missions_at_once,
+                "missions_per_batch": record.missions_per_batch,
                 "planning_seconds_per_step": planning_seconds(record),
             }
             for name, record in records.items()
@@ -175,7 +175,7 @@ def _policy(record: FlightRecord) -> dict[str, Any]:
         **{name: values.tolist() for name, values in record.metrics.items()},
         "path_length": record.path_length.tolist(),
         "altitude_shares": record.altitude_shares.tolist(),
-        "return": record.reward_sum.tolist(),
+        "return": record.episode_return.tolist(),
         "absolute_return": record.absolute_return.tolist(),
     }
 

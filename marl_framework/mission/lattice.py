@@ -74,6 +74,7 @@ class Lattice:
         spacing: distance of neighbours [m].
         altitudes: [Z] float32 [m], lowest first.
         offsets: [A, 3] int64, the lattice step of each action.
+        num_actions: A.
         costs: [A] float64, what each action costs a UAV.
     """
 
@@ -123,8 +124,7 @@ class Lattice:
 
     def nearest_destinations(self, positions: Tensor) -> Tensor:
         """Return `destinations`, of those beyond the lattice its nearest position."""
-        last = torch.tensor(self.shape, device=positions.device) - 1
-        return self.destinations(positions).clamp(min=0).minimum(last)
+        return self.destinations(positions).clamp(min=0).minimum(self._size - 1)
 
     def boundary_mask(self, positions: Tensor) -> Tensor:
         """Return the actions that stay on the lattice: [E, N, A] bool, True = allowed."""

@@ -230,7 +230,7 @@ class RunFolder:
         return self.path / "figures"
 
     @property
-    def summary(self) -> Path:
+    def summary_file(self) -> Path:
         """Results, see `write_summary`."""
         return self.path / "summary.json"
 
@@ -250,7 +250,7 @@ class RunFolder:
             timing: durations.
             machine: hardware and software of the run.
         """
-        write_json(self.summary, {"results": results, "timing": timing, "machine": machine})
+        write_json(self.summary_file, {"results": results, "timing": timing, "machine": machine})
 
     def discard(self) -> None:
         """Delete the folder and the parents created for it, after a failed start."""

@@ -1,1 +1,1 @@
-"""Around the algorithm: trainer, checkpoints, logging."""
+"""Around the algorithm: trainer, resuming, seeds and ranks, logging."""

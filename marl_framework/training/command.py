@@ -156,7 +156,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
     """
     missions = config.experiment.missions
     deployed = missions.mission_mode == "deployment"
-    if ranks.count > 1 and (deployed or config.experiment.policy != LEARNED):
+    if ranks.count > 1 and not config.trains:
         raise ConfigError(
             f"torchrun: {ranks.count} ranks can only train; fly missions with python -m "
             "marl_framework.main"
@@ -172,7 +172,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             raise ConfigError("--archive-earlier: name the run to move with --run-name")
         if options.seeds is not None:
             raise ConfigError("--seeds: name the runs with --run-name")
-    if options.seeds is not None and (deployed or config.experiment.policy != LEARNED):
+    if options.seeds is not None and not config.trains:
         raise ConfigError("--seeds: there is no training; evaluate flies missions of one seed")
     if options.seeds is not None and ranks.count > 1:
         raise ConfigError("--seeds: under torchrun start one training after the other")
@@ -184,12 +184,12 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             f"--profile {options.profile}: give a number of training steps, 1 or more"
         )
     if options.init_from is not None:
-        if deployed or config.experiment.policy != LEARNED:
+        if not config.trains:
             raise ConfigError(
                 "--init-from: there is no training; --checkpoint names a team that flies"
             )
         check_checkpoint("--init-from", options.init_from)  # before PyTorch loads
-    if options.profile and (deployed or config.experiment.policy != LEARNED):
+    if options.profile and not config.trains:
         raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:
         raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")

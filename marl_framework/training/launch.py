@@ -123,7 +123,7 @@ def _start_or_resume(
     )
     try:
         if found is not None and found.finished:
-            _say(ranks, f"finished already: {found.run and found.run.summary}")
+            _say(ranks, f"finished already: {found.run and found.run.summary_file}")
             return 0
         initial, payload = None, None if found is None else found.payload
         made = 0 if payload is None else int(payload["training_step"])
@@ -222,7 +222,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
         known["training_step"] = known.pop("training_steps")
         if results["finished"]:  # also where a signal came in the last step
             run.write_status("finished", **known)
-            print(f"done: {run.summary}")
+            print(f"done: {run.summary_file}")
             return 0
         state, code, text = "interrupted", INTERRUPTED, "interrupted"
     if fresh and trainer.algorithm.training_steps == 0:

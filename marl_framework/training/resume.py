@@ -76,7 +76,7 @@ def find_run(
         payload = newest_checkpoint(run.checkpoints, report)
         changed = changed_keys(_saved_configuration(run, payload, config), config)
         refuse_changes(run.path, changed, allowed)
-        finished = read_json(run.summary).get("results", {}).get("finished") is True
+        finished = read_json(run.summary_file).get("results", {}).get("finished") is True
         new = _flat(config_to_dict(config))
         started = read_json(run.environment_file).get(INITIAL_WEIGHTS, {}).get("checkpoint")
         return Resumption(

@@ -37,7 +37,7 @@ from marl_framework.training.resume import (
 from marl_framework.training.signals import interruptible
 from marl_framework.training.streams import (
     renew_stream,
-    restore_streams,
+    restore_stream,
     stream_state,
     tell_of_other_streams,
 )
@@ -189,7 +189,7 @@ class RoundTrainer(ABC):
         saved = zip(state["generators"], self._streams(), strict=True)
         for number, (stream, generator) in enumerate(saved):
             if state["device"] == self.device.type:
-                restore_streams([stream], generator, self.device, Ranks())
+                restore_stream(stream, generator, self.device)
             else:
                 renew_stream(generator, self.config.environment.seed, self.rounds, number)
 
@@ -248,7 +248,7 @@ def _start_or_resume(
     run = None if found is None else found.run
     try:
         if found is not None and run is not None and found.finished:
-            print(f"finished already: {run.summary}")
+            print(f"finished already: {run.summary_file}")
             return 0
         if found is not None and found.payload is not None:
             trainer.load_state_dict(found.payload, _warn)
@@ -307,7 +307,7 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
         return INTERRUPTED
     link_file(run.checkpoints / LAST, run.checkpoints / BEST)
     run.write_status("finished")
-    print(f"done: {run.summary}")
+    print(f"done: {run.summary_file}")
     return 0
 
 

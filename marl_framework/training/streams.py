@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,38 +23,32 @@ def stream_state(generator: torch.Generator, device: torch.device) -> dict[str, 
     }
 
 
-def restore_streams(
-    streams: Sequence[Mapping[str, Any]],
-    generator: torch.Generator,
-    device: torch.device,
-    ranks: Ranks,
+def restore_stream(
+    stream: Mapping[str, Any], generator: torch.Generator, device: torch.device
 ) -> None:
-    """Restore the stream of this rank; a rank without a saved stream keeps its fresh one."""
-    if ranks.rank >= len(streams):
-        return
-    stream = streams[ranks.rank]
+    """Restore a saved stream."""
     generator.set_state(stream["missions"])
     torch.set_rng_state(stream["torch"])
     if stream["device"] is not None:
         torch.cuda.set_rng_state(stream["device"], device)
 
 
-def renew_stream(generator: torch.Generator, seed: int, episodes: int, rank: int) -> None:
+def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) -> None:
     """Seed a fresh stream for a training run that continues on another kind of device.
 
-    The seed is one of the training split, so it never meets validation, test or another rank, nor
-    the streams that the training began with. Two things remain, since 32 bits hold no more: the
+    The seed is one of the training split, so it never meets validation, test or another stream,
+    nor those that the training began with. Two things remain, since 32 bits hold no more: the
     training split of some other `environment.seed` has the same seed, and so does this training
-    2**20 - 1 episodes later.
+    2**20 - 1 missions or rounds later.
 
     Args:
-        generator: of this rank's missions.
+        generator: of missions, or of what is learned from them.
         seed: `environment.seed`.
-        episodes: missions flown so far.
-        rank: of this process.
+        made: missions flown so far, or rounds made.
+        number: of the stream; a training has one for each rank.
     """
-    other = (seed + 1 + (episodes + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
-    generator.manual_seed(split_seed(other, "training", rank))
+    other = (seed + 1 + (made + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
+    generator.manual_seed(split_seed(other, "training", number))
 
 
 def tell_of_other_streams(

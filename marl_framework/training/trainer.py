@@ -32,7 +32,7 @@ from marl_framework.training.resume import check_fit, complete_checkpoint
 from marl_framework.training.schedule import learning_rate_factor, passes
 from marl_framework.training.streams import (
     renew_stream,
-    restore_streams,
+    restore_stream,
     stream_state,
     tell_of_other_streams,
 )
@@ -344,7 +344,8 @@ class Trainer:
             renew_stream(generator, seed, self.episodes, self.ranks.rank)
             return
         streams = [state["generators"], *state.get("other_generators", [])]
-        restore_streams(streams, generator, self.device, self.ranks)
+        if self.ranks.rank < len(streams):  # else it keeps its fresh one
+            restore_stream(streams[self.ranks.rank], generator, self.device)
         self._absent_streams = streams[self.ranks.count :]
 
     def _save(self, out: Outputs, timer: StageTimer) -> int | None:

@@ -67,7 +67,7 @@ def same(a: FlightRecord, b: FlightRecord) -> None:
         torch.testing.assert_close(values, b.metrics[name], rtol=0, atol=1e-6)
     for name in ("positions", "footprints", "altitude_shares", "path_length", "truth"):
         assert torch.equal(getattr(a, name), getattr(b, name)), name
-    torch.testing.assert_close(a.reward_sum, b.reward_sum, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(a.episode_return, b.episode_return, rtol=1e-5, atol=1e-5)
 
 
 def test_a_flight_equals_a_replay_by_hand() -> None:
@@ -104,7 +104,7 @@ def test_a_flight_equals_a_replay_by_hand() -> None:
             length[e] += sum(math.hypot(*moved[e, n].tolist()) for n in range(env.n_agents))
         reward += result.reward.numpy()
         absolute += scale.absolute_scale * result.absolute.numpy() + scale.absolute_offset
-    np.testing.assert_allclose(record.reward_sum.numpy(), reward, rtol=1e-5)
+    np.testing.assert_allclose(record.episode_return.numpy(), reward, rtol=1e-5)
     np.testing.assert_allclose(record.absolute_return.numpy(), absolute, rtol=1e-5)
     np.testing.assert_allclose(record.path_length.numpy(), length, rtol=1e-6)
     shares = heights / heights.sum(axis=1, keepdims=True)
@@ -192,7 +192,7 @@ def test_validation_equals_the_evaluation_of_its_split_and_touches_no_generator(
         assert torch.equal(values, again[name])
     torch.testing.assert_close(found["roi_entropy"], record.metrics["roi_entropy"][:, -1])
     assert torch.equal(found["f1"], record.metrics["f1"][:, -1])
-    torch.testing.assert_close(found["return"], record.reward_sum)
+    torch.testing.assert_close(found["return"], record.episode_return)
     torch.testing.assert_close(found["absolute_return"], record.absolute_return)
 
 

@@ -182,7 +182,7 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    summary = json.loads(run.summary.read_text(encoding="utf-8"), parse_constant=refuse)
+    summary = json.loads(run.summary_file.read_text(encoding="utf-8"), parse_constant=refuse)
     assert summary == {
         "results": {
             "best": "inf",
@@ -204,7 +204,7 @@ def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path)
     before = sorted(os.listdir(run.path))
     with pytest.raises(TypeError, match="a object has no place in a JSON file"):
         run.write_summary({"a": object()}, {}, {})
-    assert json.loads(run.summary.read_text(encoding="utf-8"))["results"] == {"a": 1}
+    assert json.loads(run.summary_file.read_text(encoding="utf-8"))["results"] == {"a": 1}
     assert sorted(os.listdir(run.path)) == before
 
 

@@ -1,4 +1,4 @@
-"""Compiled window loops on tensors in the CPU's memory; see `window_loops`."""
+"""Compiled loops on tensors in the CPU's memory: over windows, sums over areas, random words."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_json_is_strict(tmp_path):
     assert read_strict(path) == {
         "schema": harness.SCHEMA,
         "suite": "suite",
-        "rows": [{"a": None, "b": None, "c": [1, 2.5]}],
+        "rows": [{"a": None, "b": "inf", "c": [1, 2.5]}],
     }
     assert list(tmp_path.iterdir()) == [path]
 
