@@ -258,26 +258,21 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
         planner: planner of all missions.
 
     Returns:
-        Tensors [E] on the device: `roi_entropy` and `f1` after the last move, the undiscounted
-        `return`, and `absolute_return` as in FlightRecord.
+        Tensors [E] on the device: `roi_entropy` and `f1` after the last move, and the
+        undiscounted `return`.
     """
     seed = env.config.environment.seed
     draws = MissionStreams(env, seed, "validation")
     generator = planner_generator(env, seed, "validation")
     state = env.reset(draws.draw_reset())
     total = torch.zeros(env.num_envs, device=env.device)
-    absolute = torch.zeros_like(total)
     for _ in range(env.episode_length):
         actions, *_ = planner.act(state, generator)
-        active = state.active.clone()
-        result = env.step(state, actions, draws.draw_step())
-        total += result.reward
-        absolute += _absolute_reward(env.config, result.absolute, active)
+        total += env.step(state, actions, draws.draw_step()).reward
     return {
         "roi_entropy": roi_entropy(state.global_belief, state.truth),
         "f1": f1(state.global_belief, state.truth),
         "return": total,
-        "absolute_return": absolute,
     }
 
 
