@@ -76,7 +76,6 @@ def learn(
                 "standard_error": float(values.std() / len(values) ** 0.5),
             }
             for name, values in flown.items()
-            if name in ("roi_entropy", "f1", "return")
         },
     }
 

@@ -34,11 +34,11 @@ KEYS = ("plan_memory", "presumed_share", "outside_weight")
 SETTINGS = (
     (0.0, 0.0, 0.0),
     (0.9, 0.0, 0.0),
-    (0.9, 0.25, 0.0),
     (0.9, 0.5, 0.0),
-    (0.9, 0.75, 0.0),
-    (0.9, 0.5, 0.05),
-    (0.9, 0.5, 0.1),
+    (0.9, 0.7, 0.0),
+    (0.9, 0.95, 0.0),
+    (0.9, 0.7, 0.1),
+    (0.9, 0.95, 0.2),
 )
 """Values of `KEYS` in each row."""
 _SEARCH = "experiment.baselines.search"
