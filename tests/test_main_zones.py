@@ -154,7 +154,7 @@ def test_a_record_knows_where_its_zones_lie(tmp_path: Path) -> None:
     torch.testing.assert_close(flown["random"].boxes, flown["coverage"].boxes, equal_nan=True)
     for record in flown.values():
         for e in range(3):
-            zone, *boxes = zone_outlines(record, e)
+            zone, *boxes = zone_outlines(record.alone(e))
             assert (zone.floor, zone.height, zone.label) == (6, 12, "closed from 6 m to 12 m")
             shape = shapely.Polygon(zone.rings[0], zone.rings[1:])
             assert shape.equals(ring.intersection(shapely.box(0, 0, 30, 30)))  # within the area

@@ -1,1 +1,1 @@
-"""How a team learns: the protocol of an algorithm, those that come with the library, and what they share."""
+"""How a team learns: the protocol of an algorithm, those that come along, and what they share."""

@@ -70,17 +70,17 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
         raise IndexError(
             f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
         )
-    record, number, index = record.alone(index), index, 0
+    record = record.alone(index)
     figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
     terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
     space = figure.add_subplot(grid[0, 2], projection="3d")
-    _draw_terrain(terrain, record, index)
-    _draw_belief(figure, belief, record, index)
-    _draw_3d(space, record, index)
-    entropy, f1 = (record.metrics[name][index, -1].item() for name in ("roi_entropy", "f1"))
+    _draw_terrain(terrain, record)
+    _draw_belief(figure, belief, record)
+    _draw_3d(space, record)
+    entropy, f1 = (record.metrics[name][0, -1].item() for name in ("roi_entropy", "f1"))
     figure.suptitle(
-        f"{record.planner}: mission {number}, after {record.config.episode_length} moves – "
+        f"{record.planner}: mission {index}, after {record.config.episode_length} moves – "
         f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
     )
     handles: list[Artist] = [
@@ -204,8 +204,8 @@ def _draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, nu
         axes.fill_between(rounds, *ends, color=colour, alpha=0.25, linewidth=0)
 
 
-def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
-    truth, footprints = record.truth[index], record.footprints[index]
+def _draw_terrain(axes: Axes, record: FlightRecord) -> None:
+    truth, footprints = record.truth[0], record.footprints[0]
     shape = (truth.shape[0], truth.shape[1])
     image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
     unseen = ~footprint_masks(footprints.flatten(0, 1), shape).any(dim=0)
@@ -216,20 +216,20 @@ def _draw_terrain(axes: Axes, record: FlightRecord, index: int) -> None:
     for footprint, (colour, _) in zip(footprints[-1].tolist(), lines, strict=True):
         outline = footprint_outline(footprint, record.config)
         axes.plot(*outline, color=colour, linewidth=1.2, linestyle=":")
-    draw_zones(axes, record, index)
-    _draw_paths(axes, record, index)
+    draw_zones(axes, record)
+    _draw_paths(axes, record)
     _label(axes, record, "Terrain and flight paths")
 
 
-def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord, index: int) -> None:
-    image = draw_map(axes, record.belief[index], record.config, BELIEF_COLOURS)
+def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord) -> None:
+    image = draw_map(axes, record.belief[0], record.config, BELIEF_COLOURS)
     bar = axes.inset_axes((1.03, 0, 0.045, 1))
     figure.colorbar(image, cax=bar, label="P(region of interest)")
     _label(axes, record, "Belief after the last reading")
 
 
-def _draw_3d(axes: Any, record: FlightRecord, index: int) -> None:
-    truth = record.truth[index].numpy()
+def _draw_3d(axes: Any, record: FlightRecord) -> None:
+    truth = record.truth[0].numpy()
     steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
     coarse = truth[:: steps[0], :: steps[1]]
     x_dim, y_dim = record.config.environment.x_dim, record.config.environment.y_dim
@@ -244,7 +244,7 @@ def _draw_3d(axes: Any, record: FlightRecord, index: int) -> None:
         shade=False, linewidth=0, antialiased=False, zorder=0,
     )  # fmt: skip
     axes.computed_zorder = False
-    flown = record.path[index].numpy()
+    flown = record.path[0].numpy()
     for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         points = flown[:, n].T
         axes.plot(points[0], points[1], np.zeros_like(points[0]), color=colour, linewidth=0.8,
@@ -268,8 +268,8 @@ def _draw_3d(axes: Any, record: FlightRecord, index: int) -> None:
     axes.set_title("Flight paths in 3-D", y=0.985)
 
 
-def _draw_paths(axes: Axes, record: FlightRecord, index: int) -> None:
-    flown = record.path[index].numpy()
+def _draw_paths(axes: Axes, record: FlightRecord) -> None:
+    flown = record.path[0].numpy()
     widths = np.linspace(3.6, 1.4, flown.shape[1])  # keeps coinciding paths visible
     for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         x, y = flown[:, n, 0], flown[:, n, 1]

@@ -35,26 +35,26 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
         index: number of the mission in the record.
         path: PNG file to write.
     """
-    record, mission, index = record.alone(index), index, 0
+    record = record.alone(index)
     rounds = record.film.shape[1] - 1
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
     figure = Figure(figsize=(13.5, 6.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, _PANELS // 2, sharex=True, sharey=True).flatten()
-    _terrain(axes[0], record, index)
+    _terrain(axes[0], record)
     axes[0].set_title("truth")
     for ax in axes[1 + len(shown) :]:
         ax.set_axis_off()
     for ax, number in zip(axes[1:], shown, strict=False):
-        image = _belief(ax, record, index, int(number))
-        entropy = record.metrics["roi_entropy"][index, number].item()
+        image = _belief(ax, record, int(number))
+        entropy = record.metrics["roi_entropy"][0, number].item()
         ax.set_title(f"{number} readings, H {entropy:.2f}")
         for n, (colour, _) in enumerate(uav_lines(record.path.shape[2])):
-            flown = record.path[index, :number, n].numpy()
+            flown = record.path[0, :number, n].numpy()
             ax.plot(flown[:, 0], flown[:, 1], color=colour, linewidth=1.2)
             ax.plot(flown[-1:, 0], flown[-1:, 1], "o", color=colour, markeredgecolor="w")
     figure.colorbar(image, ax=list(axes), label="P(region of interest)", shrink=0.7)
-    figure.suptitle(f"{record.planner}: belief of mission {mission}")
+    figure.suptitle(f"{record.planner}: belief of mission {index}")
     figure.supxlabel("x [m]")
     figure.supylabel("y [m]")
     figure.savefig(path, dpi=110)
@@ -68,13 +68,13 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
         index: number of the mission in the record.
         path: GIF file to write.
     """
-    record, index = record.alone(index), 0
+    record = record.alone(index)
     figure = Figure(figsize=(9.2, 4.9))
     FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.06, right=0.98, bottom=0.1, top=0.87, wspace=0.12)
     left, right = figure.subplots(1, 2)
-    _terrain(left, record, index)
-    image = _belief(right, record, index, 0)
+    _terrain(left, record)
+    image = _belief(right, record, 0)
     left.set(xlabel="x [m]", ylabel="y [m]", title="terrain and flight paths")
     right.set(xlabel="x [m]", title="belief")
     colours = [colour for colour, _ in uav_lines(record.path.shape[2])]
@@ -88,17 +88,15 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
     writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     with writer.saving(figure, str(path), dpi=_GIF_DPI):
         for number in range(1, record.film.shape[1]):
-            image.set_data(record.film[index, number].T.float().numpy())
+            image.set_data(record.film[0, number].T.float().numpy())
             for n in range(len(colours)):
-                flown = record.path[index, :number, n].numpy()
+                flown = record.path[0, :number, n].numpy()
                 paths[n].set_data(flown[:, 0], flown[:, 1])
                 for end in (ends[n], ends[n + len(colours)]):
                     end.set_data(flown[-1:, 0], flown[-1:, 1])
-                footprint = record.footprints[index, number - 1, n].tolist()
+                footprint = record.footprints[0, number - 1, n].tolist()
                 outlines[n].set_data(*footprint_outline(footprint, record.config))
-            entropy, f1 = (
-                record.metrics[name][index, number].item() for name in ("roi_entropy", "f1")
-            )
+            entropy, f1 = (record.metrics[name][0, number].item() for name in ("roi_entropy", "f1"))
             figure.suptitle(
                 f"{record.planner}, {number} readings – ROI entropy {entropy:.3f}, F1 {f1:.3f}"
             )
@@ -107,13 +105,13 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
                 writer.grab_frame()
 
 
-def _terrain(axes: Axes, record: FlightRecord, index: int) -> None:
-    draw_map(axes, record.truth[index], record.config, TERRAIN_COLOURS)
-    draw_zones(axes, record, index)
+def _terrain(axes: Axes, record: FlightRecord) -> None:
+    draw_map(axes, record.truth[0], record.config, TERRAIN_COLOURS)
+    draw_zones(axes, record)
     set_limits(axes, record.config)
 
 
-def _belief(axes: Axes, record: FlightRecord, index: int, number: int) -> AxesImage:
-    image = draw_map(axes, record.film[index, number], record.config, BELIEF_COLOURS)
+def _belief(axes: Axes, record: FlightRecord, number: int) -> AxesImage:
+    image = draw_map(axes, record.film[0, number], record.config, BELIEF_COLOURS)
     set_limits(axes, record.config)
     return image

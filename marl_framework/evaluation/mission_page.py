@@ -95,7 +95,7 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
         "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
-        "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first, 0)],
+        "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first)],
         "truth": _packed(truth.numpy().astype(np.uint8)),
         "policies": [_policy(name, record, shape) for name, record in records.items()],
     }

@@ -34,15 +34,14 @@ class Outline:
         return f"closed from {self.floor:.3g} m {top}"
 
 
-def zone_outlines(record: FlightRecord, index: int) -> list[Outline]:
+def zone_outlines(record: FlightRecord) -> list[Outline]:
     """Return the outlines of a mission's zones within its area, then of its obstacles.
 
     Args:
-        record: flight record on the CPU.
-        index: number of the mission in the record.
+        record: flight record on the CPU, of this mission alone.
     """
-    found = list(_polygons(record, index))
-    boxes = [] if record.boxes is None else record.boxes[index].tolist()
+    found = list(_polygons(record))
+    boxes = [] if record.boxes is None else record.boxes[0].tolist()
     for x0, x1, y0, y1, height in boxes:
         if not math.isnan(height):
             ring = [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
@@ -50,7 +49,7 @@ def zone_outlines(record: FlightRecord, index: int) -> list[Outline]:
     return found
 
 
-def _polygons(record: FlightRecord, index: int) -> list[Outline]:
+def _polygons(record: FlightRecord) -> list[Outline]:
     if record.zones is None:
         return []
     import shapely
@@ -58,7 +57,7 @@ def _polygons(record: FlightRecord, index: int) -> list[Outline]:
 
     area, origin = record.config.environment, (0.0, 0.0)
     if record.zones.follows_windows and record.window_origins is not None:
-        origin = tuple(record.window_origins[index].tolist())
+        origin = tuple(record.window_origins[0].tolist())
     window = shapely.box(*origin, origin[0] + area.x_dim, origin[1] + area.y_dim)
     outlines = []
     for zone in record.zones.zones:
@@ -74,9 +73,9 @@ def _points(ring: Any) -> Ring:
     return [[float(x), float(y)] for x, y in ring.coords]
 
 
-def draw_zones(axes: Axes, record: FlightRecord, index: int) -> None:
+def draw_zones(axes: Axes, record: FlightRecord) -> None:
     """Draw a mission's zones and obstacles, hatched."""
-    for outline in zone_outlines(record, index):
+    for outline in zone_outlines(record):
         curve = Curve.make_compound_path(*(Curve(ring, closed=True) for ring in outline.rings))
         axes.add_patch(
             PathPatch(curve, facecolor="none", edgecolor=_COLOUR, hatch="////", linewidth=1.2)

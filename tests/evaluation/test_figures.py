@@ -43,7 +43,7 @@ def test_footprint_masks_are_half_open(rows: tuple[int, int], cols: tuple[int, i
 def test_maps_lie_with_x_to_the_right_and_y_up() -> None:
     record = fly()
     axes = Figure().add_subplot()
-    figures._draw_terrain(axes, record, 0)
+    figures._draw_terrain(axes, record.alone(0))
     terrain, veil = axes.images
     shown = np.asarray(terrain.get_array())
     truth = record.truth[0].numpy()
@@ -116,7 +116,7 @@ def test_a_uav_that_has_stopped_has_no_footprint() -> None:
     last = [record.alone(e).active[0, -1].tolist() for e in range(8)]
     stopped = next(e for e in range(8) if sorted(last[e]) == [False, True])
     axes = Figure().add_subplot()
-    figures._draw_terrain(axes, record.alone(stopped), 0)
+    figures._draw_terrain(axes, record.alone(stopped))
     outlines = [line for line in axes.lines if line.get_linestyle() == ":"]
     assert [len(np.asarray(line.get_xdata())) > 0 for line in outlines] == last[stopped]
 
