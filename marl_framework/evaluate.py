@@ -283,6 +283,8 @@ def _prepare(
         )
         for world, changes in worlds.items()
     }
+    if options.config is None:
+        _tell_other_missions(next(iter(teams.values())))
     device = resolve_device(next(iter(configs.values())).compute.device)
     return {
         world: comparison.prepare(
@@ -291,6 +293,18 @@ def _prepare(
         )
         for world, config in configs.items()
     }  # fmt: skip
+
+
+def _tell_other_missions(teams: Mapping[str, Checkpoint]) -> None:
+    """Say which teams learned another mission than the first one, whose mission all fly."""
+    from marl_framework.planners.team import mission_config, other_mission
+
+    own = [(name, mission_config(None, (), team)) for name, team in teams.items()]
+    for name, config in own[1:]:
+        first, flown = own[0]
+        if differing := other_mission(flown, config):
+            keys = ", ".join(differing[:4]) + (", …" if len(differing) > 4 else "")
+            print(f"all fly the mission of {first}, and {name} learned another one: {keys}")
 
 
 def _configuration(

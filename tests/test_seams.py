@@ -81,6 +81,20 @@ class Deaf(Pooled):
         self.requires_grad_(False)
 
 
+class Wide(Pooled):
+    """Says one thing too much."""
+
+    def __init__(self, channels, shape, outputs, settings):
+        super().__init__(channels, shape, outputs + 1, settings)
+
+
+class Lost(Pooled):
+    """Expects more channels than there are."""
+
+    def __init__(self, channels, *sizes):
+        super().__init__(channels + 1, *sizes)
+
+
 class Frozen(Pooled):
     """Learns its last layer alone."""
 
@@ -237,9 +251,11 @@ def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) 
     [
         ("Forgetful", "outside.Forgetful has Dropout in noise, which acts otherwise than it"),
         ("Deaf", "outside.Deaf has no parameter that learns"),
+        ("Wide", "outside.Wide must make outputs [2, 6] of observations [2, "),
+        ("Lost", "outside.Lost fails on observations [2, "),
     ],
 )
-def test_a_network_that_cannot_learn_from_what_it_flew_is_one_line(
+def test_a_network_that_will_not_do_is_one_line(
     capsys: pytest.CaptureFixture[str], name: str, wrong: str
 ) -> None:
     assert train("bad", f"networks.critic.type=outside.{name}") == 2

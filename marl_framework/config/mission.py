@@ -14,6 +14,7 @@ from marl_framework.config.types import (
     Count,
     DottedPath,
     Drawn,
+    Key,
     Metres,
     Noise,
     NonNegative,
@@ -84,8 +85,8 @@ class RasterConfig(Section):
 
     path: Text | None = None
     """The file, or `matplotlib:NAME` for sample data."""
-    key: Text | None = None
-    """Array of an NPZ (null = its largest), or band of a GeoTIFF."""
+    key: Key | None = None
+    """Array of an NPZ (null = its largest), or band of a GeoTIFF, by description or number."""
     resolution: Metres | None = None
     """Metres per pixel; null = what the file says."""
     threshold: Threshold = "p60"

@@ -331,7 +331,7 @@ def coverage_level(config: Config) -> int:
     listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
     raise ConfigError(
         f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
-        f"altitudes ({listed})"
+        f"altitudes; set it to one of {listed}"
     )
 
 

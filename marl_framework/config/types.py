@@ -106,6 +106,10 @@ PRETRAINED_PREDICTOR = "pretrained:predictor"
 """The map predictor that comes with the library."""
 
 
+def _text_of_number(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
 def _shipped_predictor(value: Any) -> Any:
     return PRETRAINED_PREDICTOR if value is None else value  # configurations of older runs
 
@@ -130,6 +134,8 @@ Device = Annotated[str, AfterValidator(_device_name)]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
 ]
+Key = Annotated[Text, BeforeValidator(_text_of_number)]
+"""Name of a thing in a file, or its number."""
 Predictor = Annotated[Text, BeforeValidator(_shipped_predictor)]
 DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
 TerrainKind = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
@@ -48,6 +49,8 @@ def _make(
                 f"{key}: {settings.type} has {type(layer).__name__} in {name or 'itself'}, which "
                 "acts otherwise than it learns; use LayerNorm or GroupNorm, and no dropout"
             )
+    if settings.type not in NETWORKS:
+        _check_output(network, channels, sizes, f"{key}: {settings.type}")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ConfigError(f"{key}: {settings.type} has no parameter that learns")
     if compute.gradient_checkpointing:
@@ -58,6 +61,26 @@ def _make(
             )
         network.recompute = True  # type: ignore[assignment]
     return network
+
+
+@torch.no_grad()
+def _check_output(network: nn.Module, channels: int, sizes: NetworkSizes, name: str) -> None:
+    """Check what a network of one's own makes of two observations."""
+    device = next((each.device for each in network.parameters()), None)
+    seen = torch.zeros(2, channels, *sizes.shape, device=device)
+    try:
+        out = network(seen)
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{name} fails on observations {list(seen.shape)}: {text or type(error).__name__}"
+        ) from error
+    wanted = [2, sizes.num_actions]
+    if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
+        got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise ConfigError(
+            f"{name} must make outputs {wanted} of observations {list(seen.shape)}, got {got}"
+        )
 
 
 def _varies(layer: nn.Module) -> bool:

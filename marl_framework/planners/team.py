@@ -19,7 +19,7 @@ from marl_framework.config.loading import (
     load_config,
     resolve_config_path,
 )
-from marl_framework.config.messages import show
+from marl_framework.config.messages import KEYS, show
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -34,6 +34,10 @@ _LATTICE = (
     "experiment.constraints.spacing",
     "experiment.constraints.min_altitude",
     "experiment.constraints.max_altitude",
+)
+_MISSION = (
+    *("sensor.", "mapping.", "environment.x_dim", "environment.y_dim"),
+    *(f"experiment.{name}." for name in ("constraints", "uav", "missions")),
 )
 _ACTIONS = "experiment.constraints.num_actions"
 
@@ -160,6 +164,12 @@ def first_difference(ours: Config, other: Config, keys: Sequence[str]) -> str | 
     return next((key for key in keys if _value(ours, key) != _value(other, key)), None)
 
 
+def other_mission(ours: Config, other: Config) -> list[str]:
+    """Return the keys in which the missions of two configurations differ."""
+    keys = (key for key in KEYS if key.startswith(_MISSION))
+    return [key for key in keys if _value(ours, key) != _value(other, key)]
+
+
 def _value(config: Config, key: str) -> Any:
     value: Any = config
     for name in key.split("."):
@@ -212,6 +222,11 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
         raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
     where = misfit(actor.state_dict(), saved)
     if where is not None:
+        trained = mission_config(None, (), checkpoint)
+        keys = () if config.lattice_shape == trained.lattice_shape else _LATTICE
+        key = first_difference(config, trained, (*keys, _ACTIONS))
+        if key is not None:
+            where = f"{key} is {_value(trained, key)} there, {_value(config, key)} here"
         raise ConfigError(
             f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
             "keep lattice, num_actions, observation and networks.actor as they were in training"

@@ -192,6 +192,24 @@ def test_several_teams_are_compared_in_one_table_and_figure(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("_no_figures")
+def test_teams_of_other_missions_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All fly the mission of the first one, so the order counts."""
+    first = write_checkpoint(tmp_path / "a.pt")
+    alike = write_checkpoint(tmp_path / "b.pt", 1)
+    other = small_config(agents=2, budget=7, uav={"communication_range": 7.0})
+    third = write_checkpoint(tmp_path / "c.pt", 1, other)
+    teams = ["--policies", f"learned={first},learned={alike},learned={third}", "--missions", "2"]
+    assert main([*teams, "--out", str(tmp_path / "out")]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "another one" in line]
+    (line,) = said
+    assert line.startswith("all fly the mission of a.pt, and c.pt learned another one: ")
+    for key in ("experiment.constraints.budget", "experiment.uav.communication_range"):
+        assert key in line
+
+
+@pytest.mark.usefixtures("_no_figures")
 def test_a_trained_team_flies_with_any_number_and_any_radio(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.planners.team import (
@@ -55,3 +56,11 @@ def test_it_teaches_a_student_of_another_algorithm(tmp_path: Path) -> None:
     teachers = {"teachers": {"a": run}, "missions": 2, "rounds": 1, "updates": 1}
     found = Distiller(small_config(distillation=teachers, evaluation={"interval": 0}), CPU).round()
     assert found["agreement/a"] >= 0
+
+
+def test_a_team_of_another_lattice_is_refused_by_the_key(tmp_path: Path) -> None:
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", small_config())))
+    with pytest.raises(ConfigError, match=r"environment\.x_dim is 30\.0 there, 40\.0 here; keep"):
+        trained_team(small_config(dims=(40.0, 30.0)), checkpoint, CPU)
+    with pytest.raises(ConfigError, match=r"constraints\.num_actions is 6 there, 27 here; keep"):
+        trained_team(small_config(actions=27), checkpoint, CPU)

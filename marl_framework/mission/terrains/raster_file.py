@@ -309,7 +309,14 @@ def find_windows(config: Config, split: str) -> RasterWindows:
 
 
 def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
-    low, high = float(np.nanmin(raster.values)), float(np.nanmax(raster.values))
+    values = raster.values
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if isinstance(threshold, str) and bool(np.isin(values[~np.isnan(values)], (low, high)).all()):
+        raise _error(
+            "threshold",
+            f"{threshold} is a percentile, and {raster.name} has no values but {low:g} and "
+            f"{high:g}; give a number between them, such as {(low + high) / 2:g}",
+        )
     if not isinstance(threshold, str) and not low <= threshold < high:
         raise _error(
             "threshold",

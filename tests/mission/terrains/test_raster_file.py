@@ -301,6 +301,15 @@ def test_maps_that_do_not_serve_say_what_would(tmp_path, shape, extent, values, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_mask_needs_a_value_between_its_own(tmp_path) -> None:
+    """A percentile may be one of its two values, and nothing lies above the higher one."""
+    mask = (bumps(160, 160) > 0).astype(np.float32)
+    path = saved(tmp_path, mask)
+    with pytest.raises(ConfigError, match=r"no values but 0 and 1; give a number .* such as 0\.5"):
+        Terrain(configuration(path, (20, 20)), "cpu", "training")
+    Terrain(configuration(path, (20, 20), threshold=0.5), "cpu", "training")
+
+
 def test_the_size_that_an_error_offers_is_the_largest_that_fits(tmp_path) -> None:
     values = bumps(90, 120)
     values[np.random.default_rng(2).random(values.shape) < 0.003] = np.nan
