@@ -29,6 +29,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     for key in KNOWN_TO:
         del tree["learning"][key]
     assert tree["learning"].pop("teacher")["weight"] == 0
+    assert tree["evaluation"].pop("best_by") == "entropy"
     assert tree.pop("learning") == {"actor": {}, "critic": {}}
     assert tree["experiment"]["baselines"].pop("coverage") == {}
     del tree["experiment"]["baselines"]["search"], tree["prediction"], tree["deployment"]

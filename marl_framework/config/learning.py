@@ -141,6 +141,9 @@ class EvaluationConfig(Section):
     """Training steps between validations, 0 = never."""
     missions: Count = 50
     """Missions flown by each validation."""
+    best_by: Literal["entropy", "f1", "return"] = "entropy"
+    """What makes the best checkpoint, and what `patience` waits for: the lowest ROI entropy of a
+    validation, the highest F1 or the highest return."""
 
 
 class NetworkConfig(Section):

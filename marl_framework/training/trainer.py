@@ -86,7 +86,6 @@ class Trainer:
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False
-        self.best_entropy = math.inf
         self._best: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._waiting: Mapping[str, Any] = {}
@@ -252,13 +251,20 @@ class Trainer:
             means = torch.stack([flown[name].mean() for name in names]).tolist()
         names = ("validation_entropy", "validation_f1", "validation_return")
         found = dict(zip(names, self.ranks.broadcast(means), strict=True))
-        better = found["validation_entropy"] < self.best_entropy
+        better = self._score(found) > self._score(self._best)
         self._evaluations_without_better += 1
         if better:
             self._evaluations_without_better = 0
-            self.best_entropy = found["validation_entropy"]
             self._best = {**found, "training_step": self.algorithm.training_steps}
         return found, better
+
+    def _score(self, found: Mapping[str, float]) -> float:
+        """Return what a validation counts for, the more the better; none counts least."""
+        by = self.config.evaluation.best_by
+        value = found.get(f"validation_{by}")
+        if value is None:
+            return -math.inf
+        return -value if by == "entropy" else value
 
     def fly_validation(self) -> dict[str, Tensor]:
         """Fly the validation missions greedily; on the rank that leads.
@@ -288,7 +294,6 @@ class Trainer:
             **self.algorithm.state_dict(),
             "config": config_to_dict(self.config),
             "episodes": self.episodes,
-            "best_entropy": self.best_entropy,
             "best": dict(self._best),
             "evaluations_without_better": self._evaluations_without_better,
             "last": dict(self._last),
@@ -327,7 +332,6 @@ class Trainer:
             self.algorithm.load_state_dict(state)
             self._skipped.copy_(state["skipped_updates"])
             self.episodes = int(state["episodes"])
-            self.best_entropy = float(state["best_entropy"])
             self._best, self._last = dict(state["best"]), dict(state["last"])
             self._evaluations_without_better = int(state["evaluations_without_better"])
             self._seconds_before = float(state["seconds"])
