@@ -16,6 +16,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = "tests/data/replay"
+TESTS = (
+    *(f"tests/{name}.py" for name in ("test_device", "test_stage_timer")),
+    *(f"tests/planners/test_{name}.py" for name in ("planners", "portable")),
+    *(f"tests/training/test_{name}.py" for name in ("cuda_graphs", "hardware", "logging")),
+    *(f"tests/mission/kernels/test_triton_{name}.py" for name in ("windows", "team")),
+    *(f"tests/mission/terrains/test_{name}.py" for name in ("raster", "mixture", "rectangles")),
+    *("tests/benchmarks/reference/test_replay.py", "tests/runs/test_checkpoint.py"),
+)
+"""Files with tests for a GPU; others import packages that a GPU's machine may lack."""
 _ENDS = 10  # seconds between SIGTERM and SIGKILL
 _MOST_TEXT = 200
 
@@ -68,7 +77,7 @@ def make_stages(settings: Settings) -> list[Stage]:
         module = ("-m", f"benchmarks.speed.{kind}")
         return Stage(name, (*module, *on, *seconds, *target, *arguments), limit, figure)
 
-    tests = ("tests/test_device.py",) if quick else ()
+    tests = TESTS[:1] if quick else TESTS
     numbers = "1,2" if quick else "64,512,2048"
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages = [
@@ -99,6 +108,26 @@ def make_stages(settings: Settings) -> list[Stage]:
         ),
     ]
     for graphs in ("false", "true"):
+        name = _whole_training(graphs)
+        stages.append(
+            Stage(
+                name,
+                (
+                    *("-m", "marl_framework.main", *on, "--run-name", name),
+                    *("--set", f"logging.directory={out / 'runs'}"),
+                    *("--set", f"learning.training_steps={2 if quick else 20}"),
+                    *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={graphs}"),
+                    # Else cuDNN may choose other algorithms in the second training.
+                    *("--set", "compute.deterministic=true"),
+                ),
+                120,
+                _run_summary(out / "runs" / name),
+            )
+        )
+    stages.append(
+        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line)
+    )
+    for graphs in ("false", "true"):
         word = "graphs" if graphs == "true" else "eager"
         recorded = ("--set", f"compute.cuda_graphs={graphs}")
         memory = "51" if graphs == "false" and not quick else "0"  # takes processes of its own
@@ -118,35 +147,19 @@ def make_stages(settings: Settings) -> list[Stage]:
             "transformations",
             "transformations",
             _transformations(out / "transformations.json"),
-            *(("--agents", "1") if quick else ()),
+            *("--agents", "1" if quick else "64,4096"),
+            *(() if quick else ("--seconds-per-row", "0.3")),
+            limit=90,
         ),
         bench(
             "search",
             "search",
             _search(out / "search.json"),
-            *(("--quick",) if quick else ()),
+            "--quick",
             limit=120,
         ),
         bench("utilisation", "utilisation", _utilisation(out / "utilisation.json"), *many),
-        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line),
     ]
-    for graphs in ("false", "true"):
-        name = _whole_training(graphs)
-        stages.append(
-            Stage(
-                name,
-                (
-                    *("-m", "marl_framework.main", *on, "--run-name", name),
-                    *("--set", f"logging.directory={out / 'runs'}"),
-                    *("--set", f"learning.training_steps={2 if quick else 20}"),
-                    *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={graphs}"),
-                    # Else cuDNN may choose other algorithms in the second training.
-                    *("--set", "compute.deterministic=true"),
-                ),
-                120,
-                _run_summary(out / "runs" / name),
-            )
-        )
     return stages
 
 

@@ -192,6 +192,7 @@ class Bridge:
         lattice, camera = self.environment.lattice, self.environment.camera
         self._planes = ObservationBuilder(plain, lattice, camera)
         self._config = config
+        self._sector = torch.zeros(1, config.most_agents, dtype=torch.int64)
 
     def state(self, situation: Situation) -> MissionState:
         """Return the situation as our state, E = 1."""
@@ -206,6 +207,9 @@ class Bridge:
         }
         state = recorded_state(self.environment, self._config, [case])
         state.heard[0] = torch.from_numpy(situation.heard)
+        if situation.t == 0:
+            self._sector = self.environment.sectors.deal(state.positions, state.team_size)
+        state.sector.copy_(self._sector)
         return state
 
     def planes(self, state: MissionState) -> Array:

@@ -155,7 +155,8 @@ class Graphs:
         except RuntimeError as error:
             self._works = False
             self.forget()  # earlier recordings draw from the generator's former state
-            reason = str(error).partition("\n")[0]
+            # PyTorch ends a failed recording with an error of its own, raised over the cause.
+            reason = str(error.__context__ or error).partition("\n")[0]
             warnings.warn(
                 f"compute.cuda_graphs: off from here on, a recording failed: {reason}",
                 RuntimeWarning,

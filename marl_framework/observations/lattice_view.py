@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.area import interval_overlap
 from marl_framework.mission.belief import entropy, entropy_left
 from marl_framework.mission.camera import Camera
@@ -122,6 +123,18 @@ class LatticeView:
             x, y = self.lattice.shape[:2]
             sums = parts.unflatten(-1, (y, -1)).unflatten(-3, (x, -1)).sum((-3, -1))
             return fine, sums * self._unit
+        if beliefs.device.type == "cuda":  # where thousands of missions see predictions at once
+            return self._in_parts(beliefs, GPU_CELLS)
+        return self._entropy_maps(beliefs)
+
+    def _in_parts(self, beliefs: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+        """Return the same, made of as many maps at once as have this number of cells."""
+        *lead, rows, cols = beliefs.shape
+        parts = beliefs.reshape(-1, rows, cols).split(max(1, cells // (rows * cols)))
+        fine, sums = (torch.cat(each) for each in zip(*map(self._entropy_maps, parts), strict=True))
+        return fine.view(*lead, *fine.shape[1:]), sums.view(*lead, *sums.shape[1:])
+
+    def _entropy_maps(self, beliefs: Tensor) -> tuple[Tensor, Tensor]:
         open_entropy = entropy(beliefs)
         maps = torch.stack((beliefs, open_entropy, beliefs * open_entropy), dim=-3)
         return self.fine(maps), self.sums(maps)

@@ -28,6 +28,7 @@ _SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, 
 _BUILDING = 4  # bytes a cell of a map while ground truths are made
 _MAKING_MOVES = 3  # bytes a move while the moves that obstacles leave are found
 _MEASURING = 20  # and while a validation measures its beliefs, or a reward the ground outside
+_PREDICTING = 20  # and while a prediction looks at beliefs
 _IN_TURN = ("windows", "activations", "validation")
 _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
@@ -73,9 +74,12 @@ def memory_estimate(
     if config.experiment.reward.outside_weight:
         chunk = CPU_CELLS if device is not None and device.type == "cpu" else GPU_CELLS
         outside = _MEASURING * min(flown * rows * cols, max(chunk, rows * cols))
+    predicting = 0
+    if config.observation.sees_prediction:
+        predicting = _PREDICTING * min(acting * rows * cols, max(GPU_CELLS, rows * cols))
     return {
         "missions": flown * mission,
-        "windows": max(flown * scratch, outside),
+        "windows": max(flown * scratch, outside, predicting),
         "tables": _camera_tables(config),
         "transitions": collected * interval * transition,
         # What layers put out: learning keeps it for the way back and has a gradient there.
@@ -243,7 +247,9 @@ def _mission(config: Config) -> int:
     x, y, _ = config.lattice_shape
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
-    maps += n * (41 + n) + 52  # positions, costs, who flies and hears whom; numbers of the mission
+    maps += (
+        n * (49 + n) + 52
+    )  # of UAVs: positions, costs, …; of the mission
     if config.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * _IN_VIEW

@@ -130,6 +130,18 @@ def test_missions_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "heard differs by inf" in line
 
 
+def test_all_tests_for_a_gpu_are_run_on_one() -> None:
+    """All marked ones, and those with the fixture `device`, which has the GPU as its second."""
+    folder = stages.ROOT / "tests"
+    found = set()
+    for path in folder.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"^@pytest\.mark\.gpu|^def test\w*\([^)]*\bdevice\b(?!:? *: str)", text, re.M):
+            found.add(str(path.relative_to(stages.ROOT)))
+    own = {"tests/integrations/test_bad_devices.py"}  # names of devices that there are not
+    assert set(stages.TESTS) == found - own
+
+
 @pytest.mark.parametrize(
     ("digests", "reason"),
     [

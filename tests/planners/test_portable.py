@@ -20,6 +20,7 @@ WORLDS: list[dict[str, Any]] = [
     {"actions": 9, "uav": {"communication_range": 8.0, "failure_rate": 0.3}},
     {"observation": {"centred_entropy": True, "centred_footprint": True, "budget": False}},
     {"prior": 0.4, "observation": {"uncertainty": True, "centred_uncertainty": True}},
+    {"agents": 5, "observation": {"sector": True}},
 ]
 
 
@@ -35,9 +36,11 @@ def test_a_portable_team_flies_like_the_learned_planner(
     team = PortableTeam(coma.actor, config, device)
     one = PortableActor(coma.actor)
     state = env.reset(env.draw_reset())
+    starts = state.positions.clone()
     for _ in range(env.episode_length):
         expected, masks, *_ = planner.act(state, env.generator)
-        actions, policy = team(*(getattr(state, name) for name in team.inputs))
+        given = vars(state) | {"starts": starts}
+        actions, policy = team(*(given[name] for name in team.inputs))
         assert torch.equal(actions, expected)
         alone = one(builder.actor(state).flatten(0, 1), masks.flatten(0, 1))
         torch.testing.assert_close(alone, policy.flatten(0, 1), atol=1e-5, rtol=0)

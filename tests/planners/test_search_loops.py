@@ -107,7 +107,11 @@ def test_maps_of_beliefs_and_their_entropy(
     beliefs = torch.rand(2, 3, *config.map_shape, generator=generator)
     beliefs[0, 0, :5] = 0.0  # H is that of the least probability
     view = LatticeView(config, env.lattice, parts)
-    wanted = LatticeView(without_loops(config), env.lattice, parts).entropy_maps(beliefs)
+    plain = LatticeView(without_loops(config), env.lattice, parts)
+    wanted = plain.entropy_maps(beliefs)
+    for cells in (1, 2 * 12 * 13, 10**9):  # as on a GPU, one map at a time, or two, or all
+        for found, expected in zip(plain._in_parts(beliefs, cells), wanted, strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     threads = torch.get_num_threads()
     try:
         for number in (1, 2):

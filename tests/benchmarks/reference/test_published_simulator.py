@@ -107,6 +107,7 @@ def test_a_mission_of_ours_in_their_layout_gives_back_our_observation() -> None:
     env, bridge = MissionEnvironment(config, 1, "cpu"), Bridge(config)
     builder = ObservationBuilder(config, env.lattice, env.camera)
     state = env.reset(env.draw_reset())
+    bridge.state(situation(env, state))
     for _ in range(3):
         actions = random_actions(env, state, env.generator)
         env.step(state, actions, env.draw_step())

@@ -248,12 +248,14 @@ def test_missions_on_a_gpu_are_those_of_the_twin_and_repeat() -> None:
     (found, ours), (again, repeated), (expected, theirs) = fly(True), fly(True), fly(False)
     assert ours.equal(repeated)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    # Near 1 a belief is rounded by 6e-4 of its log-odds, which contrary readings bring back.
+    close = dict.fromkeys(("beliefs", "global_belief"), 5e-5)
     for name, tensor in expected.tensors():
         assert getattr(again, name).equal(getattr(found, name)), name
         torch.testing.assert_close(
             getattr(found, name),
             tensor,
             rtol=1e-5,
-            atol=0.0 if tensor.dtype in (torch.bool, torch.int8, torch.int64) else 3e-6,
+            atol=close.get(name, 3e-6) if tensor.is_floating_point() else 0.0,
             msg=lambda m, name=name: f"{name}: {m}",
         )
