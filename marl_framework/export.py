@@ -131,13 +131,15 @@ def _check(form: str, out: Path) -> None:
     """Check format and file name.
 
     Raises:
-        ConfigError: the suffix does not fit the format, the folder does not exist, or a package
-            is not installed.
+        ConfigError: the suffix does not fit the format, the folder does not exist, the file is a
+            checkpoint of a run, or a package is not installed.
     """
     if out.suffix != _SUFFIXES[form]:
         raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists() and out.resolve().parent.name == "checkpoints":
+        raise ConfigError(f"--out {out}: it is a checkpoint of a run; name another file")
     missing = [name for name in _PACKAGES[form] if find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -230,6 +230,17 @@ def test_bad_input_is_one_line(
     assert sorted(folder.iterdir()) == before
 
 
+def test_checkpoints_of_runs_are_not_written_over(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = tmp_path / "checkpoints" / "last.pt"
+    last.parent.mkdir()
+    last.write_bytes((folder / "team.pt").read_bytes())
+    assert run(folder, "weights", str(last)) == 2
+    assert "last.pt: it is a checkpoint of a run; name another file" in capsys.readouterr().err
+    assert last.read_bytes() == (folder / "team.pt").read_bytes()
+
+
 def test_without_the_extra_it_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

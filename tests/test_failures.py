@@ -54,6 +54,19 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
 
 
+def test_a_reward_that_is_not_finite_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def nan(state, actions, utility):\n    return utility.relative * float('nan')\n"
+    (tmp_path / "my_nan.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(arguments(tmp_path, "experiment.reward.function=my_nan.nan")) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "; experiment.reward.function: my_nan.nan returned what is not finite" in error
+    assert "learning_rate" not in error
+
+
 @pytest.mark.usefixtures("_bad_third_step")
 def test_some_bad_updates_may_be_skipped(tmp_path: Path, capsys) -> None:
     assert main(arguments(tmp_path, "learning.max_skipped_updates=4")) == 0

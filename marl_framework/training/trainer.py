@@ -389,8 +389,13 @@ class Trainer:
                 save_checkpoint(dump, {**self.algorithm.state_dict(), "metrics": dict(written)})
             except OSError as error:
                 out.say(f"warning: {dump} could not be written: {error.strerror or error}")
-        raise NumericalError(
-            f"{text}; learning.max_skipped_updates allows {allowed}{where}; "
+        advice = (
             "lower learning.actor.learning_rate, learning.critic.learning_rate or gradient_norm, "
             "or use compute.precision=float32"
+        )
+        own = self.config.experiment.reward.function
+        if own is not None and not math.isfinite(written["return"]):
+            advice = f"experiment.reward.function: {own} returned what is not finite"
+        raise NumericalError(
+            f"{text}; learning.max_skipped_updates allows {allowed}{where}; {advice}"
         )
