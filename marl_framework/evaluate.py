@@ -284,7 +284,14 @@ def _prepare(
         for world, changes in worlds.items()
     }
     if options.config is None:
-        _tell_other_missions(next(iter(teams.values())))
+        world, changes = next(iter(worlds.items()))
+        flying = {} if checkpoint is None else {checkpoint.name: checkpoint}
+        _tell_other_missions(
+            {
+                name: _configuration(options, world, changes, team)
+                for name, team in (flying | teams[world]).items()
+            }
+        )
     device = resolve_device(next(iter(configs.values())).compute.device)
     return {
         world: comparison.prepare(
@@ -295,13 +302,17 @@ def _prepare(
     }  # fmt: skip
 
 
-def _tell_other_missions(teams: Mapping[str, Checkpoint]) -> None:
-    """Say which teams learned another mission than the first one, whose mission all fly."""
-    from marl_framework.planners.team import mission_config, other_mission
+def _tell_other_missions(own: Mapping[str, Config]) -> None:
+    """Say which teams learned another mission than the first one, whose mission all fly.
 
-    own = [(name, mission_config(None, (), team)) for name, team in teams.items()]
-    for name, config in own[1:]:
-        first, flown = own[0]
+    Args:
+        own: what each team would fly by itself, with the options of the command line.
+    """
+    from marl_framework.planners.team import other_mission
+
+    teams = [*own.items()]
+    for name, config in teams[1:]:
+        first, flown = teams[0]
         if differing := other_mission(flown, config):
             keys = ", ".join(differing[:4]) + (", …" if len(differing) > 4 else "")
             print(f"all fly the mission of {first}, and {name} learned another one: {keys}")

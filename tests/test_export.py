@@ -21,6 +21,7 @@ from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.builder import ObservationBuilder
@@ -134,15 +135,18 @@ def test_a_team_that_sees_more_is_exported_too(form: str, tmp_path: Path) -> Non
     save_checkpoint(tmp_path / "team.pt", {**coma.state_dict(), "config": config_to_dict(config)})
     out = "team.onnx" if form == "onnx" else "team.pt2"
     assert run(tmp_path, form, out, "--observations") == 0
-    state, actions, *_, starts = flight(config, coma, 3)
+    state, actions, _, policy, _, starts = flight(config, coma, 30)
+    sectors = Sectors(3, (7, 7), "cpu")
+    assert not sectors.deal(state.positions, state.team_size).equal(state.sector)
     if form == "onnx":
         session = onnxruntime.InferenceSession(str(tmp_path / out))
-        found = torch.from_numpy(session.run(None, arrays(state, starts))[0])
+        found, probabilities = map(torch.from_numpy, session.run(None, arrays(state, starts)))
     else:
         program = torch.export.load(tmp_path / out).module()
         given = arrays(state, starts).values()
-        found = program(*(torch.from_numpy(value) for value in given))[0]
+        found, probabilities = program(*(torch.from_numpy(value) for value in given))
     assert torch.equal(found, actions)
+    torch.testing.assert_close(probabilities, policy, atol=1e-5, rtol=0)
 
 
 def example() -> Any:
@@ -259,7 +263,7 @@ def test_weights_alone_fly_like_the_run_that_they_are_of(
     found = mission_config(None, [], small)
     assert found.experiment.title == "shared"
     team = trained_team(found, small, "cpu")
-    _, _, _, policy, seen = flight(config, coma, 2)
+    _, _, _, policy, seen, _ = flight(config, coma, 2)
     assert policy.equal(flight(config, team, 2)[3])
     assert torch.equal(team.act(seen), coma.act(seen))
 

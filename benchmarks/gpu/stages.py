@@ -149,7 +149,6 @@ def make_stages(settings: Settings) -> list[Stage]:
             _transformations(out / "transformations.json"),
             *("--agents", "1" if quick else "64,4096"),
             *(() if quick else ("--seconds-per-row", "0.3")),
-            limit=90,
         ),
         bench(
             "search",

@@ -192,7 +192,7 @@ class Bridge:
         lattice, camera = self.environment.lattice, self.environment.camera
         self._planes = ObservationBuilder(plain, lattice, camera)
         self._config = config
-        self._sector = torch.zeros(1, config.most_agents, dtype=torch.int64)
+        self._sector = torch.full((1, config.most_agents), config.most_agents)
 
     def state(self, situation: Situation) -> MissionState:
         """Return the situation as our state, E = 1."""

@@ -156,7 +156,8 @@ class Graphs:
             self._works = False
             self.forget()  # earlier recordings draw from the generator's former state
             # PyTorch ends a failed recording with an error of its own, raised over the cause.
-            reason = str(error.__context__ or error).partition("\n")[0]
+            cause = error.__context__
+            reason = str(cause if isinstance(cause, RuntimeError) else error).partition("\n")[0]
             warnings.warn(
                 f"compute.cuda_graphs: off from here on, a recording failed: {reason}",
                 RuntimeWarning,

@@ -392,7 +392,7 @@ class MissionEnvironment:
             f1=zeros(),
             active=zeros(n, dtype=torch.bool).fill_(True),
             team_size=zeros(dtype=torch.int64).fill_(n),
-            sector=zeros(n, dtype=torch.int64),
+            sector=zeros(n, dtype=torch.int64).fill_(n),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
             failure_rate=zeros(),
             limit=zeros(n, dtype=torch.float64),

@@ -131,9 +131,18 @@ class PortableTeam(nn.Module):
             beliefs: P(region of interest) in each UAV's map, [E, N, R, C] float32.
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
-            starts: positions before the first move, for a team that sees sectors.
+            starts: positions before the first move; teams that see sectors need them.
+
+        Raises:
+            ValueError: `starts` are missing.
         """
         sizes = torch.full_like(t, self._size)
+        if starts is not None:
+            sector = self._sectors.deal(starts, sizes)
+        elif "starts" in self.inputs:
+            raise ValueError("starts: the team sees sectors, which go by the first positions")
+        else:
+            sector = torch.full_like(positions[..., 0], self._size)
         pooled = area_pool(beliefs, *self._area)
         tiles = self._camera.tile_weights(positions)
         state = _BuilderInput(
@@ -147,7 +156,7 @@ class PortableTeam(nn.Module):
             open_share=torch.ones_like(pooled[:, 0]),
             active=torch.ones_like(positions[..., 0], dtype=torch.bool),
             team_size=sizes,
-            sector=self._sectors.deal(positions if starts is None else starts, sizes),
+            sector=sector,
             communication_range=torch.full_like(pooled[:, 0, 0, 0], self._range),
             budget=torch.full_like(t, self._budget),
             limit=torch.ones_like(pooled[:, :, 0, 0]),

@@ -67,7 +67,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "altitudes": ("policy/altitudes", "histogram of the altitudes flown [m]"),
     "validation_entropy": (
         "validation/entropy",
-        "entropy of the region of interest after greedy missions [bit per cell]; decides 'best'",
+        "entropy of the region of interest after greedy missions [bit per cell]",
     ),
     "validation_f1": ("validation/f1", "F1 score of the region of interest after the same"),
     "validation_return": ("validation/return", "return of the same"),

@@ -75,8 +75,11 @@ def memory_estimate(
         chunk = CPU_CELLS if device is not None and device.type == "cpu" else GPU_CELLS
         outside = _MEASURING * min(flown * rows * cols, max(chunk, rows * cols))
     predicting = 0
-    if config.observation.sees_prediction:
-        predicting = _PREDICTING * min(acting * rows * cols, max(GPU_CELLS, rows * cols))
+    loops = not plain and device is not None and device.type == "cpu"
+    if config.observation.sees_prediction and not loops:
+        on_gpu = device is not None and device.type == "cuda"
+        at_most = max(GPU_CELLS, rows * cols) if on_gpu else acting * rows * cols
+        predicting = _PREDICTING * min(acting * rows * cols, at_most)
     return {
         "missions": flown * mission,
         "windows": max(flown * scratch, outside, predicting),

@@ -163,8 +163,7 @@ class Trainer:
             raise OSError(f"the state after training step {step} could not be saved")
         if self._evaluations_without_better >= (patience or math.inf):
             out.say(
-                f"stopped after {step} training steps: "
-                f"{patience} validations without a lower entropy"
+                f"stopped after {step} training steps: {patience} validations without a better one"
             )
         if not self.is_over():
             out.logger.forget()  # the checkpoint has it

@@ -331,3 +331,23 @@ def test_former_ranges_that_cannot_be_are_one_clear_line(text: str, words: str) 
     with pytest.raises(ConfigError) as caught:
         load_config("params.yaml", overrides)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["part", "centred_part"])
+def test_teams_that_saw_parts_are_told_to_train_anew(name: str, tmp_path: Path) -> None:
+    """One that did not, as all runs of then say, loads as before."""
+    tree = config_to_dict(Config())
+    tree["observation"] |= {"part": False, "centred_part": False}
+    with pytest.warns(ConfigWarning, match=r"no effect any more: observation\.part"):
+        assert config_from_dict(tree, "run") == Config()
+    tree["observation"][name] = True
+    now = name.replace("part", "sector")
+    words = rf"observation\.{name}: parts went by .* set observation\.{now} instead"
+    with pytest.raises(ConfigError, match=words):
+        config_from_dict(tree, "run")
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"extends": "params_test.yaml", "observation": {name: True}}))
+    with pytest.raises(ConfigError, match=words):
+        load_config(file)
+    with pytest.raises(ConfigError, match=words):
+        load_config("params_test", [f"observation.{name}=true"])

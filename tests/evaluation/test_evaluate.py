@@ -198,7 +198,8 @@ def test_teams_of_other_missions_are_named(
     """All fly the mission of the first one, so the order counts."""
     first = write_checkpoint(tmp_path / "a.pt")
     alike = write_checkpoint(tmp_path / "b.pt", 1)
-    other = small_config(agents=2, budget=7, uav={"communication_range": 7.0})
+    seen = {"uav": {"communication_range": 7.0}, "compute": {"device": "cpu"}}
+    other = small_config(agents=2, budget=7, **seen)
     third = write_checkpoint(tmp_path / "c.pt", 1, other)
     teams = ["--policies", f"learned={first},learned={alike},learned={third}", "--missions", "2"]
     assert main([*teams, "--out", str(tmp_path / "out")]) == 0
@@ -207,6 +208,14 @@ def test_teams_of_other_missions_are_named(
     assert line.startswith("all fly the mission of a.pt, and c.pt learned another one: ")
     for key in ("experiment.constraints.budget", "experiment.uav.communication_range"):
         assert key in line
+    # What the command line sets is the same for all.
+    same = ["--communication", "5", "--set", "experiment.constraints.budget=2"]
+    assert main([*teams, *same, "--out", str(tmp_path / "same")]) == 0
+    assert "another one" not in capsys.readouterr().out
+    # A team of --checkpoint flies its mission, and so do all others.
+    teams = ["--policies", f"learned={first}", "--checkpoint", str(third), "--missions", "2"]
+    assert main([*teams, "--out", str(tmp_path / "led")]) == 0
+    assert f"all fly the mission of {third}, and a.pt learned" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_no_figures")

@@ -11,7 +11,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
 from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
-from tests.small import small_config
+from tests.small import random_actions, small_config
 
 WORLDS: list[dict[str, Any]] = [
     {},
@@ -36,7 +36,7 @@ def test_a_portable_team_flies_like_the_learned_planner(
     team = PortableTeam(coma.actor, config, device)
     one = PortableActor(coma.actor)
     state = env.reset(env.draw_reset())
-    starts = state.positions.clone()
+    starts, moved = state.positions.clone(), 0
     for _ in range(env.episode_length):
         expected, masks, *_ = planner.act(state, env.generator)
         given = vars(state) | {"starts": starts}
@@ -46,7 +46,18 @@ def test_a_portable_team_flies_like_the_learned_planner(
         torch.testing.assert_close(alone, policy.flatten(0, 1), atol=1e-5, rtol=0)
         torch.testing.assert_close(policy.sum(-1), torch.ones_like(policy[..., 0]))
         assert (policy[~masks] == 0).all()
-        env.step(state, actions, env.draw_step())
+        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+        moved += int((env.sectors.deal(state.positions, state.team_size) != state.sector).sum())
+    assert (moved > 0) == (config.most_agents > 1)
+
+
+def test_starts_are_not_forgotten() -> None:
+    config = small_config(observation={"sector": True})
+    env = MissionEnvironment(config, 2, "cpu")
+    team = PortableTeam(COMAWrapper(config, config.network_sizes, "cpu").actor, config, "cpu")
+    state = env.reset(env.draw_reset())
+    with pytest.raises(ValueError, match="starts: the team sees sectors"):
+        team(*(getattr(state, name) for name in team.inputs[:-1]))
 
 
 def test_the_facts_of_a_mission_are_those_of_its_camera_and_lattice() -> None:

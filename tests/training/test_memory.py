@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -99,6 +100,16 @@ def test_a_reward_that_looks_at_whole_maps_needs_memory_for_some_at_once() -> No
 
     assert windows(2, 0.5) == 20 * 2 * 493 * 493 > 2 * windows(2, 0)
     assert windows(4096, 0.5) == windows(4096, 0)  # the windows of many missions take more
+
+
+def test_predictions_take_memory_where_no_loop_makes_them() -> None:
+    plain, seen = (
+        config_with("environment.num_envs=64", f"observation.predicted={word}")
+        for word in ("false", "true")
+    )
+    cells = 64 * seen.most_agents * math.prod(seen.map_shape)
+    assert memory_estimate(seen)["windows"] == 20 * cells > memory_estimate(plain)["windows"]
+    assert memory_estimate(seen, 1, CPU)["windows"] == memory_estimate(plain, 1, CPU)["windows"]
 
 
 def env_channels(config: Config) -> int:
