@@ -88,6 +88,7 @@ TABLES = {
     "suite_teams": Table(_SUITE, pages.suite_teams),
     "suite_students": Table(_SUITE, pages.students),
     "teams": Table(("suite_student_teams",), pages.teams),
+    "team_counts": Table(("suite_student_teams",), pages.team_counts),
 }
 
 

@@ -327,22 +327,22 @@ def students(balanced: Found, mixed: Found, student: Found, search: Found, *name
 def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, list[Found]]:
     """Return the students' differences to those that flew in a world too, by metric."""
     world = student["worlds"][name]
-    ours, blocks = world["finals"]["learned"], world["blocks"]
-    ground = None if blocks is None else torch.tensor(blocks)
     flown = {
         label: file["worlds"][name]["finals"][_LEARNERS[label]]
         for label, file in files.items()
         if name in file["worlds"]
     }
-    return {
-        label: [
-            difference(
-                torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground
-            )
-            for metric, sign in METRICS.items()
-        ]
-        for label, theirs in flown.items()
-    }
+    return {label: _changes(world, theirs, label) for label, theirs in flown.items()}
+
+
+def _changes(world: Found, theirs: Mapping[str, Any], label: str) -> list[Found]:
+    """Return the differences of a world's learned team to others there, by metric."""
+    ours, blocks = world["finals"]["learned"], world["blocks"]
+    ground = None if blocks is None else torch.tensor(blocks)
+    return [
+        difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground)
+        for metric, sign in METRICS.items()
+    ]
 
 
 def teams(found: Found, place: str) -> str:
@@ -360,6 +360,16 @@ def teams(found: Found, place: str) -> str:
             cells = (_means_or_better(world[policy], policy) for world in worlds)
             rows.append((f"{text}, {policy.replace('_', ' ')}", *cells))
     return markdown(("", *(f"{uavs} UAVs" for uavs in TEAM_SIZES)), rows)
+
+
+def team_counts(found: Found) -> str:
+    """Return in how many worlds a learned team is better than each classical planner."""
+    rows = []
+    for policy in ("information_gain", "coverage"):
+        changes = [_changes(w, w["finals"][policy], policy) for w in found["worlds"].values()]
+        verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
+        rows.append((policy.replace("_", " "), str(len(changes)), *map(counted, verdicts)))
+    return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
 
 
 def _means_or_better(row: Found, policy: str) -> str:

@@ -156,6 +156,25 @@ def test_teams_are_bold_where_they_are_better_in_both(tmp_path: Path) -> None:
     assert "**" not in lines[3]
 
 
+def test_a_team_is_counted_beside_each_classical_planner(tmp_path: Path) -> None:
+    """Three seeds, two missions; a planner is flown once."""
+
+    def finals(entropy: float, f1: float, seeds: int) -> dict[str, list[list[float]]]:
+        return {"roi_entropy": [[entropy] * 2] * seeds, "f1": [[f1] * 2] * seeds}
+
+    ours = {"learned": finals(0.3, 0.8, 3)}
+    found = {
+        "a": ours | {"information_gain": finals(0.4, 0.7, 1), "coverage": finals(0.2, 0.7, 1)},
+        "b": ours | {"information_gain": finals(0.4, 0.8, 1), "coverage": finals(0.2, 0.9, 1)},
+    }
+    worlds = {name: {"blocks": None, "finals": flown} for name, flown in found.items()}
+    (tmp_path / "suite_student_teams.json").write_text(json.dumps({"worlds": worlds}))
+    assert tables.table("team_counts", tmp_path).splitlines()[2:] == [
+        "| information gain | 2 | 2 better, 0 worse, 0 undecided | 1 better, 0 worse, 1 undecided |",
+        "| coverage | 2 | 0 better, 2 worse, 0 undecided | 1 better, 1 worse, 0 undecided |",
+    ]
+
+
 def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
     found = small_suite()
     for name in ("suite", "suite_mixed", "suite_student", "suite_search"):
