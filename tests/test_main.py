@@ -168,7 +168,7 @@ def test_an_existing_run_is_never_overwritten(train, tmp_path, capsys):
     before = {p: p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()}
     capsys.readouterr()
     assert train("t") == 2
-    assert "train_with_backup.sh t" in capsys.readouterr().err
+    assert "marl_framework.history --runs" in capsys.readouterr().err
     assert before == {p: p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()}
 
 

@@ -19,6 +19,7 @@ OF_TEAM = {"heard", "active"}
 OF_UAV = {
     "beliefs",
     "positions",
+    "sector",
     "readings",
     "pooled_readings",
     "pooled_beliefs",
