@@ -95,6 +95,13 @@ class Lost(Pooled):
         super().__init__(channels + 1, *sizes)
 
 
+class Peeking(Pooled):
+    """Reads a value, which tensors without any do not have."""
+
+    def forward(self, maps):
+        return super().forward(maps) * (1.0 if maps.sum().item() < 1e9 else 0.0)
+
+
 class Frozen(Pooled):
     """Learns its last layer alone."""
 
@@ -285,6 +292,11 @@ def test_a_network_that_will_not_do_is_one_line(
 )
 def test_layers_that_vary_are_told_from_those_that_do_not(layer: nn.Module, varies: bool) -> None:
     assert any(_varies(part) for part in layer.modules()) is varies
+
+
+def test_a_network_may_read_values() -> None:
+    """On a CPU; what is measured without values, such as memory, leaves it out."""
+    assert train("peek", "networks.actor.type=outside.Peeking", "learning.training_steps=1") == 0
 
 
 def test_parameters_that_are_frozen_or_unused_stay_as_they_are() -> None:
