@@ -70,9 +70,11 @@ def make_stages(settings: Settings) -> list[Stage]:
     device, out, quick = settings.device, settings.out, settings.quick
     params = "params_test.yaml" if quick else "params_gpu.yaml"
     on = ("--config", params, "--device", device)
-    seconds = ("--seconds-per-row", "0.001" if quick else "3")
 
-    def bench(name: str, kind: str, figure: Figure, *arguments: str, limit: int = 90) -> Stage:
+    def bench(
+        name: str, kind: str, figure: Figure, *arguments: str, limit: int = 90, row: float = 3
+    ) -> Stage:
+        seconds = ("--seconds-per-row", "0.001" if quick else f"{row:g}")
         target = ("--out", str(out / f"{name}.json"))
         module = ("-m", f"benchmarks.speed.{kind}")
         return Stage(name, (*module, *on, *seconds, *target, *arguments), limit, figure)
@@ -148,7 +150,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             "transformations",
             _transformations(out / "transformations.json"),
             *("--agents", "1" if quick else "64,4096"),
-            *(() if quick else ("--seconds-per-row", "0.3")),
+            row=0.3,
         ),
         bench(
             "search",

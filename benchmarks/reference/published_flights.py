@@ -208,7 +208,7 @@ class Bridge:
         state = recorded_state(self.environment, self._config, [case])
         state.heard[0] = torch.from_numpy(situation.heard)
         if situation.t == 0:
-            self._sector = self.environment.sectors.deal(state.positions, state.team_size)
+            self._sector = self.environment.lattice.sectors.deal(state.positions, state.team_size)
         state.sector.copy_(self._sector)
         return state
 

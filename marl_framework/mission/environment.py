@@ -20,7 +20,6 @@ from marl_framework.mission.no_fly_zones import find_zones
 from marl_framework.mission.obstacles import NUMBERS, Obstacles
 from marl_framework.mission.outside import OutsideGains
 from marl_framework.mission.reward import Utility, make_reward
-from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrains.mixture import Terrain, TerrainDraws
@@ -104,7 +103,6 @@ class MissionEnvironment:
         has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
         lattice: positions and actions.
         camera: footprints and readings.
-        sectors: of the area, one for each UAV.
         terrain: ground truths.
         zones: no-fly zones; None without them.
         obstacles: random boxes.
@@ -146,7 +144,6 @@ class MissionEnvironment:
         self._failure_rates = torch.tensor(
             choices(self._uav.failure_rate), dtype=torch.float32, device=device
         )
-        self.sectors = Sectors(config.most_agents, self.lattice.shape[:2], device)
         self._team_sizes = torch.tensor(config.team_sizes, device=device)
         self._budgets = torch.tensor(config.budgets, device=device)
         self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
@@ -235,7 +232,7 @@ class MissionEnvironment:
             raise ValueError("draws.moves: zones over windows of a map need it")
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
         _assign(state.team_size, sizes, mask)
-        _assign(state.sector, self.sectors.deal(positions, sizes), mask)
+        _assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
         _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.mission.sectors import Sectors
 
 _PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
 
@@ -76,6 +77,7 @@ class Lattice:
         offsets: [A, 3] int64, the lattice step of each action.
         num_actions: A.
         costs: [A] float64, what each action costs a UAV.
+        sectors: of the positions, one for each UAV.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
@@ -85,6 +87,7 @@ class Lattice:
         steps = action_offsets(config.experiment.constraints.num_actions)
         self.num_actions = len(steps)
         self.offsets = torch.tensor(steps, device=device)
+        self.sectors = Sectors(config.most_agents, self.shape[:2], device)
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
         self._has_cost = config.has_cost

@@ -15,7 +15,6 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations import channels
@@ -92,7 +91,6 @@ class ObservationBuilder:
         self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
         self._heard = config.observation.heard_uavs
-        self._sectors = Sectors(self._n_agents, self.shape, lattice.offsets.device)
         ids = torch.arange(self._n_agents, device=lattice.offsets.device)
         others = ids.expand(self._n_agents, -1)
         itself_first = (others == ids.unsqueeze(1)).int()
@@ -133,7 +131,7 @@ class ObservationBuilder:
             "uncertainty": lambda: channels.uncertainty_map(state.pooled_uncertainty),
             "predicted": lambda: self._predicted(state.beliefs),
             "no_fly": lambda: state.open_share.unsqueeze(1).expand(-1, n, -1, -1),
-            "sector": lambda: self._sectors.maps(state.sector, state.team_size),
+            "sector": lambda: self._lattice.sectors.maps(state.sector, state.team_size),
         }
         drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
         stacks = []

@@ -17,7 +17,6 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.sectors import Sectors
 from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
@@ -107,7 +106,6 @@ class PortableTeam(nn.Module):
         self._builder = ObservationBuilder(plain, self._lattice, self._camera)
         self._budget, self._size = max(config.budgets), config.most_agents
         self._range = _shortest_range(config)
-        self._sectors = Sectors(self._size, self._builder.shape, device)
         self.inputs: tuple[str, ...] = ("positions", "t", "heard", "beliefs", "readings")
         if {"sector", "centred_sector"} & {*self._builder.actor_channels}:
             self.inputs += ("starts",)
@@ -138,7 +136,7 @@ class PortableTeam(nn.Module):
         """
         sizes = torch.full_like(t, self._size)
         if starts is not None:
-            sector = self._sectors.deal(starts, sizes)
+            sector = self._lattice.sectors.deal(starts, sizes)
         elif "starts" in self.inputs:
             raise ValueError("starts: the team sees sectors, which go by the first positions")
         else:

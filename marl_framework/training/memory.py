@@ -77,9 +77,10 @@ def memory_estimate(
     predicting = 0
     loops = not plain and device is not None and device.type == "cpu"
     if config.observation.sees_prediction and not loops:
-        on_gpu = device is not None and device.type == "cuda"
-        at_most = max(GPU_CELLS, rows * cols) if on_gpu else acting * rows * cols
-        predicting = _PREDICTING * min(acting * rows * cols, at_most)
+        seen = acting * rows * cols
+        if device is not None and device.type == "cuda":
+            seen = min(seen, max(GPU_CELLS, rows * cols))
+        predicting = _PREDICTING * seen
     return {
         "missions": flown * mission,
         "windows": max(flown * scratch, outside, predicting),

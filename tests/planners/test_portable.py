@@ -47,7 +47,9 @@ def test_a_portable_team_flies_like_the_learned_planner(
         torch.testing.assert_close(policy.sum(-1), torch.ones_like(policy[..., 0]))
         assert (policy[~masks] == 0).all()
         env.step(state, random_actions(env, state, env.generator), env.draw_step())
-        moved += int((env.sectors.deal(state.positions, state.team_size) != state.sector).sum())
+        moved += int(
+            (env.lattice.sectors.deal(state.positions, state.team_size) != state.sector).sum()
+        )
     assert (moved > 0) == (config.most_agents > 1)
 
 

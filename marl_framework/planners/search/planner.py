@@ -16,7 +16,6 @@ from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
@@ -71,7 +70,6 @@ class SearchPlanner:
         self._search = search
         self._plan_memory = plan_memory
         self._prior = prior
-        self._sectors = Sectors(view.team, view.lattice.shape[:2], view.lattice.offsets.device)
         self._presumed_share = presumed_share
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
@@ -101,7 +99,7 @@ class SearchPlanner:
         That is a share of the entropy around each lattice position, as presumed where no plan is
         known.
         """
-        sectors = self._sectors.maps(state.sector, state.team_size)
+        sectors = self._view.lattice.sectors.maps(state.sector, state.team_size)
         presumed = (1 - self._presumed_share * sectors).unsqueeze(1)
         missions, team = state.positions.shape[:2]
         shape = (missions, team, team, *self._view.lattice.shape[:2])
