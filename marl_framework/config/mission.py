@@ -281,6 +281,8 @@ class SearchConfig(Section):
     """How much of a plan still counts one move after it was heard; 0 = plans of this move alone."""
     presumed_share: Share = 0.7
     """Of the entropy of its sector, what a UAV is presumed to remove while no plan of it counts."""
+    presumed_beside_plan: Share = 0.0
+    """How much of that it is presumed to remove besides a plan just heard."""
     method: Literal["beam", "tree"] = "beam"
     """How it searches: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24

@@ -219,13 +219,18 @@ class Halving:
         return Plan(problem.mask.int().argmax(1), problem.entropy / 2)
 
 
-@pytest.mark.parametrize(("memory", "share"), [(0.0, 0.0), (0.75, 0.0), (0.75, 0.4), (1.0, 0.9)])
-def test_plans_count_as_long_as_they_are_remembered(memory: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("memory", "share", "beside"),
+    [(0.0, 0.0, 0.0), (0.75, 0.0, 0.0), (0.75, 0.4, 0.0), (1.0, 0.9, 0.0), (0.75, 0.9, 0.4)],
+)
+def test_plans_count_as_long_as_they_are_remembered(
+    memory: float, share: float, beside: float
+) -> None:
     """Against a dictionary of who knows whose plan, while UAVs hear each other now and then."""
     env = environment(missions=2, agents=3, budget=6)
     view = LatticeView(env.config, env.lattice)
     search = Halving()
-    planner = SearchPlanner("search", view, BeliefMap(view), search, memory, share)
+    planner = SearchPlanner("search", view, BeliefMap(view), search, memory, share, beside)
     generator = torch.Generator().manual_seed(5)
     sizes = torch.tensor([3, 2])
     sectors = Sectors(3, (7, 7), "cpu")
@@ -254,7 +259,7 @@ def test_plans_count_as_long_as_they_are_remembered(memory: float, share: float)
                     expected[mission, i] *= known.get((mission, i, j), torch.ones(7, 7))
                 for k in range(3):
                     if k != i and state.heard[mission, k, i]:
-                        known[mission, k, i] = torch.full((7, 7), 0.5)
+                        known[mission, k, i] = 0.5 * (1 - beside * share * maps[mission, i])
             torch.testing.assert_close(torch.stack(search.seen, 1), expected)
 
 

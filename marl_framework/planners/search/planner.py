@@ -40,8 +40,9 @@ class SearchPlanner:
     Each UAV in turn searches all its remaining moves, on its map of what the plans that it knows
     leave; after each move all search anew. A UAV knows the plan that each other one had when it
     was last heard, or of all others if its model knows all plans. As such a plan fades, it presumes
-    that the other one keeps to its sector, see `Sectors`. The planner keeps plans from
-    move to move, so it flies a batch of missions from the start, one batch at a time.
+    that the other one keeps to its sector, see `Sectors`; it can presume a part of that beside a
+    plan just heard, since the other one will plan anew. The planner keeps plans from move to move,
+    so it flies a batch of missions from the start, one batch at a time.
 
     Args:
         name: in tables, files and figures.
@@ -50,6 +51,8 @@ class SearchPlanner:
         search: finds a path on it.
         plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
         presumed_share: what a UAV is presumed to remove in its sector while no plan of it counts,
+            0 to 1.
+        presumed_beside_plan: how much of that it is presumed to remove besides a plan just heard,
             0 to 1.
         prior: gives a trained team's logits [E, N, A] in a state, for a search that asks for them.
     """
@@ -62,6 +65,7 @@ class SearchPlanner:
         search: PathSearch,
         plan_memory: float = 0.9,
         presumed_share: float = 0.0,
+        presumed_beside_plan: float = 0.0,
         prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
@@ -71,36 +75,39 @@ class SearchPlanner:
         self._plan_memory = plan_memory
         self._prior = prior
         self._presumed_share = presumed_share
+        self._presumed_beside_plan = presumed_beside_plan
         self._chunk = max(1, _CHUNK // search.numbers)
         self._has_inactive = view.has_inactive
         self._plans = torch.ones(0)
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        self._plans = self._remembered(state)
+        sectors = self._view.lattice.sectors.maps(state.sector, state.team_size)
+        presumed = self._presumed_share * sectors
+        self._plans = self._remembered(state, 1 - presumed)
+        beside = 1 - self._presumed_beside_plan * presumed
         logits = None if self._prior is None else self._prior(state)
         missions = len(state.positions)
         share = math.ceil(missions / self._threads(state))
         firsts = range(0, missions, share)
         if len(firsts) == 1:
-            parts = self._decide(state, logits, 0, missions)
+            parts = self._decide(state, beside, logits, 0, missions)
         else:
             found = on_threads(
-                lambda first: self._decide(state, logits, first, first + share), firsts
+                lambda first: self._decide(state, beside, logits, first, first + share), firsts
             )
             parts = [part for decided in found for part in decided]
         actions, masks, policies = zip(*parts, strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
 
-    def _remembered(self, state: MissionState) -> Tensor:
+    def _remembered(self, state: MissionState, presumed: Tensor) -> Tensor:
         """Return what the plans leave that UAV i last heard of UAV j, [E, N i, N j, X, Y].
 
-        That is a share of the entropy around each lattice position, as presumed where no plan is
-        known.
+        That is a share of the entropy around each lattice position, as `presumed` of UAV j
+        [E, N, X, Y] where no plan is known.
         """
-        sectors = self._view.lattice.sectors.maps(state.sector, state.team_size)
-        presumed = (1 - self._presumed_share * sectors).unsqueeze(1)
+        presumed = presumed.unsqueeze(1)
         missions, team = state.positions.shape[:2]
         shape = (missions, team, team, *self._view.lattice.shape[:2])
         plans = presumed.expand(shape)
@@ -118,18 +125,23 @@ class SearchPlanner:
 
     @torch.no_grad()
     def _decide(
-        self, state: MissionState, logits: Tensor | None, first: int, last: int
+        self, state: MissionState, beside: Tensor, logits: Tensor | None, first: int, last: int
     ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Return `_act` of missions [first, last), of as many at once as memory allows."""
         bounds = [*range(first, min(last, len(self._plans)), self._chunk), last]
         chunks = [slice(*pair) for pair in pairwise(bounds)]
         return [
-            self._act(state[chunk], self._plans[chunk], None if logits is None else logits[chunk])
+            self._act(
+                state[chunk],
+                self._plans[chunk],
+                beside[chunk],
+                None if logits is None else logits[chunk],
+            )
             for chunk in chunks
         ]
 
     def _act(
-        self, state: MissionState, plans: Tensor, logits: Tensor | None
+        self, state: MissionState, plans: Tensor, beside: Tensor, logits: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
@@ -146,7 +158,7 @@ class SearchPlanner:
                 Problem(state.positions[:, i], mask, state.moves, expected, affordable, most, prior)
             )
             policies.extend([] if policy is None else [policy])
-            remaining = (left / expected).where(expected > _LITTLE, 1.0)
+            remaining = (left / expected).where(expected > _LITTLE, 1.0) * beside[:, i]
             if self._has_inactive:  # what does not fly removes nothing
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
             told = state.heard[:, :, i] | self._model.knows_all_plans
@@ -176,7 +188,14 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     model = PredictedMap(view, network, precision, settings.outside_weight)
     search = make_search(view, settings)
     return SearchPlanner(
-        "search", view, model, search, settings.plan_memory, settings.presumed_share, prior
+        "search",
+        view,
+        model,
+        search,
+        settings.plan_memory,
+        settings.presumed_share,
+        settings.presumed_beside_plan,
+        prior,
     )
 
 
