@@ -43,7 +43,7 @@ _REFRESH = 20
 """Seconds after which a page that follows a training run loads itself again."""
 _FIXED = "the worlds of --suite are fixed"
 _NOT_IN_A_SUITE = {
-    **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks", "seed"), _FIXED),
+    **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks"), _FIXED),
     "sample": "in --suite a team takes its most probable actions",
     "html": "--suite draws no pages",
     "watch": "--suite flies teams whose training is over, see --checkpoint",
@@ -99,7 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--seed",
         type=int,
-        help=f"seed of the missions (default: {_SEED}); development uses seeds below 20000",
+        help=f"seed of the missions (default: {_SEED}, with --suite the suite's); development "
+        "uses seeds below 20000",
     )
     add(
         "--sample",
@@ -147,7 +148,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     """Fly a suite, or what is missing of it."""
     for option, reason in _NOT_IN_A_SUITE.items():
         value = getattr(options, option)
-        if value is not None and value is not False:  # --seed 0 is given, too
+        if value is not None and value is not False:
             raise ConfigError(f"--{option}: {reason}; leave it out")
 
     from marl_framework.device import describe_device, resolve_device
@@ -157,7 +158,8 @@ def _run_suite(options: argparse.Namespace) -> None:
 
     loaded()
     missions = MISSIONS if options.missions is None else options.missions
-    check_numbers(missions, SEED)
+    seed = SEED if options.seed is None else options.seed
+    check_numbers(missions, seed)
     names, text = list(suite.POLICIES), options.policies
     if text is not None:
         names = asked.planner_names(text, text.split(","))
@@ -169,6 +171,7 @@ def _run_suite(options: argparse.Namespace) -> None:
         chosen_worlds(options.suite, options.maps, options.only),
         suite.flyers(names, teams, options.overrides),
         missions,
+        seed,
         device,
         options.device,
         Path(options.out),

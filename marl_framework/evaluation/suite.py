@@ -172,6 +172,7 @@ class Suite:
     worlds: Sequence[World]
     flyers: Sequence[Flyer]
     missions: int
+    seed: int
     device: torch.device
     device_name: str | None
     """As the command line names it."""
@@ -209,7 +210,7 @@ class Suite:
     def _fly(self, world: World, flyer: Flyer, flights: Mapping[str, Any]) -> dict[str, Any]:
         flight = self._prepared(world, flyer)
         ((name, planner),) = flight.planners.items()
-        record = evaluate(flight.environments[name], planner, self.missions, SEED, keep_maps=0)
+        record = evaluate(flight.environments[name], planner, self.missions, self.seed, keep_maps=0)
         blocks = report.mission_blocks(record)
         return {
             "blocks": None if blocks is None else blocks.tolist(),
@@ -219,7 +220,7 @@ class Suite:
     def _prepared(self, world: World, flyer: Flyer) -> comparison.Comparison:
         config = flyer.config(world, self.device_name)
         return comparison.prepare(
-            config, self.device, [flyer.policy], self.missions, SEED, flyer.team
+            config, self.device, [flyer.policy], self.missions, self.seed, flyer.team
         )
 
     def _file(self, world: World) -> Path:
@@ -227,7 +228,8 @@ class Suite:
 
     def _flown(self, world: World) -> dict[str, Any]:
         """Return what the folder has of a world, or a start without flights."""
-        asked = {"suite": VERSION, "missions": self.missions, "world": world.definition()}
+        definition = world.definition(self.seed)
+        asked = {"suite": VERSION, "missions": self.missions, "world": definition}
         asked = json.loads(json.dumps(strict(asked)))
         file = self._file(world)
         if not file.is_file():
@@ -282,7 +284,8 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "version": VERSION,
         "missions": suite.missions,
         "standard_missions": MISSIONS,
-        "seed": SEED,
+        "seed": suite.seed,
+        "standard_seed": SEED,
         "teams": _trainings(suite.flyers, LEARNED),
         "predictors": _trainings(suite.flyers, SEARCH),
         "left_out": left_out(suite.name, flown),

@@ -107,6 +107,8 @@ def _size(found: Mapping[str, Any]) -> str:
     for key, what in (("teams", "training seed"), ("predictors", "predictor")):
         number = len(found[key])
         parts += [f"{number} {what}{'s' if number > 1 else ''}"] if number else []
+    seed, standard = found["seed"], found["standard_seed"]
+    parts += [f"seed {seed}, not the standard {standard}"] if seed != standard else []
     return ", ".join(parts)
 
 

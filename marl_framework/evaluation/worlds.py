@@ -19,7 +19,7 @@ from marl_framework.config.loading import PARAMS, config_to_dict, load_config
 
 VERSION = 1
 SEED = 30001
-"""Seed of all missions. Development uses seeds below 20000."""
+"""Seed of all missions of the standard. Development uses seeds below 20000."""
 MISSIONS = 50
 """Missions of a world."""
 BASE = str(PARAMS / "params.yaml")
@@ -52,8 +52,8 @@ class World:
     map_file: Path | None = None
     """Measured map that is not shipped."""
 
-    def definition(self) -> dict[str, Any]:
-        """Return all that decides the missions, in plain types.
+    def definition(self, seed: int = SEED) -> dict[str, Any]:
+        """Return all that decides the missions of a seed, in plain types.
 
         A map file stands there by its name and SHA-256 instead of its path.
 
@@ -74,7 +74,7 @@ class World:
             del constraints[name]
         if self.map_file is not None:
             mission["sensor"]["simulation"]["raster"]["path"] = _fingerprint(self.map_file)
-        return {"name": self.name, "meaning": self.meaning, "seed": SEED, "mission": mission}
+        return {"name": self.name, "meaning": self.meaning, "seed": seed, "mission": mission}
 
 
 def _fingerprint(file: Path) -> str:

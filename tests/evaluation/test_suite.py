@@ -24,7 +24,7 @@ from marl_framework.runs.files import strict
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
-FEW += ["--device", "cpu"]
+FEW += ["--seed", "7", "--device", "cpu"]
 SEARCH = "experiment.baselines.search"
 SEARCHED = ["--policies", "search"]
 
@@ -54,10 +54,9 @@ def teams(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fly worlds of 4 moves on a coarse map, from a seed that is not the suite's."""
+    """Fly worlds of 4 moves on a coarse map."""
     for module in (suite, worlds):
         monkeypatch.setattr(module, "BASE", "params_test.yaml")
-        monkeypatch.setattr(module, "SEED", 7)
 
 
 @pytest.fixture
@@ -94,7 +93,10 @@ def test_a_suite_holds_what_single_evaluations_find(
     assert list(found["worlds"]) == chosen.split(",")
     assert [each["seed"] for each in found["teams"]] == [3, 4]
     assert (found["missions"], found["standard_missions"]) == (3, 50)
-    assert "3 missions a world, not the standard 50, 2 training seeds" in capsys.readouterr().out
+    assert (found["seed"], found["standard_seed"]) == (7, 30001)
+    output = capsys.readouterr().out
+    assert "3 missions a world, not the standard 50, 2 training seeds" in output
+    assert "2 training seeds, seed 7, not the standard 30001" in output
     missing = [world.name for world in worlds.WORLDS if world.name not in chosen]
     assert found["left_out"] == [*missing, "throne_1121", "throne_held_out"]
 
@@ -168,11 +170,12 @@ def test_flights_of_other_missions_are_not_mixed(
     run(tmp_path, "--policies", "random", "--only", "split")
     out = ["--policies", "random", "--only", "split", "--out", str(tmp_path)]
     assert command.main([*FEW, "--missions", "4", *out]) == 2
+    assert command.main([*FEW, "--seed", "8", *out]) == 2
     file = tmp_path / "worlds" / "split.json"
     file.write_text(file.read_text(encoding="utf-8").replace('"seed": 7', '"seed": 8'))
     assert command.main([*FEW, *out]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2
+    assert len(errors) == 3
     assert all("worlds/split.json" in line and "new folder" in line for line in errors)
 
 
@@ -328,7 +331,7 @@ def test_another_prior_at_the_same_place_is_another_flyer(tmp_path: Path) -> Non
         (["--maps", "flight.npz"], ["--maps flight.npz", "NAME=PATH"]),
         (["--maps", "split=flight.npz"], ["split", "once"]),
         (["--maps", "a=nowhere.npz"], ["nowhere.npz"]),
-        (["--seed", "0"], ["--seed", "fixed"]),
+        (["--seed", "-1"], ["--seed -1", "whole number"]),
         (["--sample"], ["--sample", "most probable"]),
         (["--html"], ["--html", "no pages"]),
         (["--watch", "runs/a"], ["--watch", "training is over"]),
