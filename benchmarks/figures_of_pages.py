@@ -1,9 +1,10 @@
 """Where the figures of README and docs/ come from: `python -m benchmarks.figures_of_pages`.
 
-Reads every number that has a unit, a ± or stands as entropy / F1, outside of code, and names its
-source: the JSON of its table, a key that `figures_of_pages.yaml` gives, or the reason why it has
-none. A number without either, a value that its JSON does not have, and an entry without a number
-are problems; the exit code is then 1.
+Reads every number that has a unit, a ± or an interval, or stands as entropy / F1, outside of code,
+and names its source: the JSON of its table, a key that `figures_of_pages.yaml` gives, or the reason
+why it has none. An interval may repeat one of its page's tables. A number without any of these, a
+value that its JSON does not have, and an entry without a number are problems; the exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _OTHERS = ("bit", "nat", "s", "m", "hours", "times", "transitions/s", "joint ste
 _NUMBER = r"(?<![\w.,])[−+-]?\d[\d,]*(?:\.\d+)?"
 _UNIT = "|".join(re.escape(unit) for unit in sorted([*_SCALES, *_OTHERS], key=len, reverse=True))
 FIGURE = re.compile(
-    rf"{_NUMBER} ± {_NUMBER}|{_NUMBER} / {_NUMBER}(?![\w/])|{_NUMBER} ?(?:{_UNIT})(?![\w/])"
+    rf"{_NUMBER}\s\[{_NUMBER},\s{_NUMBER}\]"
+    rf"|{_NUMBER} ± {_NUMBER}|{_NUMBER} / {_NUMBER}(?![\w/])|{_NUMBER} ?(?:{_UNIT})(?![\w/])"
 )
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 _STEP = re.compile(r"([\w+]+)(?:\[(.*)\])?")
@@ -54,7 +56,7 @@ class Figure:
 
     @property
     def parts(self) -> list[str]:
-        """Its numbers: two where it has ± or /."""
+        """Its numbers: two where it has ± or /, three where it has an interval."""
         return re.findall(_NUMBER, self.text)
 
     @property
@@ -73,7 +75,8 @@ def figures(page: str, text: str) -> Iterator[Figure]:
 
     for found in FIGURE.finditer(_CODE.sub(blank, text)):
         marker = next((m for (a, b), m in spans if a <= found.start() < b), None)
-        yield Figure(page, text.count("\n", 0, found.start()) + 1, found[0], marker)
+        line = text.count("\n", 0, found.start()) + 1
+        yield Figure(page, line, " ".join(found[0].split()), marker)
 
 
 # Values of JSON ---------------------------------------------------------------------------
@@ -161,12 +164,15 @@ def origins(
 ) -> tuple[list[tuple[Figure, str]], list[str]]:
     """Return where each figure comes from, and the problems."""
     named, problems, used = [], [], set()
+    in_tables = {(f.page, f.text): f.table for f in found if f.table and len(f.parts) == 3}
     for figure in found:
         here, anywhere = (figure.page, figure.text), (ANYWHERE, figure.text)
         where = f"{figure.page}:{figure.line}: {figure.text}"
         if figure.table is not None:
             files = tables.TABLES[figure.table.split()[0]].files
             named.append((figure, f"{', '.join(files)}: table {figure.table}"))
+        elif here in in_tables:
+            named.append((figure, f"table {in_tables[here]}"))
         elif here in known.sources:
             used.add(here)
             sources = known.sources[here]

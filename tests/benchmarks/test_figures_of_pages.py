@@ -69,6 +69,18 @@ def test_a_source_must_have_the_value(folder: Path) -> None:
             value(wrong, folder)
 
 
+def test_an_interval_in_prose_may_be_of_a_table_of_its_page(folder: Path) -> None:
+    table = "<!-- table: rollout -->\n\n| 0.76 [0.59, 0.91] |\n\n<!-- end -->\n"
+    page = f"It gains 0.76 [0.59,\n0.91], then −0.5 [−0.6, −0.4].\n\n{table}"
+    found = [*figures("p", page), *figures("q", "0.76 [0.59, 0.91]")]
+    named, problems = origins(found, Known({}, {}), folder)
+    assert [figure.line for figure, _ in named] == [1, 6]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["p:2", "−0.5 [−0.6, −0.4]"],
+        ["q:1", "0.76 [0.59, 0.91]"],
+    ]
+
+
 def test_what_has_neither_source_nor_reason_is_a_problem(folder: Path) -> None:
     found = list(figures("p", PAGE))
     sources = {("p", "123 transitions/s"): ["a rows[0].n"], ("p", "0.22 / 0.85"): ["a speed"] * 2}
