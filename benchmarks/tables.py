@@ -89,6 +89,7 @@ TABLES = {
     "suite_students": Table(_SUITE, pages.students),
     "teams": Table(("suite_student_teams",), pages.teams),
     "team_counts": Table(("suite_student_teams",), pages.team_counts),
+    "fresh": Table(("suite_fresh", "suite_fresh_teams"), pages.fresh),
 }
 
 

@@ -372,6 +372,20 @@ def team_counts(found: Found) -> str:
     return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
 
 
+def fresh(standard: Found, teams: Found) -> str:
+    """Return in how many worlds of both suites learners beat the best classical planner there."""
+    rows = []
+    for name, found in (("standard", standard), ("teams", teams)):
+        summaries = [world["summary"] for world in found["worlds"].values()]
+        for policy in ("learned", "search"):
+            verdicts = (
+                [each[policy][metric]["difference"]["verdict"] for each in summaries]
+                for metric in METRICS
+            )
+            rows.append((f"`{name}`", policy, str(len(summaries)), *map(counted, verdicts)))
+    return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
+
+
 def _means_or_better(row: Found, policy: str) -> str:
     """Return the means, in bold where a learned team is better in both."""
     differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]

@@ -176,6 +176,32 @@ def test_a_team_is_counted_beside_each_classical_planner(tmp_path: Path) -> None
     assert coverage == f"| coverage | 2 | {worse} | 1 better, 1 worse, 0 undecided |"
 
 
+def test_verdicts_on_fresh_missions_are_counted(tmp_path: Path) -> None:
+    def world(learned: tuple[str, str], search: tuple[str, str]) -> dict[str, Any]:
+        flown = {"learned": learned, "search": search}
+        return {
+            "summary": {
+                policy: {
+                    metric: {"difference": {"verdict": verdict}}
+                    for metric, verdict in zip(("roi_entropy", "f1"), verdicts, strict=True)
+                }
+                for policy, verdicts in flown.items()
+            }
+        }
+
+    a = world(("better", "undecided"), ("worse", "better"))
+    b = world(("better", "worse"), ("better", "better"))
+    for name, flown in (("suite_fresh", {"a": a, "b": b}), ("suite_fresh_teams", {"a": a})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"worlds": flown}), encoding="utf-8")
+    lines = tables.table("fresh", tmp_path).splitlines()[2:]
+    learned = "2 better, 0 worse, 0 undecided | 0 better, 1 worse, 1 undecided"
+    search = "1 better, 1 worse, 0 undecided | 2 better, 0 worse, 0 undecided"
+    assert lines[0] == f"| `standard` | learned | 2 | {learned} |"
+    assert lines[1] == f"| `standard` | search | 2 | {search} |"
+    assert lines[2].startswith("| `teams` | learned | 1 | 1 better, 0 worse,")
+    assert len(lines) == 4
+
+
 def test_the_short_suite_leaves_out_coverage_and_random_flight(tmp_path: Path) -> None:
     found = small_suite()
     for name in ("suite", "suite_mixed", "suite_student", "suite_search"):
