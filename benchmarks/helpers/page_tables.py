@@ -373,11 +373,11 @@ def team_counts(found: Found) -> str:
 
 
 def fresh(standard: Found, teams: Found) -> str:
-    """Return in how many worlds of both suites learners beat the best classical planner there."""
+    """Return in how many worlds of each suite a learner beats the best classical planner there."""
     rows = []
     for name, found in (("standard", standard), ("teams", teams)):
         summaries = [world["summary"] for world in found["worlds"].values()]
-        for policy in ("learned", "search"):
+        for policy in (each for each in ("learned", "search") if each in summaries[0]):
             verdicts = (
                 [each[policy][metric]["difference"]["verdict"] for each in summaries]
                 for metric in METRICS
