@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.policy import log_probabilities, policy_probabilities
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.parts import PLANNERS
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.mission.environment import MissionEnvironment
@@ -122,10 +122,8 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
         return None
     for path in (teacher, os.path.join(directory, teacher)):
         if path.startswith(PRETRAINED) or os.path.exists(path):
-            try:
+            with found_at(where):
                 return find_checkpoint(path)
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {error}") from error
     if "." in teacher and all(part.isidentifier() for part in teacher.split(".")):
         return None  # a planner of the user's own
     raise ConfigError(

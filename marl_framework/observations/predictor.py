@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.files import checkpoint_file
@@ -26,11 +26,9 @@ def load_predictor(name: str, key: str) -> MapPredictor:
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
-    try:
+    with found_at(key):
         path = checkpoint_file(name)
         payload = load_checkpoint(path)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
     return predictor_of(payload, f"{key}: {path}")
 
 

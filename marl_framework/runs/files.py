@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 
 LOCK = ".lock"
 """File in a run folder that the training process locks."""
@@ -52,10 +52,8 @@ def check_checkpoint(option: str, name: str) -> None:
     Raises:
         ConfigError: there is none; the message begins with the option.
     """
-    try:
+    with found_at(option):
         checkpoint_file(name)
-    except ConfigError as error:
-        raise ConfigError(f"{option}: {error}") from error
 
 
 def checkpoint_file(name: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from marl_framework.algorithms.protocol import Algorithm
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.learning import ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS
 from marl_framework.config.model import Config
 from marl_framework.planners.team import (
@@ -98,10 +98,8 @@ def follow_teacher(
     follow = getattr(algorithm, "follow_teacher", None)
     if follow is None:
         raise ConfigError(f"{key}: {config.experiment.algorithm} has no follow_teacher; set null")
-    try:
+    with found_at(key):
         checkpoint = find_checkpoint(teacher.run)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
     trained = mission_config(None, (), checkpoint)
     who = f"{key} {checkpoint.path}"
     check_lattice(config, trained, who)

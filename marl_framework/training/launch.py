@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from marl_framework.command_line import FAILED, INTERRUPTED
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.fusion import window_kernels
@@ -170,10 +170,8 @@ def _initial(trainer: Trainer, init_from: str | None) -> dict[str, Any] | None:
     """Start with the weights of a trained team, if one is named; return a record of it."""
     if init_from is None:
         return None
-    try:
+    with found_at("--init-from"):
         checkpoint = find_checkpoint(init_from)
-    except ConfigError as error:
-        raise ConfigError(f"--init-from: {error}") from error
     record, line = trainer.start_from(checkpoint)
     _say(trainer.ranks, line)
     return record
