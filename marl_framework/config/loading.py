@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,12 @@ def config_to_dict(config: Config) -> dict[str, Any]:
     """Plain data of all keys under their YAML names: numbers, texts, lists, dictionaries."""
     plain: dict[str, Any] = _listed(config.model_dump(by_alias=True))
     return plain
+
+
+def values_by_key(config: Config) -> dict[str, Any]:
+    """Plain data of all keys by their dotted names, in the order of the files."""
+    tree = config_to_dict(config)
+    return {key: reduce(getitem, key.split("."), tree) for key in KEYS}
 
 
 def dump_config(config: Config, path: str | Path) -> None:

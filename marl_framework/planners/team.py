@@ -18,8 +18,9 @@ from marl_framework.config.loading import (
     config_to_dict,
     load_config,
     resolve_config_path,
+    values_by_key,
 )
-from marl_framework.config.messages import KEYS, show
+from marl_framework.config.messages import show
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -153,28 +154,23 @@ def refuse_differences(ours: Config, other: Config, keys: Sequence[str], who: st
     """
     key = first_difference(ours, other, keys)
     if key is not None:
+        there, here = (show(values_by_key(config)[key]) for config in (other, ours))
         raise ConfigError(
-            f"{who}: {key} is {show(_value(other, key))}, and {show(_value(ours, key))} of the "
-            "team that learns; a network knows one lattice, set of actions and list of channels"
+            f"{who}: {key} is {there}, and {here} of the team that learns; a network knows one "
+            "lattice, set of actions and list of channels"
         )
 
 
 def first_difference(ours: Config, other: Config, keys: Sequence[str]) -> str | None:
     """Return the first of some keys whose values differ; None where there is none."""
-    return next((key for key in keys if _value(ours, key) != _value(other, key)), None)
+    a, b = values_by_key(ours), values_by_key(other)
+    return next((key for key in keys if a[key] != b[key]), None)
 
 
 def other_mission(ours: Config, other: Config) -> list[str]:
     """Return the keys in which the missions of two configurations differ."""
-    keys = (key for key in KEYS if key.startswith(_MISSION))
-    return [key for key in keys if _value(ours, key) != _value(other, key)]
-
-
-def _value(config: Config, key: str) -> Any:
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    a, b = values_by_key(ours), values_by_key(other)
+    return [key for key in a if key.startswith(_MISSION) and a[key] != b[key]]
 
 
 def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
@@ -226,7 +222,8 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
         keys = () if config.lattice_shape == trained.lattice_shape else _LATTICE
         key = first_difference(config, trained, (*keys, _ACTIONS))
         if key is not None:
-            where = f"{key} is {_value(trained, key)} there, {_value(config, key)} here"
+            there, here = (values_by_key(known)[key] for known in (trained, config))
+            where = f"{key} is {there} there, {here} here"
         raise ConfigError(
             f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
             "keep lattice, num_actions, observation and networks.actor as they were in training"

@@ -173,12 +173,11 @@ def state_of(run: Path) -> str:
 
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Return the differences of two runs as (name, value in the first, value in the second)."""
+    from marl_framework.config.loading import load_config, values_by_key
     from marl_framework.config.messages import show
 
-    rows = []
-    for a, b in zip(_configuration(first), _configuration(second), strict=True):
-        if a != b:
-            rows.append((a[0], show(a[1]), show(b[1])))
+    a, b = (values_by_key(load_config(run / "config.yaml")) for run in (first, second))
+    rows = [(key, show(a[key]), show(b[key])) for key in a if a[key] != b[key]]
     one, two = describe_run(first), describe_run(second)
     for name in ("commit", "training_step"):
         if one[name] != two[name]:
@@ -189,21 +188,6 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
             if before != after:
                 rows.append((f"{group} {name}", show(before), show(after)))
     return rows
-
-
-def _configuration(run: Path) -> list[tuple[str, Any]]:
-    """Return all keys of a run's configuration with their values."""
-    from marl_framework.config.loading import config_to_dict, load_config
-    from marl_framework.config.messages import KEYS
-
-    tree = config_to_dict(load_config(run / "config.yaml"))
-    pairs = []
-    for key in KEYS:
-        value: Any = tree
-        for part in key.split("."):
-            value = value[part]
-        pairs.append((key, value))
-    return pairs
 
 
 def _folders(folder: Path) -> list[Path]:

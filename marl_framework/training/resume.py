@@ -12,11 +12,7 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.former import RENAMED
-from marl_framework.config.loading import (
-    config_from_dict,
-    config_to_dict,
-    load_config,
-)
+from marl_framework.config.loading import config_from_dict, load_config, values_by_key
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import misfit
@@ -77,7 +73,7 @@ def find_run(
         changed = changed_keys(_saved_configuration(run, payload, config), config)
         refuse_changes(run.path, changed, allowed)
         finished = read_json(run.summary_file).get("results", {}).get("finished") is True
-        new = _flat(config_to_dict(config))
+        new = values_by_key(config)
         started = read_json(run.environment_file).get(INITIAL_WEIGHTS, {}).get("checkpoint")
         return Resumption(
             run, payload, {key: new[key] for key in changed}, finished and not changed, started
@@ -100,11 +96,11 @@ def go_on(found: Resumption, config: Config, device: torch.device) -> None:
 
 def changed_keys(earlier: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     """Return the dotted names of keys that differ, with both values."""
-    before, after = (_flat(config_to_dict(config)) for config in (earlier, now))
+    before, after = values_by_key(earlier), values_by_key(now)
     return {
-        key: (before.get(key), after.get(key))
+        key: (before[key], after[key])
         for key in KEYS
-        if key != _ELSEWHERE and before.get(key) != after.get(key)
+        if key != _ELSEWHERE and before[key] != after[key]
     }
 
 
@@ -169,11 +165,3 @@ def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None, now: Co
     if not run.config_file.exists():  # killed before it was written
         return now
     return load_config(run.config_file)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        flat |= _flat(value, f"{path}.") if path in SECTIONS else {path: value}
-    return flat
