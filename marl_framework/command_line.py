@@ -88,10 +88,15 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
             # A configuration may be read again, then with a part of its files and overrides.
             if shown and not any(text in earlier for earlier in printed):
                 printed.append(text)
-                print(f"warning: {text}", file=sys.stderr, flush=True)
+                warn(f"warning: {text}")
 
         warnings.showwarning = show
         yield
+
+
+def warn(text: str) -> None:
+    """Print a line on standard error at once."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def describe_os_error(error: OSError) -> str:

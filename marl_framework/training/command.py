@@ -17,6 +17,7 @@ from marl_framework.command_line import (
     describe_os_error,
     loaded,
     plain_warnings,
+    warn,
 )
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
@@ -57,7 +58,7 @@ def _guarded(options: argparse.Namespace, log: RunLog) -> int:
             return _run(options, ranks, log)
     except ConfigError as error:
         if ranks.leads:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            warn(f"error: {error}")
         ranks.wait_for_leader()
         return BAD_INPUT
     except LeaderError as error:

@@ -22,6 +22,7 @@ from marl_framework.command_line import (
     as_program,
     describe_os_error,
     loaded,
+    warn,
 )
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
@@ -90,10 +91,10 @@ def train_runs(
         try:
             codes.append(train(config, run_name=name, log=log))
         except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            warn(f"error: {error}")
             codes.append(BAD_INPUT)
         except OSError as error:
-            print(describe_os_error(error), file=sys.stderr, flush=True)
+            warn(describe_os_error(error))
             codes.append(FAILED)
         except Exception:  # of this run alone
             traceback.print_exc()
@@ -157,7 +158,7 @@ def _exit_code(name: str, code: int, asked_to_end: bool) -> int:
         return code if code in (0, FAILED, BAD_INPUT, INTERRUPTED) else FAILED
     if asked_to_end and -code in (signal.SIGTERM, signal.SIGUSR1):  # before it could listen
         return INTERRUPTED
-    print(f"error: {name}: its process was killed by signal {-code}", file=sys.stderr, flush=True)
+    warn(f"error: {name}: its process was killed by signal {-code}")
     return FAILED
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.command_line import FAILED, INTERRUPTED, warn
 from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
@@ -72,7 +72,7 @@ def train(
     def find() -> Resumption | None:
         if run_name is None or not (resume or started_by(config, run_name, ranks)):
             return None
-        return find_run(config.logging.directory, run_name, config, allow_changed, _warn)
+        return find_run(config.logging.directory, run_name, config, allow_changed, warn)
 
     def start() -> RunFolder:
         return start_run(config, device, run_name, archive_earlier=archive_earlier)
@@ -96,7 +96,7 @@ def train(
         free, _ = device_memory(device)
         held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
         advice = memory_advice(config, free + held, ranks.count if held else 1, device)
-        _warn(
+        warn(
             f"error: out of memory on {device}: try --set {advice}; a run with checkpoints "
             "continues with --resume --allow-changed KEY"
         )
@@ -129,7 +129,7 @@ def _start_or_resume(
         made = 0 if payload is None else int(payload["training_step"])
         trainer = Trainer(config, device, ranks, made)
         if payload is not None:
-            trainer.load_state_dict(payload, _warn if ranks.leads else _be_silent)
+            trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
         else:
             initial = _initial(trainer, init_from or (found and found.initial))
         _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
@@ -250,12 +250,4 @@ def _say(ranks: Ranks, text: str) -> None:
 
 
 def _say_lost() -> None:
-    _warn(f"error: {_LOST}; earlier checkpoints are intact, continue with --resume")
-
-
-def _be_silent(text: str) -> None:
-    pass
-
-
-def _warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    warn(f"error: {_LOST}; earlier checkpoints are intact, continue with --resume")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import descend, set_rate
-from marl_framework.command_line import FAILED, INTERRUPTED
+from marl_framework.command_line import FAILED, INTERRUPTED, warn
 from marl_framework.config.learning import DistillationConfig, PredictionConfig
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -230,12 +230,12 @@ def train_in_rounds(
             return 0
         found = None
         if resume and name is not None:
-            found = find_run(config.logging.directory, name, config, None, _warn)
+            found = find_run(config.logging.directory, name, config, None, warn)
         return _start_or_resume(trainer, found, name, log)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        _warn(
+        warn(
             f"error: out of memory on {device}: lower {make.name}.missions or "
             f"{make.name}.batch_size in a new run"
         )
@@ -251,7 +251,7 @@ def _start_or_resume(
             print(f"finished already: {run.summary_file}")
             return 0
         if found is not None and found.payload is not None:
-            trainer.load_state_dict(found.payload, _warn)
+            trainer.load_state_dict(found.payload, warn)
         if found is None or run is None:
             run = start_run(trainer.config, trainer.device, name)
         else:
@@ -278,12 +278,12 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     """Train; write logs, checkpoints and the summary; return the exit code."""
     run.write_status("training", process=this_process())
     found: dict[str, float] = {}
-    store = CheckpointStore(run.checkpoints, _KEPT, _warn)
+    store = CheckpointStore(run.checkpoints, _KEPT, warn)
 
     def tag(name: str) -> str:
         return f"{trainer.name}/{name}"
 
-    with make_logger(trainer.config, run, trainer.rounds, _warn, tag) as logger:
+    with make_logger(trainer.config, run, trainer.rounds, warn, tag) as logger:
         while not (trainer.is_over() or trainer.interrupted):
             found = trainer.round()
             logger.write(trainer.rounds, found)
@@ -309,7 +309,3 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     run.write_status("finished")
     print(f"done: {run.summary_file}")
     return 0
-
-
-def _warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
