@@ -10,6 +10,7 @@ import torch
 from benchmarks.helpers.harness import fastest
 from marl_framework.training.hardware import HardwareMonitor, Reader, gpu_readers
 
+_PRODUCTS = 6  # that are timed; the first one warms up
 _PERIOD = 0.2  # seconds between samples of what the machine reports
 _CPU_TIMES = Path("/proc/stat")
 
@@ -53,17 +54,16 @@ def _process_memory(name: str) -> int:
 # Operations and utilisation ---------------------------------------------------------------
 
 
-def peak_flops(device: torch.device, precision: torch.dtype, repeats: int = 6) -> float:
+def peak_flops(device: torch.device, precision: torch.dtype) -> float:
     """Return the floating-point operations a second of large matrix products, the best of some.
 
     Args:
         device: that computes.
         precision: of the products, that of the networks.
-        repeats: products that are timed; the first one warms up.
     """
     side = 8192 if device.type == "cuda" else 2048
     a, b = (torch.randn(side, side, device=device).to(precision) for _ in range(2))
-    return 2 * side**3 / fastest(lambda: a @ b, repeats, device)
+    return 2 * side**3 / fastest(lambda: a @ b, _PRODUCTS, device)
 
 
 class CpuReader:

@@ -36,6 +36,7 @@ SCHEMA = 1
 CPU = torch.device("cpu")
 
 _COPIED_BYTES = 2**28  # far larger than any cache
+_COPIES = 7
 _MOST_REPEATS = 10_000
 
 
@@ -128,11 +129,11 @@ def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> f
     return min(times)
 
 
-def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES, repeats: int = 7) -> float:
+def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES) -> float:
     """Return bytes read plus written a second by a large copy: the best of some tries."""
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
-    return 2 * size / fastest(lambda: target.copy_(source), repeats, device)
+    return 2 * size / fastest(lambda: target.copy_(source), _COPIES, device)
 
 
 def in_fresh_process(work: Callable[[], Any]) -> Any:

@@ -370,16 +370,13 @@ class _Operators(TorchDispatchMode):
 
 
 @contextmanager
-def pretend_gpu(
-    gpu: PretendGpu, triton: bool = False, capability: tuple[int, int] = (9, 0)
-) -> Iterator[PretendGpu]:
-    """Let the machine have a GPU, `cuda:0`.
+def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
+    """Let the machine have a GPU of compute capability 9.0, `cuda:0`.
 
     Args:
         gpu: what happens there.
         triton: whether the mission's kernels are chosen; without values they need no compiler,
             with values `gpu.twins` for them.
-        capability: of the GPU.
     """
 
     class Autocast(torch.amp.autocast):
@@ -402,7 +399,7 @@ def pretend_gpu(
         (torch._C, "_group_tensors_by_device_and_dtype", group_here),
         (_foreach_utils, "_foreach_supported_types", [Tensor, GpuTensor]),
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
-        (torch.cuda, "get_device_capability", lambda *_, **__: capability),
+        (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (TritonFusion, "available", staticmethod(lambda _: triton)),
         # Known gradients have not the bits of autograd's.

@@ -31,7 +31,6 @@ class LatticeView:
 
     Attributes:
         lattice: as given.
-        team: most UAVs of a mission.
         moves: of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
         compiles: whether compiled loops are used.
@@ -42,7 +41,6 @@ class LatticeView:
 
     def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
         self.lattice = lattice
-        self.team = config.most_agents
         self.moves = config.episode_length
         self.has_inactive = config.has_inactive
         device = lattice.offsets.device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,15 +10,8 @@ from torch import Tensor
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners.protocol import Decision
-
-
-class ActorObserver(Protocol):
-    """Builds the actor's observations, as an ObservationBuilder does."""
-
-    def actor(self, state: MissionState) -> Tensor:
-        """Return observations [E, N, C, X, Y]."""
-        ...
 
 
 class LearnedPlanner:
@@ -38,7 +30,7 @@ class LearnedPlanner:
     def __init__(
         self,
         act: Callable[[Tensor], Tensor],
-        builder: ActorObserver,
+        builder: ObservationBuilder,
         lattice: Lattice,
         greedy: bool = True,
     ) -> None:

@@ -72,7 +72,7 @@ def train(
     def find() -> Resumption | None:
         if run_name is None or not (resume or started_by(config, run_name, ranks)):
             return None
-        return find_run(config.logging.directory, run_name, config, allow_changed, warn)
+        return find_run(run_name, config, allow_changed, warn)
 
     def start() -> RunFolder:
         return start_run(config, device, run_name, archive_earlier=archive_earlier)

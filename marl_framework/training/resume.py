@@ -40,7 +40,6 @@ class Resumption:
 
 
 def find_run(
-    directory: Path | str,
     name: str,
     config: Config,
     allowed: Sequence[str] | None = (),
@@ -49,8 +48,7 @@ def find_run(
     """Claim the run of a name and find its state; None if there is no such run.
 
     Args:
-        directory: `logging.directory`.
-        name: of the run.
+        name: of the run, a folder below `logging.directory`.
         config: of the resumed training.
         allowed: keys that may differ from the checkpoint's configuration, or former names of them;
             None where the user cannot allow any.
@@ -65,7 +63,7 @@ def find_run(
     for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
-    run = RunFolder.take(directory, name)
+    run = RunFolder.take(config.logging.directory, name)
     if run is None:
         return None
     try:

@@ -230,7 +230,7 @@ def train_in_rounds(
             return 0
         found = None
         if resume and name is not None:
-            found = find_run(config.logging.directory, name, config, None, warn)
+            found = find_run(name, config, None, warn)
         return _start_or_resume(trainer, found, name, log)
     except Exception as error:
         if not is_out_of_memory(error):

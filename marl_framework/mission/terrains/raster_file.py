@@ -198,15 +198,12 @@ def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
     return (total[p:, q:] - total[:-p, q:] - total[p:, :-q] + total[:-p, :-q]) == 0
 
 
-def cut_strips(
-    counts: Indices, window: int, shares: tuple[float, float, float] = SHARES
-) -> tuple[tuple[int, int], float]:
-    """Cut an axis in three so that the strips hold windows in the ratio of `shares`.
+def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
+    """Cut an axis in three so that the strips hold windows in the ratio of `SHARES`.
 
     Args:
         counts: admissible windows that start at each pixel of the axis, [length - window + 1].
         window: the window's pixels along the axis.
-        shares: of training, validation and test.
 
     Returns:
         The two cuts (the strips are [0, a), [a, b), [b, length)) and the smallest of the three
@@ -219,13 +216,13 @@ def cut_strips(
     ended = cumulative[np.clip(cut - window + 1, 0, len(counts))]  # that end at or before it
     # For a first cut a, windows of [a, b) grow and those of [b, length) shrink with b: the best
     # b is where they (over their shares) cross, or the pixel before.
-    balance = ended / shares[1] + begun / shares[2]
-    cross = np.searchsorted(balance, begun / shares[1] + cumulative[-1] / shares[2])
+    balance = ended / SHARES[1] + begun / SHARES[2]
+    cross = np.searchsorted(balance, begun / SHARES[1] + cumulative[-1] / SHARES[2])
     second = np.clip(np.stack((cross - 1, cross)), 0, length)
     score = np.minimum(
-        (ended[second] - begun[cut]) / shares[1], (cumulative[-1] - begun[second]) / shares[2]
+        (ended[second] - begun[cut]) / SHARES[1], (cumulative[-1] - begun[second]) / SHARES[2]
     )
-    score = np.minimum(score, ended[cut] / shares[0])
+    score = np.minimum(score, ended[cut] / SHARES[0])
     best = np.unravel_index(int(score.argmax()), score.shape)
     return (int(best[1]), int(second[best])), max(0.0, float(score[best]))
 
