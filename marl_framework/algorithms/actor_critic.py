@@ -19,7 +19,7 @@ from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of, td_lambda_returns
-from marl_framework.algorithms.optimisers import descend, make_adam, set_rate
+from marl_framework.algorithms.optimisers import descend, load_scaler, make_adam, set_rate
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import (
@@ -464,8 +464,7 @@ class ActorCritic(ABC):
         self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
-        if self.scaler.is_enabled() and state["scaler"]:  # empty: saved without float16
-            self.scaler.load_state_dict(state["scaler"])
+        load_scaler(self.scaler, state["scaler"])
         self.training_steps = int(state["training_step"])
 
 

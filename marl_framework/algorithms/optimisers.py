@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,12 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
         fused=device.type in ("cpu", "cuda"),
         capturable=recorded,
     )
+
+
+def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
+    """Load a scaler's state; it stays fresh where either run has none, without float16."""
+    if scaler.is_enabled() and state:
+        scaler.load_state_dict(dict(state))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

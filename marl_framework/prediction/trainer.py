@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from marl_framework.algorithms.optimisers import load_scaler
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
@@ -175,8 +176,7 @@ class PredictorTrainer(RoundTrainer):
         """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        load_scaler(self._scaler, state["scaler"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}
             self._samples = Samples(**columns)
