@@ -47,6 +47,11 @@ def sample_actions(probabilities: Tensor, uniform: Tensor) -> Tensor:
     return (probabilities / exponential).argmax(-1)
 
 
+def best_actions(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return the allowed actions of the highest scores [..., A], the first of equal ones: [...]."""
+    return scores.masked_fill(~mask, -torch.inf).argmax(-1)
+
+
 def policy_entropy(probabilities: Tensor) -> Tensor:
     """Return the entropy of π [..., A] in nats: [...]."""
     return -(probabilities * log_probabilities(probabilities)).sum(-1)

@@ -8,7 +8,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import log_probabilities, policy_probabilities
+from marl_framework.algorithms.policy import (
+    best_actions,
+    log_probabilities,
+    policy_probabilities,
+)
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.parts import PLANNERS
 from marl_framework.distillation.tasks import TEACHERS
@@ -58,7 +62,7 @@ class TrainedTeacher:
         logits = self._logits(state)
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            return logits[:, i].masked_fill(~mask, -torch.inf).argmax(-1)
+            return best_actions(logits[:, i], mask)
 
         return Opinion(*self._lattice.choose_in_missions(state, choose), logits)
 

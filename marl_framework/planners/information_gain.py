@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.policy import best_actions
 from marl_framework.mission.belief import (
     bayes_update,
     entropy,
@@ -96,7 +97,7 @@ class InformationGainPlanner:
         def choose(i: int, mask: Tensor) -> Tensor:
             # Equal actions stay equal, whatever rounding makes of them: the first one is taken.
             scores = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
-            action = scores.masked_fill(~mask, -torch.inf).argmax(-1)
+            action = best_actions(scores, mask)
             where = action.view(-1, 1, 1).expand(-1, 1, 3)
             chosen.append(goals[:, i].gather(1, where).squeeze(1))
             found.append(scores * mask)

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import policy_probabilities, sample_actions
+from marl_framework.algorithms.policy import (
+    best_actions,
+    policy_probabilities,
+    sample_actions,
+)
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
@@ -49,7 +53,7 @@ class LearnedPlanner:
             if not self._greedy:
                 uniform = torch.rand(scores.shape, generator=generator, device=scores.device)
                 return sample_actions(policy_probabilities(scores, mask, 0.0), uniform)
-            return scores.masked_fill(~mask, -torch.inf).argmax(-1)
+            return best_actions(scores, mask)
 
         actions, masks = self._lattice.choose_in_missions(state, choose)
         return Decision(actions, masks, policy_probabilities(logits, masks, 0.0))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.policy import best_actions, policy_probabilities
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
@@ -164,7 +164,7 @@ class PortableTeam(nn.Module):
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            return logits[:, i].masked_fill(~mask, -torch.inf).argmax(-1)
+            return best_actions(logits[:, i], mask)
 
         actions, masks = self._lattice.choose_in_order(positions, choose)
         return actions, policy_probabilities(logits, masks, 0.0)
