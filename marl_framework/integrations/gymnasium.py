@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
@@ -20,9 +19,11 @@ from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.integrations.rendering import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
+    Array,
     Window,
     check_render_mode,
     frame,
+    to_numpy,
 )
 
 try:
@@ -36,7 +37,6 @@ except ModuleNotFoundError as error:
 __all__ = ["ENV_ID", "MissionEnv", "MissionVectorEnv"]
 
 ENV_ID = "marl_framework/Mission-v0"
-Array = np.ndarray[Any, Any]
 Info = dict[str, Any]
 _METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": FRAMES_PER_SECOND}
 
@@ -142,8 +142,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             device = self.missions.environment.device
             moves = torch.as_tensor(chosen, dtype=torch.int64, device=device)
             result = self.missions.step(moves)
-            rewards, terminated = _numpy(result.reward), _numpy(result.terminated)
-            truncated = _numpy(result.truncated)
+            rewards, terminated = to_numpy(result.reward), to_numpy(result.terminated)
+            truncated = to_numpy(result.truncated)
             self._over = terminated.copy()
             observations, info = self._observe()
             if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
@@ -179,13 +179,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         return observations, info | {"final_info": last_info, "_final_info": every}
 
     def _observe(self) -> tuple[Array, Info]:
-        masks = _numpy(self.missions.masks().to(torch.int8))
+        masks = to_numpy(self.missions.masks().to(torch.int8))
         every = np.ones(self.num_envs, np.bool_)
         info: Info = {"action_mask": masks, "_action_mask": every}
         if self.missions.environment.has_inactive:
-            active = _numpy(self.missions.state.active.to(torch.int8))
+            active = to_numpy(self.missions.state.active.to(torch.int8))
             info |= {"active": active, "_active": every}
-        return _numpy(self.missions.observe()), info
+        return to_numpy(self.missions.observe()), info
 
     def _show(self) -> None:
         if self.render_mode == "human":
@@ -255,11 +255,6 @@ def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:
         Box(LOWEST, missions.highest, (n, *missions.observation_shape), np.float32),
         MultiDiscrete([missions.num_actions] * n),
     )
-
-
-def _numpy(values: Tensor) -> Array:
-    array: Array = values.cpu().numpy()
-    return array
 
 
 if ENV_ID not in gymnasium.registry:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.integrations.extras import missing_extra
@@ -18,9 +17,11 @@ from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.integrations.rendering import (
     FRAMES_PER_SECOND,
     RENDER_MODES,
+    Array,
     Window,
     check_render_mode,
     frame,
+    to_numpy,
 )
 
 try:
@@ -31,7 +32,6 @@ except ModuleNotFoundError as error:
 
 __all__ = ["MissionParallelEnv"]
 
-Array = np.ndarray[Any, Any]
 AgentObservation = dict[str, Array]
 
 
@@ -149,7 +149,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
 
     def state(self) -> Array:
         """Return the state of the whole team, [C_s, X, Y] float32."""
-        return _numpy(self.missions.team()[0])
+        return to_numpy(self.missions.team()[0])
 
     def render(self) -> Array | None:
         """Return an image [H, W, 3] uint8 in mode "rgb_array"; show it in mode "human"."""
@@ -170,15 +170,10 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
             self.render()
 
     def _observations(self, names: list[str]) -> dict[str, AgentObservation]:
-        maps = _numpy(self.missions.observe()[0])
-        masks = _numpy(self.missions.masks()[0].to(torch.int8))
+        maps = to_numpy(self.missions.observe()[0])
+        masks = to_numpy(self.missions.masks()[0].to(torch.int8))
         return {
             name: {"observation": maps[i], "action_mask": masks[i]}
             for i, name in enumerate(self.possible_agents)
             if name in names
         }
-
-
-def _numpy(values: Tensor) -> Array:
-    array: Array = values.cpu().numpy()
-    return array

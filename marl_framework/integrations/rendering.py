@@ -1,4 +1,4 @@
-"""Rendering of running missions for `render_mode` "rgb_array" and "human"."""
+"""Missions in NumPy: arrays, and images for `render_mode` "rgb_array" and "human"."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.figures import (
@@ -24,6 +25,14 @@ from marl_framework.integrations.missions import Missions
 RENDER_MODES = ("rgb_array", "human")
 FRAMES_PER_SECOND = 2
 _SIZE, _DPI = (7.2, 3.8), 100
+
+Array = np.ndarray[Any, Any]
+
+
+def to_numpy(values: Tensor) -> Array:
+    """Return values as an array on the host."""
+    array: Array = values.cpu().numpy()
+    return array
 
 
 def check_render_mode(mode: str | None) -> None:
@@ -78,7 +87,7 @@ class Window:
     def __init__(self) -> None:
         self._image: Any = None
 
-    def show(self, image: np.ndarray[Any, Any]) -> None:
+    def show(self, image: Array) -> None:
         """Show an image [H, W, 3], in a new window on the first call."""
         from matplotlib import pyplot  # not imported without a window
 
