@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, TextIO, cast
 
 LOG = "train.log"
@@ -75,12 +74,7 @@ class RunLog:
         self._streams.enter_context(self.copying())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._streams.close()
         if error is not None:
             self.write("".join(traceback.format_exception(error)))

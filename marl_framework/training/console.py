@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console, Group
@@ -126,12 +125,7 @@ class ProgressView:
                 self._block.enter_context(self._log.copying())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fresh:
             self._print_line()
         self._live = None
