@@ -7,7 +7,7 @@ start, round T + 1 follows the last move.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -75,21 +75,18 @@ class FlightRecord:
 
         The tensors are views. There are no maps where the record has not kept those of the mission.
         """
-        at, team = slice(index, index + 1), self.active[index, 0]
-        readings = int(self.active[index].any(1).sum())
-        cut: dict[str, Any] = {
-            f.name: getattr(self, f.name)[at]
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), Tensor)
+        cut = self._with_each(lambda values: values[index : index + 1])
+        team, readings = cut.active[0, 0], int(cut.active.any(2).sum())
+        own: dict[str, Any] = {
+            name: getattr(cut, name)[:, :readings, team]
+            for name in ("positions", "path", "footprints", "active")
         }
-        for name in ("positions", "path", "footprints", "active"):
-            cut[name] = cut[name][:, :readings, team]
-        cut["film"] = cut["film"][:, : readings + 1]
-        metrics = {name: values[at, : readings + 1] for name, values in self.metrics.items()}
+        metrics = {name: values[:, : readings + 1] for name, values in cut.metrics.items()}
         config = self.config
         if config.has_inactive:
             config = config.of_mission(int(team.sum()), budget=readings - 2)
-        return replace(self, config=config, metrics=metrics, **cut)
+        film = cut.film[:, : readings + 1]
+        return replace(cut, config=config, metrics=metrics, film=film, **own)
 
     def tracks(self, index: int) -> list[Tensor]:
         """Return where each UAV of a mission made its readings [m], N times [readings, 3]."""
@@ -100,13 +97,17 @@ class FlightRecord:
 
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
-        moved: dict[str, Any] = {
-            f.name: getattr(self, f.name).cpu()
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), Tensor)
-        }
-        metrics = {name: value.cpu() for name, value in self.metrics.items()}
-        return replace(self, metrics=metrics, **moved)
+        return self._with_each(Tensor.cpu)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name, but for those of `metrics`."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def _with_each(self, change: Callable[[Tensor], Tensor]) -> FlightRecord:
+        """Return the record with every tensor changed."""
+        tensors: dict[str, Any] = {name: change(value) for name, value in self._tensors().items()}
+        metrics = {name: change(value) for name, value in self.metrics.items()}
+        return replace(self, metrics=metrics, **tensors)
 
 
 @dataclass
@@ -304,9 +305,8 @@ def _concatenate(records: Sequence[FlightRecord], missions: int) -> FlightRecord
     """Concatenate the records of consecutive batches and keep the first `missions` missions."""
     first = records[0]
     tensors: dict[str, Any] = {
-        f.name: torch.cat([getattr(record, f.name) for record in records])[:missions]
-        for f in fields(first)
-        if isinstance(getattr(first, f.name), Tensor)
+        name: torch.cat([getattr(record, name) for record in records])[:missions]
+        for name in first._tensors()
     }
     metrics = {
         name: torch.cat([record.metrics[name] for record in records])[:missions]
