@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -290,19 +290,17 @@ class TrainingLogger:
                 self._counts[name] = count.detach().to(torch.float64, copy=True)
 
     def _write_due(self, scalars: bool, histograms: bool) -> dict[str, float]:
-        vectors = [vector for _, vector in self._vectors] if scalars else []
+        vectors = self._vectors if scalars else []
         counts = self._counts if histograms else {}
-        flat = _read([*vectors, *counts.values()])
+        read = _read([*(vector for _, vector in vectors), *counts.values()])
         means: dict[str, float] = {}
         if scalars:
-            rows = list(self._numbers)
-            for names, vector in self._vectors:
-                rows.append(dict(zip(names, _take(flat, vector), strict=True)))
+            found = [dict(zip(names, next(read), strict=True)) for names, _ in vectors]
+            means = _means([*self._numbers, *found])
             self._numbers, self._vectors = [], []
-            means = _means(rows)
             self.write(self._step, means)
-        for name, count in counts.items():
-            self._write_histogram(name, _take(flat, count))
+        for name in counts:
+            self._write_histogram(name, next(read))
         if histograms:
             self._counts = {}
         return means
@@ -363,17 +361,10 @@ def make_logger(
     )
 
 
-def _read(tensors: list[Tensor]) -> list[float]:
-    """Read tensors back in one transfer; the values come out last first, for `_take`."""
-    if not tensors:
-        return []
-    values: list[float] = torch.cat(tensors).tolist()
-    return values[::-1]
-
-
-def _take(values: list[float], like: Tensor) -> list[float]:
-    """Remove as many of the next values as a tensor has."""
-    return [values.pop() for _ in range(like.numel())]
+def _read(tensors: list[Tensor]) -> Iterator[list[float]]:
+    """Read tensors back in one transfer; return the values of each."""
+    values = iter(torch.cat(tensors).tolist() if tensors else ())
+    return (list(islice(values, len(tensor))) for tensor in tensors)
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
