@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -32,15 +32,14 @@ class Samples:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return all samples of some parts."""
-        columns = ([part.tensors()[name] for part in parts] for name in parts[0].tensors())
-        return cls(*map(torch.cat, columns))
+        return cls(*map(torch.cat, zip(*(part.tensors().values() for part in parts), strict=True)))
 
     def __len__(self) -> int:
         return len(self.weights)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], device: torch.device) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -39,8 +39,7 @@ class Samples:
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         """Return all samples of some parts."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+        return cls(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
     def __len__(self) -> int:
         return len(self.target)
