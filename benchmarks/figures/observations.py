@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from kornia.geometry.transform import resize
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -181,9 +180,7 @@ def draw(scene: Scene, folder: Path) -> list[Path]:
 
 
 def _figure(panels: int) -> Figure:
-    figure = Figure(figsize=(3.4 * panels + 0.6, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(3.4 * panels + 0.6, 3.5), layout="constrained")
 
 
 def _bar(figure: Figure, image: Any, axes: Axes) -> None:

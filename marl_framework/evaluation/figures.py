@@ -11,7 +11,6 @@ import torch
 from kornia.geometry.bbox import bbox_to_mask
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Colormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -181,7 +180,6 @@ def new_figure(size: tuple[float, float]) -> Figure:
     figure.set_layout_engine(
         "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)
     )
-    FigureCanvasAgg(figure)
     return figure
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -39,7 +38,6 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
     rounds = record.film.shape[1] - 1
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
     figure = Figure(figsize=(13.5, 6.2), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(2, _PANELS // 2, sharex=True, sharey=True).flatten()
     _terrain(axes[0], record)
     axes[0].set_title("truth")
@@ -70,7 +68,6 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
     """
     record = record.alone(index)
     figure = Figure(figsize=(9.2, 4.9))
-    FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.06, right=0.98, bottom=0.1, top=0.87, wspace=0.12)
     left, right = figure.subplots(1, 2)
     _terrain(left, record)
