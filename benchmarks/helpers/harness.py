@@ -6,7 +6,6 @@ for), `machine` (what it ran on), and its own lists of rows. It is strict JSON, 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -61,15 +61,8 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """Return (lower quartile, median, upper quartile), linear between order statistics."""
     if not samples:
         raise ValueError("no samples, no quartiles")
-    ordered = sorted(samples)
-
-    def at(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-    return at(0.25), at(0.5), at(0.75)
+    lower, median, upper = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
+    return lower, median, upper
 
 
 def measure(

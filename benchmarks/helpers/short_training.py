@@ -129,13 +129,6 @@ def validation_columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     }
 
 
-def return_text(returns: Sequence[float]) -> str:
-    """Return the mean over seeds with its interval, none for a single seed."""
-    ends = seeds_interval(returns)
-    mean = f"{sum(returns) / len(returns):.3f}"
-    return mean if ends is None else f"{mean} [{ends[0]:.3f}, {ends[1]:.3f}]"
-
-
 def return_errors(rows: Sequence[Sequence[float]]) -> list[float] | None:
     """Return half the interval over seeds of each row's returns, for error bars."""
     intervals = [seeds_interval(returns) for returns in rows]
@@ -143,7 +136,7 @@ def return_errors(rows: Sequence[Sequence[float]]) -> list[float] | None:
     return halves if len(halves) == len(rows) else None
 
 
-def seeds_text(seeds: int) -> str:
+def number_of_seeds(seeds: int) -> str:
     """Return what a table's title says of the seeds."""
     return "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
 

@@ -24,13 +24,13 @@ from benchmarks.helpers.command_line import (
     with_overrides,
     with_trainings,
 )
+from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.short_training import (
     last_fifth,
     learn_from_seeds,
     mean_of,
+    number_of_seeds,
     return_errors,
-    return_text,
-    seeds_text,
     validation_columns,
 )
 from marl_framework.config.errors import ConfigError
@@ -102,7 +102,7 @@ def table(found: Mapping[str, Any]) -> str:
         (
             str(row["data_passes"]),
             f"{row['kl_limit']:g}" if row["kl_limit"] else "–",
-            return_text(row["returns"]),
+            seeds_text(row["returns"]),
             f"{row['roi_entropy']:.4f}",
             f"{row['kl']:.4f}",
             f"{row['explained_variance']:.3f}",
@@ -116,7 +116,7 @@ def table(found: Mapping[str, Any]) -> str:
         *("held back", "transitions/s"),
     )
     title = f"After {found['rows'][0]['transitions']:,} transitions"
-    seeds = seeds_text(found["settings"]["seeds"])
+    seeds = number_of_seeds(found["settings"]["seeds"])
     return harness.table_text(f"{title}; {seeds}", header, lines)
 
 

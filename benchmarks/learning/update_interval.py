@@ -29,13 +29,12 @@ from benchmarks.helpers.command_line import (
 )
 from benchmarks.helpers.hardware import peak_flops
 from benchmarks.helpers.harness import number_text
-from benchmarks.helpers.run_statistics import seeds_interval
+from benchmarks.helpers.run_statistics import seeds_interval, seeds_text
 from benchmarks.helpers.short_training import (
     learn_from_seeds,
     mean_of,
+    number_of_seeds,
     return_errors,
-    return_text,
-    seeds_text,
     validation_columns,
 )
 from marl_framework.config.loading import config_to_dict
@@ -184,7 +183,7 @@ def table(found: Mapping[str, Any]) -> str:
             number_text(row["sm_activity"], ".0%"),
             f"{row['real_utilisation']:.0%}",
             f"{row['peak_memory_bytes'] / 2**30:.2f} GiB",
-            return_text(row["returns"]),
+            seeds_text(row["returns"]),
             f"{row['kl']:.4f}",
         )
         for row in found["rows"]
@@ -194,7 +193,7 @@ def table(found: Mapping[str, Any]) -> str:
         *("SM activity", "real", "memory", "return", "KL"),
     )
     transitions = found["rows"][0]["transitions"]
-    title = f"After {transitions:,} transitions; {seeds_text(found['settings']['seeds'])}"
+    title = f"After {transitions:,} transitions; {number_of_seeds(found['settings']['seeds'])}"
     return harness.table_text(title, header, lines) + "".join(
         f"{line}.\n" for line in advice(found["rows"])
     )
