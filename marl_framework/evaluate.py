@@ -25,22 +25,16 @@ from marl_framework.config.loading import with_changes
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import options as asked
-from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import checkpoint_file, write_json
 from marl_framework.runs.log import Screen
 
 # Modules that load PyTorch are imported where they are used: help and bad input come at once.
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from marl_framework.config.model import Config
     from marl_framework.evaluation import comparison
-    from marl_framework.evaluation.flight import FlightRecord
     from marl_framework.planners.team import Checkpoint
 
 _SEED, _MISSIONS = 10001, 50
-_REFRESH = 20
-"""Seconds after which a page that follows a training run loads itself again."""
 _FIXED = "the worlds of --suite are fixed"
 _NOT_IN_A_SUITE = {
     **dict.fromkeys(("config", "terrain", "agents", "communication", "tasks"), _FIXED),
@@ -159,7 +153,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     loaded()
     missions = MISSIONS if options.missions is None else options.missions
     seed = SEED if options.seed is None else options.seed
-    check_numbers(missions, seed)
+    asked.check_numbers(missions, seed)
     names, text = list(suite.POLICIES), options.policies
     if text is not None:
         names = asked.planner_names(text, text.split(","))
@@ -218,7 +212,7 @@ def _run(options: argparse.Namespace) -> None:
     names, runs = asked.policies(options.policies)
     options.seed = _SEED if options.seed is None else options.seed
     options.missions = _MISSIONS if options.missions is None else options.missions
-    check_numbers(options.missions, options.seed)
+    asked.check_numbers(options.missions, options.seed)
     worlds = _worlds(options)
     from marl_framework.config.loading import resolve_config_path
 
@@ -231,6 +225,7 @@ def _run(options: argparse.Namespace) -> None:
             checkpoint_file(run)
 
     from marl_framework.device import describe_device
+    from marl_framework.evaluation.comparing import fly_and_write
 
     loaded()
     prepared = _prepare(options, names, runs, worlds)  # or an error
@@ -238,8 +233,7 @@ def _run(options: argparse.Namespace) -> None:
     out = _output_folder(options.out)
     print(describe_device(device), flush=True)
     try:
-        compare = _compare_all if len(prepared) > 1 else _compare
-        text, files = compare(prepared, out, options)
+        text, files = fly_and_write(prepared, out, options)
     except OSError as error:
         raise _not_writable(out, error) from error
     print(text, end="")
@@ -341,99 +335,6 @@ def _configuration(
         return mission_config(options.config, [*overrides, *changes], team)
     config = mission_config(options.config, overrides, team)
     return with_mission(config, with_changes(config, changes, f"{options.tasks}: {world}"), world)
-
-
-def _compare(
-    prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
-) -> tuple[str, list[Path]]:
-    """Fly the only comparison; write it before it is drawn. Return its table and the files."""
-    from marl_framework.evaluation import comparison, report
-
-    (flights,) = prepared.values()
-    records = flights.fly()
-    text, found = report.table_text(records), flights.results(records)
-    files = comparison.write(text, found, out)
-    return text, [*files, *_draw(records, found, out, options)]
-
-
-def _compare_all(
-    prepared: Mapping[str, comparison.Comparison], out: Path, options: argparse.Namespace
-) -> tuple[str, list[Path]]:
-    """Fly every combination, with its figures in a folder of its own.
-
-    The results so far are written before each is drawn. Return the tables and the files.
-    """
-    from marl_framework.evaluation import comparison, report
-    from marl_framework.evaluation.figures import worlds_figure
-
-    texts: list[str] = []
-    combinations: list[dict[str, Any]] = []
-    drawings: list[Path] = []
-    for label, flights in prepared.items():
-        print(label, flush=True)
-        records = flights.fly()
-        found = flights.results(records)
-        texts.append(f"{label}\n{report.table_text(records)}")
-        combinations.append({"name": label, **found})
-        text = "\n".join([*texts, report.as_text(_overview(combinations))])
-        files = comparison.write(text, {"combinations": combinations}, out)
-        drawings += _draw(records, found, out / label, options)
-    if not options.no_figures:
-        worlds_figure(combinations, out / "worlds.png")
-        drawings.append(out / "worlds.png")
-    return text, [*files, *drawings]
-
-
-def _draw(
-    records: Mapping[str, FlightRecord],
-    found: Mapping[str, Any],
-    folder: Path,
-    options: argparse.Namespace,
-) -> list[Path]:
-    """Draw a comparison as the options ask; return the files."""
-    from marl_framework.evaluation import comparison, mission_page
-
-    files: list[Path] = []
-    if options.html or not options.no_figures:
-        folder.mkdir(exist_ok=True)
-    if not options.no_figures:
-        files += comparison.draw(records, found, folder)
-    if options.html:
-        files.append(folder / "mission.html")
-        refresh = None if options.watch is None else _REFRESH
-        mission_page.write_page(records, 0, files[-1], refresh)
-    return files
-
-
-def _overview(combinations: Sequence[Mapping[str, Any]]) -> Table:
-    """Return mean ROI entropy and F1 of every policy in every combination."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
-    drawn.add_column("")
-    for name in combinations[0]["summary"]:
-        drawn.add_column(name, justify="right")
-    for found in combinations:
-        means = [
-            f"{of['roi_entropy']['mean']:.4f} / {of['f1']['mean']:.4f}"
-            for of in found["summary"].values()
-        ]
-        drawn.add_row(found["name"], *means)
-    return drawn
-
-
-def check_numbers(missions: int, seed: int) -> None:
-    """Check options that say what to fly.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    if missions < 1:
-        raise ConfigError(f"--missions {missions}: give a number of missions, 1 or more")
-    if not 0 <= seed < MAX_SEED:
-        raise ConfigError(f"--seed {seed}: give a whole number from 0 to {MAX_SEED - 1}")
 
 
 def _output_folder(name: str) -> Path:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
+from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import PRETRAINED, check_run_name
 
 RASTER = "raster:"
@@ -145,3 +146,15 @@ def planner_names(text: str, parts: Sequence[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(f"--policies {text}: name each planner once")
     return names
+
+
+def check_numbers(missions: int, seed: int) -> None:
+    """Check options that say what to fly.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    if missions < 1:
+        raise ConfigError(f"--missions {missions}: give a number of missions, 1 or more")
+    if not 0 <= seed < MAX_SEED:
+        raise ConfigError(f"--seed {seed}: give a whole number from 0 to {MAX_SEED - 1}")

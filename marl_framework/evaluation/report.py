@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -120,6 +120,25 @@ def table(records: Mapping[str, FlightRecord]) -> Table:
 def table_text(records: Mapping[str, FlightRecord]) -> str:
     """Return the table of an evaluation as plain text."""
     return as_text(table(records))
+
+
+def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of mean ROI entropy and F1 of every policy in every world.
+
+    Args:
+        worlds: results of each, see `results`, and its `name`.
+    """
+    drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
+    drawn.add_column("")
+    for name in worlds[0]["summary"]:
+        drawn.add_column(name, justify="right")
+    for found in worlds:
+        means = [
+            f"{of['roi_entropy']['mean']:.4f} / {of['f1']['mean']:.4f}"
+            for of in found["summary"].values()
+        ]
+        drawn.add_row(found["name"], *means)
+    return drawn
 
 
 def as_text(drawn: Table) -> str:
