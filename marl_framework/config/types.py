@@ -137,17 +137,10 @@ Text = Annotated[
 Key = Annotated[Text, BeforeValidator(_text_of_number)]
 """Name of a thing in a file, or its number."""
 Predictor = Annotated[Text, BeforeValidator(_shipped_predictor)]
-DottedPath = Annotated[str, Field(max_length=1000), AfterValidator(_dotted_path)]
-TerrainKind = Annotated[
-    str,
-    Field(max_length=1000),
-    AfterValidator(_one_of_or_own(*TERRAINS, "mixed")),
-]
-Policy = Annotated[
-    str,
-    Field(max_length=1000),
-    AfterValidator(_one_of_or_own(*PLANNER_NAMES)),
-]
-Algorithm = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*ALGORITHMS))]
-NetworkType = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*NETWORKS))]
-SensorType = Annotated[str, Field(max_length=1000), AfterValidator(_one_of_or_own(*SENSORS))]
+Name = Annotated[str, Field(max_length=1000)]
+DottedPath = Annotated[Name, AfterValidator(_dotted_path)]
+TerrainKind = Annotated[Name, AfterValidator(_one_of_or_own(*TERRAINS, "mixed"))]
+Policy = Annotated[Name, AfterValidator(_one_of_or_own(*PLANNER_NAMES))]
+Algorithm = Annotated[Name, AfterValidator(_one_of_or_own(*ALGORITHMS))]
+NetworkType = Annotated[Name, AfterValidator(_one_of_or_own(*NETWORKS))]
+SensorType = Annotated[Name, AfterValidator(_one_of_or_own(*SENSORS))]
