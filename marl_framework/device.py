@@ -168,6 +168,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def launched_on(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Return a context for Triton kernels: they start on the current device, now the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
 def _allow_tf32(allowed: bool) -> None:
     """Set TF32 for convolutions; matrix products stay exact, because they average maps.
 

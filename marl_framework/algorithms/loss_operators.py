@@ -6,7 +6,6 @@ return without running them. Tensors lie on one GPU, or on the CPU under Triton'
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.losses import normalized
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.ranks import number_of_ranks
+from marl_framework.device import launched_on
 
 BLOCK = 128  # transitions of a program
 
@@ -106,7 +106,7 @@ def decide_descent(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what gradients are divided by, 1 to leave the weights as they are, 1 for bad ones."""
     scale, leave, bad = (torch.empty_like(norm) for _ in range(3))
-    with _on(loss):
+    with launched_on(loss):
         triton_losses.decide[(1,)](
             loss,
             norm,
@@ -233,7 +233,7 @@ def _launch(kernel: Any, outputs: Tensor, *arguments: Tensor, **constants: Any) 
     if not all(tensor.is_contiguous() for tensor in (outputs, *arguments)):
         raise ValueError("loss kernels need contiguous tensors")
     number, actions = outputs.shape
-    with _on(outputs):
+    with launched_on(outputs):
         kernel[(triton.cdiv(number, BLOCK),)](
             outputs,
             *arguments,
@@ -244,8 +244,3 @@ def _launch(kernel: Any, outputs: Tensor, *arguments: Tensor, **constants: Any) 
             BLOCK_A=triton.next_power_of_2(actions),
             num_warps=4,
         )
-
-
-def _on(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Kernels start on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

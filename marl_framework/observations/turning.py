@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from marl_framework.device import launched_on
 from marl_framework.observations import triton_symmetry
 from marl_framework.observations.symmetry import Symmetries
 
@@ -44,7 +44,7 @@ def take_turned(
         raise ValueError("the kernel of symmetries needs contiguous tensors")
     out = _empty(index, observations, critic_maps, masks)
     size = cells.shape[1]
-    with torch.cuda.device(index.device) if index.is_cuda else nullcontext():
+    with launched_on(index):
         triton_symmetry.take[(len(index), triton.cdiv(size, BLOCK))](
             index,
             which,

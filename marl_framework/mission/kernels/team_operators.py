@@ -11,8 +11,9 @@ import torch
 import triton
 from torch import Tensor
 
+from marl_framework.device import launched_on
 from marl_framework.mission.kernels import triton_choice, triton_maps
-from marl_framework.mission.kernels.window_operators import _bytes, _check, _on
+from marl_framework.mission.kernels.window_operators import _bytes, _check
 
 MOST_COLUMNS = 128
 ROWS = 16  # of the lattice that a program draws
@@ -71,7 +72,7 @@ def draw_actor_maps(
     _check(*tensors, open_share[0])
     out = _maps(positions, boxes, channels)
     places = _places(channels, triton_maps.draw_actor.arg_names)
-    with _on(positions):
+    with launched_on(positions):
         triton_maps.draw_actor[_grid(out)](
             *(_bytes(a) if a.dtype == torch.bool else a for a in tensors),
             open_share,
@@ -116,7 +117,7 @@ def draw_critic_maps(
     """
     _check(positions, actions, belief, pooled_uncertainty, boxes, active)
     out = _maps(positions, boxes, channels)
-    with _on(positions):
+    with launched_on(positions):
         triton_maps.draw_critic[_grid(out)](
             positions,
             actions,
@@ -164,7 +165,7 @@ def choose_actions(
     """
     _check(logits, uniform, positions, moves[0], active, offsets, actions, masks, probabilities)
     e, n, a = logits.shape
-    with _on(logits):
+    with launched_on(logits):
         triton_choice.choose[(triton.cdiv(e, MISSIONS),)](
             logits,
             uniform,

@@ -7,13 +7,13 @@ interpreter (`TRITON_INTERPRET=1`).
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from marl_framework.device import launched_on
 from marl_framework.mission.kernels import triton_windows
 
 # Chosen by counting registers, once for all: kernels that try out several tiles can be neither
@@ -51,7 +51,7 @@ def read_windows(
     """
     _check(truth, bits, flip_below, boxes, sides, active, readings, pooled_readings)
     e, n, x, _ = pooled_readings.shape
-    with _on(readings):
+    with launched_on(readings):
         triton_windows.read[(e * n * x,)](
             _bytes(truth),
             bits,
@@ -170,7 +170,7 @@ def _fuse(
     totals = pooled.new_empty(2, e, dtype=torch.float64)
     dimensions = _dimensions(beliefs, readings, pooled)
     team, tracks = flags["TEAM"], flags["TRACKS"]
-    with _on(beliefs):
+    with launched_on(beliefs):
         triton_windows.fuse[(e * per_mission * x,)](
             *inputs,
             beliefs,
@@ -216,8 +216,3 @@ def _bytes(flags: Tensor) -> Tensor:
 def _check(*tensors: Tensor) -> None:
     if not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError("window kernels need contiguous tensors")
-
-
-def _on(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Kernels start on the current device, which need not be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

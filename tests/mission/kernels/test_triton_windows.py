@@ -141,10 +141,10 @@ def test_strided_memory_is_refused() -> None:
 
 
 def test_kernels_start_on_the_tensors_gpu() -> None:
-    from marl_framework.mission.kernels.window_operators import _on
+    from marl_framework.device import launched_on
 
     with FakeTensorMode():
-        context = _on(torch.empty(1, device="cuda:1"))
+        context = launched_on(torch.empty(1, device="cuda:1"))
     assert isinstance(context, torch.cuda.device)
     assert context.idx == 1
 
