@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -12,24 +11,14 @@ from marl_framework.evaluation.statistics import (
     Interval,
     middle,
     resample_counts,
-    student_quantile,
+    student_interval,
     trimmed_mean,
 )
 
 
-def seeds_interval(means: Sequence[float]) -> Interval | None:
-    """Return Student's 95 % interval of the mean over training seeds; None for a single seed."""
-    if len(means) < 2:
-        return None
-    sample = torch.tensor(means, dtype=torch.float64)
-    mean, half = sample.mean().item(), student_quantile(len(means) - 1) * sample.std().item()
-    half /= math.sqrt(len(means))
-    return mean - half, mean + half
-
-
 def seeds_text(means: Sequence[float], form: str = ".3f") -> str:
-    """Return the mean over training seeds with `seeds_interval`, if there is one, as text."""
-    ends = seeds_interval(means)
+    """Return the mean over training seeds with its `student_interval`, if there is one, as text."""
+    ends = student_interval(means)
     interval = "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
     return f"{sum(means) / len(means):{form}}{interval}"
 

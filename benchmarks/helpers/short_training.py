@@ -22,9 +22,9 @@ from benchmarks.helpers.hardware import (
     utilisation_monitor,
 )
 from benchmarks.helpers.networks_alone import NetworksAlone
-from benchmarks.helpers.run_statistics import seeds_interval
 from marl_framework.config.model import Config
 from marl_framework.device import usable_cores
+from marl_framework.evaluation.statistics import student_interval
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
@@ -131,7 +131,7 @@ def validation_columns(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 def return_errors(rows: Sequence[Sequence[float]]) -> list[float] | None:
     """Return half the interval over seeds of each row's returns, for error bars."""
-    intervals = [seeds_interval(returns) for returns in rows]
+    intervals = [student_interval(returns) for returns in rows]
     halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
     return halves if len(halves) == len(rows) else None
 

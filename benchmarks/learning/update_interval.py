@@ -29,7 +29,7 @@ from benchmarks.helpers.command_line import (
 )
 from benchmarks.helpers.hardware import peak_flops
 from benchmarks.helpers.harness import number_text
-from benchmarks.helpers.run_statistics import seeds_interval, seeds_text
+from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.short_training import (
     learn_from_seeds,
     mean_of,
@@ -40,6 +40,7 @@ from benchmarks.helpers.short_training import (
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_precision
+from marl_framework.evaluation.statistics import student_interval
 from marl_framework.training.memory import check_memory
 
 INTERVALS = "1,5,10,20"
@@ -163,7 +164,7 @@ def _advice(size: int, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _is_worse(row: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
     """Whether the return is significantly (95 %) below the base's, over seeds."""
-    ends = seeds_interval(
+    ends = student_interval(
         [ours - theirs for ours, theirs in zip(row["returns"], base["returns"], strict=True)]
     )
     return ends is not None and ends[1] < 0

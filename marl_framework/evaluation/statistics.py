@@ -8,7 +8,9 @@ All intervals come from the same draws, so that policies and metrics are paired.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -173,6 +175,14 @@ def student_quantile(degrees: int) -> float:
     if degrees <= len(_T):
         return _T[degrees - 1]
     return _NORMAL + 2.3722 / degrees + 2.8225 / degrees**2 + 2.5558 / degrees**3
+
+
+def student_interval(values: Sequence[float]) -> Interval | None:
+    """Return Student's 95 % interval of the mean of some values; None for a single one."""
+    if len(values) < 2:
+        return None
+    half = student_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
 
 
 def _mission_stretch(blocks: Tensor | None, missions: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -109,15 +108,14 @@ def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    mean, count = statistics.fmean(values), len(values)
-    known: dict[str, Any] = {"values": list(values), "mean": mean, "std": None, "interval": None}
-    if count > 1:
-        known["std"] = statistics.stdev(values)
-        from marl_framework.evaluation.statistics import student_quantile  # loads PyTorch
+    from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
 
-        half = student_quantile(count - 1) * known["std"] / math.sqrt(count)
-        known["interval"] = [mean - half, mean + half]
-    return known
+    return {
+        "values": list(values),
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "interval": student_interval(values),
+    }
 
 
 def table(found: Mapping[str, Any]) -> str:
