@@ -81,14 +81,7 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
     from marl_framework.training.rounds import train_in_rounds
 
     loaded()
-    return train_in_rounds(
-        Distiller,
-        config,
-        options.run_name,
-        check=options.check,
-        resume=options.resume,
-        log=log,
-    )
+    return train_in_rounds(Distiller, config, options, log)
 
 
 def _train_workers(options: argparse.Namespace, log: RunLog) -> int:

@@ -28,14 +28,7 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
     from marl_framework.training.rounds import train_in_rounds
 
     loaded()
-    return train_in_rounds(
-        PredictorTrainer,
-        config,
-        options.run_name,
-        check=options.check,
-        resume=options.resume,
-        log=log,
-    )
+    return train_in_rounds(PredictorTrainer, config, options, log)
 
 
 def command() -> int:

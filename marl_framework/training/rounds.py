@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -200,22 +201,14 @@ def _falling_rate(first: float, done: float) -> float:
 
 
 def train_in_rounds(
-    make: type[RoundTrainer],
-    config: Config,
-    name: str | None,
-    *,
-    check: bool,
-    resume: bool,
-    log: RunLog,
+    make: type[RoundTrainer], config: Config, options: argparse.Namespace, log: RunLog
 ) -> int:
     """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
 
     Args:
         make: the trainer.
         config: what to train.
-        name: folder below `logging.directory`; None for one from title and time.
-        check: only see whether the training could start.
-        resume: continue the run of this name; start it where there is none.
+        options: of `rounds_parser`.
         log: is attached to the run folder.
 
     Raises:
@@ -225,13 +218,13 @@ def train_in_rounds(
     device = resolve_device(config.compute.device)
     try:
         trainer = make(config, device)
-        if check:
+        if options.check:
             print("the configuration is valid")
             return 0
         found = None
-        if resume and name is not None:
-            found = find_run(name, config, None, warn)
-        return _start_or_resume(trainer, found, name, log)
+        if options.resume:
+            found = find_run(options.run_name, config, None, warn)
+        return _start_or_resume(trainer, found, options.run_name, log)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
