@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.process import start_time
 
 T = TypeVar("T")
 
-_BAD_INPUT, _FAILED = 2, 1
 _LEADER_ENDS = 10.0  # seconds
 
 
@@ -143,7 +143,7 @@ class Ranks:
             done = work()
             shared = share(done)
         except BaseException as error:
-            self.broadcast((_BAD_INPUT if isinstance(error, ConfigError) else _FAILED, None))
+            self.broadcast((BAD_INPUT if isinstance(error, ConfigError) else FAILED, None))
             raise
         self.broadcast((0, shared))
         return done
