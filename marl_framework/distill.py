@@ -98,15 +98,11 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
     if not (options.resume or options.check):
         check_free(runs)
 
-    from marl_framework.training.launch import train_on_own_device
+    from marl_framework.training.launch import Start, train_on_own_device
 
     loaded()
-    train_one = partial(
-        train_on_own_device,
-        check=options.check,
-        resume=options.resume,
-        init_from=options.init_from,
-    )
+    start = Start(options.check, resume=options.resume, init_from=options.init_from)
+    train_one = partial(train_on_own_device, start=start)
     return train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
 
 

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     seeded = _seeded(options, config)
     from marl_framework.evaluation.commands import deploy, fly_baseline
     from marl_framework.training.distributed import check_ranks, rank_device
-    from marl_framework.training.launch import train
+    from marl_framework.training.launch import Start, train
 
     loaded()
     check_ranks(config, ranks)
@@ -101,17 +101,15 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     if config.experiment.policy != LEARNED:
         return fly_baseline(config, device, options.run_name, options.check, archive)
 
-    train_one = partial(
-        train,
-        device=device,
-        check=options.check,
-        profile=options.profile,
-        resume=options.resume,
-        allow_changed=options.allow_changed,
-        archive_earlier=archive,
-        init_from=options.init_from,
-        ranks=ranks,
+    start = Start(
+        options.check,
+        options.profile,
+        options.resume,
+        options.allow_changed,
+        archive,
+        options.init_from,
     )
+    train_one = partial(train, device=device, start=start, ranks=ranks)
     if not seeded or options.check:
         return train_one(config, run_name=options.run_name, log=log)
     summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,58 +34,56 @@ from marl_framework.training.trainer import NumericalError, Trainer
 _LOST = "another rank ended early; torchrun's report gives the reason"
 
 
+@dataclass(frozen=True)
+class Start:
+    """How a training run starts."""
+
+    check: bool = False
+    """Only see whether it could."""
+    profile: int = 0
+    """Training steps to record, 0 = none."""
+    resume: bool = False
+    """Continue the run of this name; start it where there is none."""
+    allow_changed: Sequence[str] = ()
+    """Keys that may differ from what a resumed run began with."""
+    archive_earlier: bool = False
+    """A new run first moves an earlier one of its name to the history."""
+    init_from: str | None = None
+    """Run folder or checkpoint of a team whose weights a new run starts with; a resumed one needs
+    it no more."""
+
+
 def train(
     config: Config,
     device: torch.device,
-    run_name: str | None,
+    start: Start,
+    ranks: Ranks,
     *,
-    check: bool = False,
-    profile: int = 0,
-    resume: bool = False,
-    allow_changed: Sequence[str] = (),
-    archive_earlier: bool = False,
-    init_from: str | None = None,
-    ranks: Ranks | None = None,
-    log: RunLog | None = None,
+    run_name: str | None,
+    log: RunLog,
 ) -> int:
     """Train under a run name; return the exit code: 0 done, 1 failed, 130 interrupted.
 
     Args:
         config: what to train.
         device: where.
-        run_name: folder below `logging.directory`; None for one from title and time.
-        check: only see whether the training could start.
-        profile: training steps to record, 0 = none.
-        resume: continue the run of this name; start it where there is none.
-        allow_changed: keys that may differ from what a resumed run began with.
-        archive_earlier: a new run first moves an earlier one of its name to the history.
-        init_from: run folder or checkpoint of a team whose weights a new run starts with; a
-            resumed one needs it no more.
+        start: how.
         ranks: the place of this process among those that train together.
+        run_name: folder below `logging.directory`; None for one from title and time.
         log: is attached to the run folder.
 
     Raises:
         ConfigError: the training cannot start.
         LeaderError: rank 0 could not start it.
     """
-    ranks = Ranks() if ranks is None else ranks
-
-    def find() -> Resumption | None:
-        if run_name is None or not (resume or started_by(config, run_name, ranks)):
-            return None
-        return find_run(run_name, config, allow_changed, warn)
-
-    def start() -> RunFolder:
-        return start_run(config, device, run_name, archive_earlier=archive_earlier)
-
     check_memory(config, device, ranks.count)
     try:
         with joined(config, device, ranks):
-            if check:
-                _initial(Trainer(config, device, ranks), init_from)
+            if start.check:
+                _initial(Trainer(config, device, ranks), start.init_from)
                 _say(ranks, "the configuration is valid")
                 return 0
-            return _start_or_resume(config, device, ranks, find, start, profile, log, init_from)
+            return _start_or_resume(config, device, start, ranks, run_name, log)
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
@@ -103,21 +102,25 @@ def train(
         return FAILED
 
 
-def train_on_own_device(config: Config, *, run_name: str, log: RunLog, **options: Any) -> int:
+def train_on_own_device(config: Config, start: Start, *, run_name: str, log: RunLog) -> int:
     """Train on the device that the configuration names; see `train`."""
-    return train(config, resolve_device(config.compute.device), run_name, log=log, **options)
+    device = resolve_device(config.compute.device)
+    return train(config, device, start, Ranks(), run_name=run_name, log=log)
 
 
 def _start_or_resume(
     config: Config,
     device: torch.device,
+    start: Start,
     ranks: Ranks,
-    find: Callable[[], Resumption | None],
-    start: Callable[[], RunFolder],
-    profile: int,
-    log: RunLog | None,
-    init_from: str | None,
+    run_name: str | None,
+    log: RunLog,
 ) -> int:
+    def find() -> Resumption | None:
+        if run_name is None or not (start.resume or started_by(config, run_name, ranks)):
+            return None
+        return find_run(run_name, config, start.allow_changed, warn)
+
     found = ranks.on_leader(
         find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)
     )
@@ -131,7 +134,7 @@ def _start_or_resume(
         if payload is not None:
             trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
         else:
-            initial = _initial(trainer, init_from or (found and found.initial))
+            initial = _initial(trainer, start.init_from or (found and found.initial))
         _say(ranks, describe_device(device) + (f", {ranks.count} ranks" if ranks.count > 1 else ""))
 
         if device.type == "cuda":
@@ -139,12 +142,12 @@ def _start_or_resume(
 
         def claim() -> RunFolder:
             if found is None:
-                run = start()
+                earlier = start.archive_earlier
+                run = start_run(config, device, run_name, archive_earlier=earlier)
             else:
                 run = found.run
                 go_on(found, config, device)
-            if log is not None:
-                log.attach(run.path)
+            log.attach(run.path)
             note_job(run.path, ranks)
             if initial is not None:
                 run.note(**{INITIAL_WEIGHTS: initial})
@@ -158,7 +161,7 @@ def _start_or_resume(
         print(f"run folder: {run.path}", flush=True)
         try:
             with interruptible(trainer, ranks):  # until all is written
-                return _train(trainer, run, profile, fresh=found is None)
+                return _train(trainer, run, start.profile, fresh=found is None)
         finally:
             run.release()
     finally:
