@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,23 +20,17 @@ from marl_framework.runs.start import start_run
 T = TypeVar("T")
 
 
-def fly_baseline(
-    config: Config,
-    device: torch.device,
-    run_name: str | None,
-    check: bool = False,
-    archive_earlier: bool = False,
-) -> int:
+def fly_baseline(config: Config, device: torch.device, options: argparse.Namespace) -> int:
     """Evaluate a planner that needs no training; write the results to a run folder.
 
-    With `check`, only validate the configuration.
+    With the option `check` of `main`, only validate the configuration.
     """
     name, baselines = config.experiment.policy, config.experiment.baselines
     missions = getattr(baselines, name, config.evaluation).missions  # others have no section
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
-    if check:
+    if options.check:
         return _report_valid()
-    with _created_run(config, device, run_name, archive_earlier) as run:
+    with _created_run(config, device, options) as run:
         records, seconds = _flown(run, flights.fly)
         found = flights.results(records)
         text = report.table_text(records)
@@ -52,22 +47,18 @@ def fly_baseline(
 def deploy(
     config: Config,
     device: torch.device,
-    run_name: str | None,
-    missions: int,
     checkpoint: Checkpoint | None,
-    check: bool = False,
-    archive_earlier: bool = False,
-    html: bool = False,
+    options: argparse.Namespace,
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
-    With `check`, only validate the configuration; with `html`, also write a page to watch each
-    mission on.
+    With the option `check` of `main`, only validate the configuration; with `html`, also write a
+    page to watch each mission on.
     """
-    flights = deployment.prepare(config, device, missions, checkpoint)
-    if check:
+    flights = deployment.prepare(config, device, options.missions or 1, checkpoint)
+    if options.check:
         return _report_valid()
-    with _created_run(config, device, run_name, archive_earlier) as run:
+    with _created_run(config, device, options) as run:
         record, seconds = _flown(run, flights.fly)
         missions_flown = flights.write(record, run.path)
         results = {
@@ -79,7 +70,7 @@ def deploy(
             "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
-        flights.draw(record, run.path, html)
+        flights.draw(record, run.path, options.html)
     _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
     _warn_of_zones(missions_flown)
     print(f"done: {run.summary_file}")
@@ -117,10 +108,11 @@ def _report_valid() -> int:
 
 @contextmanager
 def _created_run(
-    config: Config, device: torch.device, run_name: str | None, archive_earlier: bool
+    config: Config, device: torch.device, options: argparse.Namespace
 ) -> Iterator[RunFolder]:
     """Create the run folder, print the device and the folder; release it at the end."""
-    run = start_run(config, device, run_name, archive_earlier=archive_earlier, folders=())
+    archive = options.archive_earlier and not options.resume
+    run = start_run(config, device, options.run_name, archive_earlier=archive, folders=())
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     try:
         yield run

@@ -86,27 +86,17 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     loaded()
     check_ranks(config, ranks)
     device = rank_device(config, ranks)
-    archive = options.archive_earlier and not options.resume
     if config.experiment.missions.mission_mode == "deployment":
-        return deploy(
-            config,
-            device,
-            options.run_name,
-            options.missions or 1,
-            checkpoint,
-            check=options.check,
-            archive_earlier=archive,
-            html=options.html,
-        )
+        return deploy(config, device, checkpoint, options)
     if config.experiment.policy != LEARNED:
-        return fly_baseline(config, device, options.run_name, options.check, archive)
+        return fly_baseline(config, device, options)
 
     start = Start(
         options.check,
         options.profile,
         options.resume,
         options.allow_changed,
-        archive,
+        options.archive_earlier and not options.resume,
         options.init_from,
     )
     train_one = partial(train, device=device, start=start, ranks=ranks)
