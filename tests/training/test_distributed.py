@@ -31,6 +31,7 @@ from marl_framework.training.distributed import (
 from marl_framework.training.memory import check_memory, memory_advice, memory_estimate, peak
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.trainer import Trainer
+from tests.test_device import pretend_gpus
 from tests.training.two_ranks import arguments
 
 ROOT = Path(__file__).parents[2]
@@ -48,11 +49,6 @@ TORCHRUN = {
 
 def config_with(*overrides: str) -> Config:
     return load_config("params_test", overrides)
-
-
-def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
 def test_torchrun_tells_each_rank_its_place() -> None:
@@ -95,7 +91,7 @@ def test_there_are_only_so_many_streams_of_random_numbers() -> None:
 
 @pytest.mark.usefixtures("automatic")
 def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus(monkeypatch, 2)
+    pretend_gpus(monkeypatch, 2)
     for name in ("auto", "cuda"):
         config = config_with(f"compute.device={name}")
         assert rank_device(config, Ranks(3, 4, 1, 2)) == torch.device("cuda", 1)
@@ -105,16 +101,16 @@ def test_each_rank_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("automatic")
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus(monkeypatch, 1)
+    pretend_gpus(monkeypatch, 1)
     with pytest.raises(ConfigError, match=r"2 ranks on a machine with 1 GPU; use --nproc_per_node"):
         rank_device(config_with("compute.device=auto"), Ranks(0, 2, 0, 2))
 
 
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus(monkeypatch, 0)
+    pretend_gpus(monkeypatch, 0)
     with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl needs GPUs"):
         rank_device(config_with("compute.distributed_backend=nccl", "compute.device=cpu"), Ranks())
-    gpus(monkeypatch, 1)
+    pretend_gpus(monkeypatch, 1)
     config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")
     assert rank_device(config, Ranks()).type == "cuda"
 

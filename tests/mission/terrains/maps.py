@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from marl_framework.config.model import Config
@@ -33,3 +34,9 @@ def configuration(
 def saved(folder: Path, values: np.ndarray) -> Path:
     np.save(folder / "map.npy", values)
     return folder / "map.npy"
+
+
+def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """A smooth map with NaN nowhere."""
+    noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 2.0)

@@ -11,18 +11,12 @@ from marl_framework.mission.seeding import SPLITS
 from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.raster import RasterTerrain, orient, percentile, upsample
 from marl_framework.mission.terrains.raster_file import find_windows
-from tests.mission.terrains.maps import configuration, saved
+from tests.mission.terrains.maps import bumps, configuration, saved
 
 
 def unturned(window: torch.Tensor) -> torch.Tensor:
     """Draws of windows as they lie on the map."""
     return torch.stack((window, torch.zeros_like(window)), 1)
-
-
-def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
-    """A smooth map with NaN nowhere."""
-    noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
-    return cv2.GaussianBlur(noise, (0, 0), 2.0)
 
 
 def test_a_crop_of_whole_cells_is_the_slice_itself(tmp_path, device) -> None:

@@ -27,19 +27,13 @@ from marl_framework.mission.terrains.raster_file import (
     read_raster,
     split_windows,
 )
-from tests.mission.terrains.maps import configuration, saved
+from tests.mission.terrains.maps import bumps, configuration, saved
 
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)  # x first: 4 along x, 3 along y
 
 
 def settings(path: Path | str, **values: Any) -> RasterConfig:
     return RasterConfig(path=str(path), **{"resolution": 1.0, **values})
-
-
-def bumps(rows: int, cols: int, seed: int = 0) -> np.ndarray:
-    """A smooth map with NaN nowhere."""
-    noise = np.random.default_rng(seed).normal(size=(rows, cols)).astype(np.float32)
-    return cv2.GaussianBlur(noise, (0, 0), 2.0)
 
 
 # Reading ---------------------------------------------------------------------------------------
