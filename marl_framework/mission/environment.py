@@ -333,6 +333,13 @@ class MissionEnvironment:
         """
         return self._fusion.fuse_global(state, self._all if active is None else active)
 
+    def pooled_uncertainty(self, state: MissionState) -> Tensor:
+        """Return own uncertainties on the lattice [E, N, X, Y], from the full maps.
+
+        For missions whose own observation shows none: their steps do not keep them up to date.
+        """
+        return area_pool(uncertainty(state.beliefs), *self._area)
+
     def refresh(self, state: MissionState) -> None:
         """Recompute pooled maps and information sums from the full maps, in place.
 
@@ -342,7 +349,7 @@ class MissionEnvironment:
         state.pooled_beliefs.copy_(area_pool(state.beliefs, *self._area))
         state.pooled_global.copy_(area_pool(state.global_belief, *self._area))
         if self._fusion.tracks_uncertainty:
-            state.pooled_uncertainty.copy_(area_pool(uncertainty(state.beliefs), *self._area))
+            state.pooled_uncertainty.copy_(self.pooled_uncertainty(state))
             pooled = area_pool(uncertainty(state.global_belief), *self._area)
             state.pooled_global_uncertainty.copy_(pooled)
         total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)

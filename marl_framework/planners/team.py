@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ def team_logits(
 ) -> Callable[[MissionState], Tensor]:
     """Return what gives a trained team's logits [E, N, A] in a state.
 
-    The team sees through its own channels.
+    The team sees through its own channels, also what the missions do not keep up to date.
 
     Raises:
         ConfigError: the team cannot fly there.
@@ -203,7 +203,15 @@ def team_logits(
     config = with_team(environment.config, checkpoint)
     act = trained_team(config, checkpoint, environment.device).act
     builder = make_builder(environment, config)
-    return torch.no_grad()(lambda state: act(builder.actor(state)))
+    sees, kept = (each.observation.sees_uncertainty for each in (config, environment.config))
+
+    @torch.no_grad()
+    def logits(state: MissionState) -> Tensor:
+        if sees and not kept:
+            state = replace(state, pooled_uncertainty=environment.pooled_uncertainty(state))
+        return act(builder.actor(state))
+
+    return logits
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:

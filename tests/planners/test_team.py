@@ -12,9 +12,11 @@ import yaml
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.distillation.trainer import Distiller
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import (
     find_checkpoint,
     mission_config,
+    team_logits,
     trained_team,
     with_team,
 )
@@ -64,3 +66,17 @@ def test_a_team_of_another_lattice_is_refused_by_the_key(tmp_path: Path) -> None
         trained_team(small_config(dims=(40.0, 30.0)), checkpoint, CPU)
     with pytest.raises(ConfigError, match=r"constraints\.num_actions is 6 there, 27 here; keep"):
         trained_team(small_config(actions=27), checkpoint, CPU)
+
+
+def test_a_team_sees_uncertainty_where_the_missions_show_none(tmp_path: Path) -> None:
+    seen = small_config(observation={"uncertainty": True, "centred_uncertainty": True})
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", seen)))
+    found = []
+    for config in (seen, small_config()):
+        env = MissionEnvironment(config, 3, CPU, "test")
+        state = env.reset(env.draw_reset())
+        for _ in range(2):
+            actions, _ = env.lattice.choose_in_missions(state, lambda _, m: m.int().argmax(-1))
+            env.step(state, actions, env.draw_step())
+        found.append(team_logits(env, checkpoint)(state))
+    torch.testing.assert_close(found[1], found[0], atol=1e-3, rtol=1e-3)
