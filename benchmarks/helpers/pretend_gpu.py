@@ -24,7 +24,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-from marl_framework.algorithms import judging
+from marl_framework.algorithms import actor_critic
 from marl_framework.mission.fusion import TritonFusion
 from marl_framework.observations import kernels as team_kernels
 
@@ -403,7 +403,7 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (TritonFusion, "available", staticmethod(lambda _: triton)),
         # Known gradients have not the bits of autograd's.
-        (judging, "uses_triton", lambda *_: triton and not gpu.has_values),
+        (actor_critic, "uses_triton", lambda *_: triton and not gpu.has_values),
         (team_kernels, "uses_triton", lambda *_: triton and not gpu.has_values),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()

@@ -16,7 +16,7 @@ from marl_framework.algorithms.batch import (
     spreads_over_ranks,
 )
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.judging import make_losses
+from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.optimisers import descend, load_scaler, make_adam, set_rate
@@ -31,12 +31,14 @@ from marl_framework.algorithms.ranks import (
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import (
     autocast,
     configure_backends,
     grad_scaler,
     resolve_precision,
+    uses_triton,
 )
 from marl_framework.networks.registry import make_actor
 
@@ -92,7 +94,7 @@ class ActorCritic(ABC):
         self.precision = resolve_precision(config.compute.precision, self.device)
         self.training_steps = 0
         self._halted = torch.zeros((), device=self.device)
-        self._losses = make_losses(config.compute, self.device)
+        self._losses = _make_losses(config.compute, self.device)
         self.learning = learning = config.learning
         self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
@@ -474,3 +476,13 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 def _total(losses: list[Tensor]) -> Tensor:
     """Return the sum of the losses of parts."""
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
+    """Return the fastest losses for a device."""
+    if not uses_triton(compute, device):
+        return Losses()
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.algorithms.loss_operators import TritonLosses
+
+    return TritonLosses(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
@@ -15,8 +14,6 @@ from marl_framework.algorithms.losses import (
 )
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
-from marl_framework.config.learning import ComputeConfig
-from marl_framework.device import uses_triton
 
 
 class Losses:
@@ -92,13 +89,3 @@ class Losses:
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `losses.critic_loss` of transitions with values [B, A]."""
         return critic_loss(values, part.actions, part.targets, part.weights)
-
-
-def make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
-    """Return the fastest losses for a device."""
-    if not uses_triton(compute, device):
-        return Losses()
-    # Triton takes a while to import, and many machines do without it.
-    from marl_framework.algorithms.loss_operators import TritonLosses
-
-    return TritonLosses(device)
