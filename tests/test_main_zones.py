@@ -146,7 +146,8 @@ def test_an_own_planner_may_not_enter_a_zone(tmp_path: Path) -> None:
 
 def test_a_record_knows_where_its_zones_lie(tmp_path: Path) -> None:
     ring = shapely.box(12, 12, 90, 26).difference(shapely.box(14, 14, 20, 20))
-    path = write_zones(tmp_path / "z.json", feature(ring, floor=6, height=12))
+    outside = feature(shapely.box(60, 60, 68, 68))
+    path = write_zones(tmp_path / "z.json", outside, feature(ring, floor=6, height=12))
     config = zone_config(path, 5, agents=2, budget=9)
     flown = prepare(config, torch.device("cpu"), ["random", "coverage"], 3, 1).fly()
     assert flown["random"].boxes is not None

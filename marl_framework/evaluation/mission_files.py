@@ -121,7 +121,7 @@ def geofence(
             continue
         here = translate(zone.shape, -origin[0], -origin[1]).intersection(near)
         for part in shapely.get_parts(here.simplify(_SMOOTH)):
-            if part.geom_type == "Polygon":
+            if part.geom_type == "Polygon" and not part.is_empty:
                 border = np.array(part.exterior.coords)[:-1]
                 fences.append(place.degrees(border)[:, ::-1].round(9).tolist())
     return fences

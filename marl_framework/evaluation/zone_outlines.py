@@ -63,7 +63,7 @@ def _polygons(record: FlightRecord) -> list[Outline]:
     for zone in record.zones.zones:
         inside = translate(zone.shape.intersection(window), -origin[0], -origin[1])
         for part in shapely.get_parts(inside):
-            if part.geom_type == "Polygon":
+            if part.geom_type == "Polygon" and not part.is_empty:
                 rings = [_points(ring) for ring in (part.exterior, *part.interiors)]
                 outlines.append(Outline(rings, zone.floor, zone.height))
     return outlines

@@ -191,10 +191,10 @@ def test_no_waypoint_lies_in_a_zone(unit: str, fly: Fly, utm: Path, tmp_path: Pa
 def test_ways_through_zones_are_named_and_zones_are_fences(
     fly: Fly, utm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They take off in a zone of 3 m; a tower closed up to the sky is a fence."""
-    tower = shapely.box(20, 20, 31, 29)
+    """They take off in a zone of 3 m; a tower closed up to the sky is a fence, if near."""
+    tower, far = shapely.box(20, 20, 31, 29), feature(shapely.box(9000, 9000, 9009, 9009))
     file = write_zones(
-        tmp_path / "z.json", feature(tower), feature(shapely.box(0, 0, 20, 4), height=3)
+        tmp_path / "z.json", feature(tower), far, feature(shapely.box(0, 0, 20, 4), height=3)
     )
     corner = np.array([[WEST + 2, NORTH - 128], *(np.array(tower.exterior.coords) + MAP_CORNER)])
     (home, *ring) = np.stack(INTO_UTM.transform(*corner.T, direction="INVERSE"), -1)
