@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -286,8 +287,9 @@ def _altitude(properties: Mapping[str, Any], name: str, otherwise: float) -> flo
     value = properties.get(name)
     if value is None:
         return otherwise
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"its {name} must be a number of metres, 0 or more")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"its {name} must be a number of metres, 0 or more, of ordinary size")
     return float(value)
 
 

@@ -98,6 +98,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height="high")),
         "its height must be a number of metres, 0 or more",
     ),
+    "huge height": (
+        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height=10**400)),
+        "its height must be a number of metres, 0 or more, of ordinary size",
+    ),
     "upside down": (
         lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), floor=9, height=4)),
         "its height 4 must lie above its floor 9",
