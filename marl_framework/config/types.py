@@ -114,10 +114,16 @@ def _shipped_predictor(value: Any) -> Any:
     return PRETRAINED_PREDICTOR if value is None else value  # configurations of older runs
 
 
+def _can_be_held(prior: float) -> float:
+    if not 1e-4 <= prior <= 1 - 1e-4:  # mission.belief.PROBABILITY_FLOOR
+        raise ValueError("must be 0.0001 to 0.9999, where beliefs are kept")
+    return prior
+
+
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, lt=1), AfterValidator(_can_be_held)]
 Noise = Annotated[float, Field(gt=0, lt=0.5)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Rate = Annotated[float, Field(gt=0, le=1)]

@@ -273,6 +273,8 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
         "learning.actor.learning_rate: must be above 0, got 0",
     ),
     ("mapping: {prior: 1}", "mapping.prior: must be below 1, got 1"),
+    ("mapping: {prior: 1e-40}", "mapping.prior: must be 0.0001 to 0.9999, where beliefs"),
+    ("mapping: {prior: 0.99999}", "mapping.prior: must be 0.0001 to 0.9999, where beliefs"),
     ("experiment: {title: ''}", "experiment.title: must be a text that is not empty"),
     ('experiment: {title: "a\\nb"}', "experiment.title: must be one line"),
     ("experiment: {constraints: {num_actions: 5}}", "num_actions: must be one of 4, 6, 9 or 27"),
