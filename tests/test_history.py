@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -207,3 +208,20 @@ def test_between_file_systems_the_copy_appears_whole(house: House, monkeypatch) 
     (kept,) = (house.history / "t").iterdir()
     assert (kept / "metadata.json").exists()
     assert os.listdir(house.runs) == []
+
+
+def test_a_copy_that_does_not_fit_is_removed_and_the_run_stays(house: House, monkeypatch) -> None:
+    def across(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    def full(source: Path, copy: Path, **_: object) -> None:
+        (copy / "checkpoints").mkdir(parents=True)
+        raise shutil.Error([(str(source), str(copy), "[Errno 28] No space left on device")])
+
+    run = house.run("t")
+    monkeypatch.setattr(history, "write_json", lambda *_: None)  # renames too
+    monkeypatch.setattr(history.os, "rename", across)
+    monkeypatch.setattr(history.shutil, "copytree", full)
+    assert "No space left on device" in house.error("archive", "t")
+    assert os.listdir(house.history / "t") == []
+    assert (run / "config.yaml").exists()

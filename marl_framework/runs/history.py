@@ -126,7 +126,8 @@ class History:
                 write_json(source / _METADATA, describe_run(source))
             _move(source, target)
         except OSError as error:
-            raise ConfigError(f"cannot move {source} to {target}: {error.strerror}") from error
+            reason = error.strerror or error  # copying has only a text
+            raise ConfigError(f"cannot move {source} to {target}: {reason}") from error
         return target
 
 
@@ -237,6 +238,10 @@ def _move(source: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         copy = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        shutil.copytree(source, copy, symlinks=True)
-        os.rename(copy, target)
+        try:
+            shutil.copytree(source, copy, symlinks=True)
+            os.rename(copy, target)
+        except BaseException:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
         shutil.rmtree(source)
