@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options.format, out)
-    checkpoint_file(options.checkpoint)
+    checkpoint = checkpoint_file(options.checkpoint)
+    if out.exists() and out.samefile(checkpoint):
+        raise ConfigError(f"--out {out}: it is the checkpoint to export; name another file")
     if options.format == _WEIGHTS:
         return _write_weights(options, out)
 
@@ -82,9 +84,9 @@ def _run(options: argparse.Namespace) -> int:
     from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 
     loaded()
-    checkpoint = find_checkpoint(options.checkpoint)
-    config = mission_config(None, [*options.overrides, "compute.precision=float32"], checkpoint)
-    actor = trained_team(config, checkpoint, "cpu").modules["actor"].eval()
+    team = find_checkpoint(options.checkpoint)
+    config = mission_config(None, [*options.overrides, "compute.precision=float32"], team)
+    actor = trained_team(config, team, "cpu").modules["actor"].eval()
     module: PortableActor | PortableTeam = PortableActor(actor)
     if options.observations:
         module = PortableTeam(actor, config, "cpu")

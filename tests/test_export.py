@@ -245,6 +245,20 @@ def test_checkpoints_of_runs_are_not_written_over(
     assert last.read_bytes() == (folder / "team.pt").read_bytes()
 
 
+def test_a_checkpoint_is_not_written_over_itself(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, link = tmp_path / "own.pt", tmp_path / "link.pt"
+    own.write_bytes((folder / "team.pt").read_bytes())
+    link.symlink_to(own)
+    for out in (own, link):
+        command = ["--checkpoint", str(own), "--format", "weights", "--out", str(out)]
+        assert export.main(command) == 2
+        error = capsys.readouterr().err
+        assert error == f"error: --out {out}: it is the checkpoint to export; name another file\n"
+    assert own.read_bytes() == (folder / "team.pt").read_bytes()
+
+
 def test_without_the_extra_it_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
