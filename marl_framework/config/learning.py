@@ -353,7 +353,7 @@ class DistillationConfig(Section):
     loss: Literal["forward", "reverse"] = "forward"
     """KL(teacher ‖ student), whose gradient is that of the cross-entropy, or KL(student ‖
     teacher)."""
-    temperature: Positive = 1.0
+    temperature: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0
     """Of the softmax that makes a policy of a planner's scores [unit of the scores]."""
 
 

@@ -19,6 +19,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
+from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
@@ -43,6 +44,7 @@ from marl_framework.training.streams import (
     tell_of_other_streams,
 )
 from marl_framework.training.summary import weights_checksum
+from marl_framework.training.trainer import NumericalError
 from marl_framework.training.writers import check_writers
 
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
@@ -80,6 +82,7 @@ class RoundTrainer(ABC):
         self._section: PredictionConfig | DistillationConfig = getattr(config, self.name)
         self._started = time.perf_counter()
         self._seconds_before = 0.0
+        self._skipped = 0
         self.rounds = 0
         self.interrupted = False
 
@@ -123,6 +126,37 @@ class RoundTrainer(ABC):
             skipped.append(bad)
         return {"loss": torch.stack(losses).mean(), "skipped_updates": torch.stack(skipped).sum()}
 
+    def check_numbers(self, found: Mapping[str, float], run: RunFolder) -> None:
+        """Stop if too many updates were not finite.
+
+        Args:
+            found: of the latest round.
+            run: that a state which explains it is written to.
+
+        Raises:
+            NumericalError: they were more than `learning.max_skipped_updates`.
+        """
+        if not found.get("skipped_updates"):
+            return
+        self._skipped += int(found["skipped_updates"])
+        allowed = self.config.learning.max_skipped_updates
+        text = (
+            f"{self._skipped} updates up to round {self.rounds} had a loss or gradient that is not "
+            "finite and were not applied"
+        )
+        if self._skipped <= allowed:
+            warn(f"warning: {text}; learning.max_skipped_updates allows {allowed}")
+            return
+        dump = run.path / "not_finite.pt"
+        try:
+            save_checkpoint(dump, self.state_dict())
+        except OSError as error:
+            warn(f"warning: {dump} could not be written: {error.strerror or error}")
+        raise NumericalError(
+            f"{text}; learning.max_skipped_updates allows {allowed}; the state is in {dump}; lower "
+            f"{self.name}.learning_rate, or use compute.precision=float32"
+        )
+
     def finish(self, run: RunFolder) -> dict[str, float]:
         """Look at what was learned, once all rounds are made; return more results."""
         return {}
@@ -155,6 +189,7 @@ class RoundTrainer(ABC):
             **self.learned_state(),
             "config": config_to_dict(self.config),
             "training_step": self.rounds,
+            "skipped_updates": self._skipped,
             "device": self.device.type,
             "generators": [stream_state(generator, self.device) for generator in self._streams()],
             "seconds": self.seconds(),
@@ -177,6 +212,7 @@ class RoundTrainer(ABC):
         with complete_checkpoint():
             self.load_learned_state(state)
             self.rounds = int(state["training_step"])
+            self._skipped = int(state.get("skipped_updates", 0))  # older runs did not count
             self._seconds_before = float(state["seconds"])
             self._load_streams(state, report)
 
@@ -225,6 +261,9 @@ def train_in_rounds(
         if options.resume:
             found = find_run(options.run_name, config, None, warn)
         return _start_or_resume(trainer, found, options.run_name, log)
+    except NumericalError as error:
+        warn(f"error: {error}")
+        return FAILED
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -281,6 +320,7 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
             found = trainer.round()
             logger.write(trainer.rounds, found)
             print(trainer.describe(found), flush=True)
+            trainer.check_numbers(found, run)
             if not store.save(trainer.rounds, trainer.state_dict()):
                 raise OSError(f"the state after round {trainer.rounds} could not be saved")
             run.write_status("training", training_step=trainer.rounds, last=found)

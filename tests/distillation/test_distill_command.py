@@ -201,6 +201,7 @@ BAD = [
     ),
     (["--teacher", "a=random", "--set", "distillation.loss=both"], "distillation.loss"),
     (["--teacher", "a=random", "--set", "distillation.rounds=0"], "must be at least 1"),
+    (["--teacher", "a=random", "--set", "distillation.temperature=1e-300"], "at least 1e-06"),
     (["--resume", "--teacher", "a=random"], "--resume: name the run"),
     (["--teacher", "a=random", "--init-from", "a"], "--init-from: goes with --workers"),
 ]

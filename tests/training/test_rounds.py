@@ -121,6 +121,32 @@ def test_a_failed_run_says_why_and_goes_on(
     assert kept == {"step-00000003.pt", "last.pt", "best.pt"}
 
 
+@pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 1), (2, 0)])
+def test_updates_that_are_not_finite_stop_the_training(
+    house: House,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: int,
+    code: int,
+) -> None:
+    """One in each of the first two rounds."""
+    real = PredictorTrainer.round
+
+    def bad(trainer: PredictorTrainer) -> dict[str, float]:
+        return {**real(trainer), "skipped_updates": float(trainer.rounds <= 2)}
+
+    monkeypatch.setattr(PredictorTrainer, "round", bad)
+    assert house.predict("--set", f"learning.max_skipped_updates={allowed}") == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    count = min(allowed + 1, 2)
+    assert f"{count} updates up to round {count} had a loss or gradient that is not fin" in last
+    assert f"learning.max_skipped_updates allows {allowed}" in last
+    assert house.status()["state"] == ("failed" if code else "finished")
+    assert (house.run / "not_finite.pt").exists() == bool(code)
+    assert (house.run / "checkpoints" / "best.pt").exists() != bool(code)
+    assert load_checkpoint(house.run / "not_finite.pt")["training_step"] == count if code else True
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_out_of_memory_is_one_line(
     house: House,
