@@ -27,7 +27,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
-from marl_framework.runs.files import strict, write_json
+from marl_framework.runs.files import folder_guard, strict, write_json
 from marl_framework.runs.folder import describe_environment
 
 POLICIES = (LEARNED, *report.CLASSICAL)
@@ -199,23 +199,25 @@ class Suite:
                 if flyer.key in content["flights"]:
                     continue
                 start = time.perf_counter()
-                content = {**content, **self._fly(world, flyer, content["flights"])}
+                blocks, flight = self._fly(world, flyer)
                 self._file(world).parent.mkdir(exist_ok=True)
-                write_json(self._file(world), content)
+                with folder_guard(self.folder):  # another command may fly the same worlds
+                    content = self._flown(world)
+                    content["blocks"] = blocks
+                    content["flights"][flyer.key] = flight
+                    write_json(self._file(world), content)
                 seconds = time.perf_counter() - start
                 print(f"{world.name}: {flyer.key} in {seconds:.0f} s", flush=True)
             found[world.name] = content
         return found
 
-    def _fly(self, world: World, flyer: Flyer, flights: Mapping[str, Any]) -> dict[str, Any]:
+    def _fly(self, world: World, flyer: Flyer) -> tuple[list[int] | None, dict[str, list[float]]]:
+        """Return which missions fly over the same ground, and what each has reached."""
         flight = self._prepared(world, flyer)
         ((name, planner),) = flight.planners.items()
         record = evaluate(flight.environments[name], planner, self.missions, self.seed, keep_maps=0)
         blocks = report.mission_blocks(record)
-        return {
-            "blocks": None if blocks is None else blocks.tolist(),
-            "flights": {**flights, flyer.key: finals(record)},
-        }
+        return None if blocks is None else blocks.tolist(), finals(record)
 
     def _prepared(self, world: World, flyer: Flyer) -> comparison.Comparison:
         config = flyer.config(world, self.device_name)

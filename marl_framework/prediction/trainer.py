@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import load_scaler
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
@@ -45,6 +46,10 @@ class PredictorTrainer(RoundTrainer):
     name = "prediction"
 
     def __init__(self, config: Config, device: torch.device) -> None:
+        if config.experiment.baselines.search.prior is not None:
+            raise ConfigError(
+                "experiment.baselines.search.prior: a predictor is made without one; leave it out"
+            )
         super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")

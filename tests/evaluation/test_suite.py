@@ -164,6 +164,25 @@ def test_an_interrupted_suite_goes_on(
 
 
 @pytest.mark.usefixtures("_short")
+def test_two_suites_at_once_keep_the_flights_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While random flies, another command flies coverage in the same world."""
+    split = ["--only", "split", "--policies"]
+    fly = suite.evaluate
+
+    def beside(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(suite, "evaluate", fly)
+        run(tmp_path, *split, "coverage")
+        return fly(*arguments, **more)
+
+    monkeypatch.setattr(suite, "evaluate", beside)
+    run(tmp_path, *split, "random")
+    flown = json.loads((tmp_path / "worlds" / "split.json").read_text(encoding="utf-8"))
+    assert list(flown["flights"]) == ["coverage", "random"]
+
+
+@pytest.mark.usefixtures("_short")
 def test_flights_of_other_missions_are_not_mixed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,7 @@ def test_the_command_trains_resumes_and_ends(
     [
         (["--resume"], "error: --resume: name the run"),
         (["--set", "prediction.worlds=[]"], "prediction.worlds"),
+        (["--set", "experiment.baselines.search.prior=runs/a"], "search.prior: a predictor is"),
         (["--set", "prediction.worlds=[{kinds: [sea]}]"], "prediction.worlds[0]: must be one of"),
     ],
 )
