@@ -280,7 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
-    name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
+    name = options.config
+    if name is None:
+        name = os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
     with plain_warnings():
         checks = examine(name, options.overrides)
     ready = all(check.ok for check in checks)

@@ -205,6 +205,7 @@ BAD = {
     ),
     "no such GPU": (["--device", "cuda:99"], "compute.device"),
     "no such device": (["--device", "tpu"], "compute.device"),
+    "a params file without a name": (["--config", ""], "'': no such file"),
     "bad run name": (["--run-name", "../x"], "run name"),
     "negative profile": (["--profile", "-1"], "--profile"),
     "nothing to record": (

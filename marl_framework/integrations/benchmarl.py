@@ -4,7 +4,7 @@ Needs the extra `benchmarl`. Importing this module registers the task with Bench
 BenchMARL's command line with it:
 
     python -m marl_framework.integrations.benchmarl algorithm=mappo \
-        task=marl_framework/mapping model=layers/cnn critic_model=layers/cnn
+        task=marl_framework/mapping model=layers/cnn model@critic_model=layers/cnn
 """
 
 from __future__ import annotations

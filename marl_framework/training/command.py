@@ -108,12 +108,16 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
     """Return what is flown: of the params file, or without one the mission of the checkpoint."""
-    name = options.config or os.environ.get("CONFIG_FILE_PATH")
+    name = options.config
+    if name is None:
+        name = os.environ.get("CONFIG_FILE_PATH") or None
     if options.run_name is not None:
         check_run_name(options.run_name)
     checkpoint = None
     if options.checkpoint is None:
-        config = load_config(resolve_config_path(name or "params.yaml"), options.overrides)
+        config = load_config(
+            resolve_config_path("params.yaml" if name is None else name), options.overrides
+        )
     else:
         checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
         from marl_framework.planners.team import deployed_config, find_checkpoint, mission_config

@@ -225,10 +225,17 @@ class TrainingLogger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device | str) -> None:
-        """Load what `state_dict` returned; tensors move to the device."""
+        """Load what `state_dict` returned; tensors move to the device.
+
+        Counts over other bins, such as those of altitudes that were changed since, are dropped.
+        """
         self._numbers = [dict(row) for row in state["numbers"]]
         self._vectors = [(tuple(names), vector.to(device)) for names, vector in state["vectors"]]
-        self._counts = {name: count.to(device) for name, count in state["counts"].items()}
+        self._counts = {
+            name: count.to(device)
+            for name, count in state["counts"].items()
+            if count.numel() == len(self._bin_values.get(name, count))
+        }
         self._step = int(state["step"])
 
     def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:

@@ -207,6 +207,21 @@ def test_histograms_are_sums_over_the_interval(tmp_path: Path, device: torch.dev
     assert (altitudes.min, altitudes.max) == (2.5, 25.0)
 
 
+def test_counts_over_bins_that_have_changed_are_dropped(tmp_path: Path) -> None:
+    bins = {"altitudes": (5.0, 10.0)}
+    with TrainingLogger(tmp_path / "a", histogram_interval=9, bin_values=bins) as logger:
+        logger.log(1, {}, {"altitudes": torch.tensor([1, 2]), "actions": torch.tensor([3, 4])})
+        state = logger.state_dict()
+    bins = {"altitudes": (5.0, 10.0, 20.0)}
+    with TrainingLogger(tmp_path / "b", histogram_interval=2, bin_values=bins) as logger:
+        logger.load_state_dict(state, "cpu")
+        logger.log(2, {}, {"altitudes": torch.ones(3), "actions": torch.tensor([1, 0])})
+    log = events(tmp_path / "b")
+    found = {name: log.Histograms(f"policy/{name}")[0].histogram_value for name in state["counts"]}
+    assert found["altitudes"].num == 3
+    assert list(found["actions"].bucket) == [4, 4]
+
+
 @pytest.mark.parametrize(("interval", "counts"), [(0, [3, 1]), (1, [0, 0])])
 def test_no_histogram_without_interval_or_counts(
     tmp_path: Path, interval: int, counts: list[int]
