@@ -26,10 +26,11 @@ from marl_framework.training.memory import (
     is_out_of_memory,
     memory_advice,
 )
+from marl_framework.training.not_finite import NumericalError
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.signals import interruptible
-from marl_framework.training.trainer import NumericalError, Trainer
+from marl_framework.training.trainer import Trainer
 
 _LOST = "another rank ended early; torchrun's report gives the reason"
 

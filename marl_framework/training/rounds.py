@@ -19,7 +19,6 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
-from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
@@ -28,6 +27,7 @@ from marl_framework.runs.process import this_process
 from marl_framework.runs.start import start_run
 from marl_framework.training.logging import make_logger
 from marl_framework.training.memory import is_out_of_memory
+from marl_framework.training.not_finite import NumericalError, tell_or_stop
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import (
     Resumption,
@@ -44,7 +44,6 @@ from marl_framework.training.streams import (
     tell_of_other_streams,
 )
 from marl_framework.training.summary import weights_checksum
-from marl_framework.training.trainer import NumericalError
 from marl_framework.training.writers import check_writers
 
 _LAST_RATE = 0.01  # share of the learning rate that is left in the last update
@@ -139,22 +138,14 @@ class RoundTrainer(ABC):
         if not found.get("skipped_updates"):
             return
         self._skipped += int(found["skipped_updates"])
-        allowed = self.config.learning.max_skipped_updates
-        text = (
-            f"{self._skipped} updates up to round {self.rounds} had a loss or gradient that is not "
-            "finite and were not applied"
-        )
-        if self._skipped <= allowed:
-            warn(f"warning: {text}; learning.max_skipped_updates allows {allowed}")
-            return
-        dump = run.path / "not_finite.pt"
-        try:
-            save_checkpoint(dump, self.state_dict())
-        except OSError as error:
-            warn(f"warning: {dump} could not be written: {error.strerror or error}")
-        raise NumericalError(
-            f"{text}; learning.max_skipped_updates allows {allowed}; the state is in {dump}; lower "
-            f"{self.name}.learning_rate, or use compute.precision=float32"
+        tell_or_stop(
+            self._skipped,
+            self.config.learning.max_skipped_updates,
+            f"round {self.rounds}",
+            f"lower {self.name}.learning_rate, or use compute.precision=float32",
+            self.state_dict,
+            run,
+            warn,
         )
 
     def finish(self, run: RunFolder) -> dict[str, float]:

@@ -22,10 +22,11 @@ from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.checkpoint import check_weights, save_checkpoint
+from marl_framework.runs.checkpoint import check_weights
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.initial import follow_teacher, take_weights
+from marl_framework.training.not_finite import tell_or_stop
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit, complete_checkpoint
@@ -38,10 +39,6 @@ from marl_framework.training.streams import (
 )
 from marl_framework.training.summary import describe_machine, flown_metrics, results, timing
 from marl_framework.training.writers import check_writers
-
-
-class NumericalError(ArithmeticError):
-    """The training stopped because too many updates were not finite."""
 
 
 class Trainer:
@@ -372,22 +369,6 @@ class Trainer:
         """Stop if too many updates were not finite; called when metrics have been read anyway."""
         if not written.get("skipped_updates"):
             return
-        allowed, skipped = self.config.learning.max_skipped_updates, int(self._skipped)
-        text = (
-            f"{skipped} updates up to training step {self.algorithm.training_steps} had a loss or "
-            "gradient that is not finite and were not applied"
-        )
-        if skipped <= allowed:
-            out.say(f"warning: {text}; learning.max_skipped_updates allows {allowed}")
-            return
-        where = ""
-        if run is not None:
-            dump = run.path / "not_finite.pt"
-            where = f"; the state is in {dump}"
-            try:
-                save_checkpoint(dump, {**self.algorithm.state_dict(), "metrics": dict(written)})
-            except OSError as error:
-                out.say(f"warning: {dump} could not be written: {error.strerror or error}")
         advice = (
             "lower learning.actor.learning_rate, learning.critic.learning_rate or gradient_norm, "
             "or use compute.precision=float32"
@@ -395,6 +376,12 @@ class Trainer:
         own = self.config.experiment.reward.function
         if own is not None and not math.isfinite(written["return"]):
             advice = f"experiment.reward.function: {own} returned what is not finite"
-        raise NumericalError(
-            f"{text}; learning.max_skipped_updates allows {allowed}{where}; {advice}"
+        tell_or_stop(
+            int(self._skipped),
+            self.config.learning.max_skipped_updates,
+            f"training step {self.algorithm.training_steps}",
+            advice,
+            lambda: {**self.algorithm.state_dict(), "metrics": dict(written)},
+            run,
+            out.say,
         )
