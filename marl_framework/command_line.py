@@ -102,7 +102,7 @@ def warn(text: str) -> None:
 def describe_os_error(error: OSError) -> str:
     """Return the one line that a training run ends with when a file cannot be written."""
     reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-    return f"error: {reason}; fix it, then continue with --resume"
+    return f"error: {reason}; fix it; a training that has begun continues with --resume"
 
 
 def as_program(main: Callable[[], int]) -> int:

@@ -68,7 +68,7 @@ def _known(path: Path) -> dict[str, Any]:
 def _brief(label: str, path: Path) -> str:
     known = _known(path)
     entropy = known["best"].get("validation_entropy")
-    best = "" if entropy is None else f", best validation entropy {entropy:.4f}"
+    best = f", best validation entropy {entropy:.4f}" if isinstance(entropy, float) else ""
     steps = known["training_step"]
     return f"{label}: {known['state']}, {steps or 0} training steps{best}, began {known['started']}"
 

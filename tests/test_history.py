@@ -118,6 +118,19 @@ def test_list_and_show_tell_how_runs_ended(house: House) -> None:
     assert f"folder: {house.history / 't' / stamp}" in house("show", f"t/{stamp}")
 
 
+@pytest.mark.parametrize("odd", [[1], 5, "text", None, {"state": 3, "best": [1], "last": "x"}])
+def test_odd_files_of_a_run_are_told_like_missing_ones(house: House, odd: object) -> None:
+    run = house.run("t")
+    for best in (odd, {"validation_entropy": "low"}):
+        results = {"finished": True, "best": best, "last": odd}
+        for name, content in {"environment": odd, "status": odd, "summary": results}.items():
+            (run / f"{name}.json").write_text(json.dumps({"results": content, "process": odd}))
+        (run / "environment.json").write_text(json.dumps(odd))
+        (line,) = house("list")
+        assert line.startswith("t: unknown, 0 training steps, began ")
+        assert house("compare", "t", "t") == ["no difference"]
+
+
 def test_compare_shows_what_differs(house: House) -> None:
     house.run("a", last={"return": 1.0}, training_step=4)
     house.run("b", "learning.gamma=0.5", last={"return": 2.0}, training_step=4)

@@ -141,7 +141,7 @@ def training_steps(run: str) -> int:
     Raises:
         ConfigError: it has not ended.
     """
-    results = read_json(Path(run) / "summary.json").get("results", {})
+    results = read_json(Path(run) / "summary.json", "results")
     if not results.get("finished"):
         raise ConfigError(f"{run}: it has no summary.json of a finished training")
     return int(results["training_steps"])

@@ -47,6 +47,7 @@ class Distiller(RoundTrainer):
     """
 
     name = "distillation"
+    mark = "replay"
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -111,8 +111,9 @@ def _created_run(
     config: Config, device: torch.device, options: argparse.Namespace
 ) -> Iterator[RunFolder]:
     """Create the run folder, print the device and the folder; release it at the end."""
-    archive = options.archive_earlier and not options.resume
-    run = start_run(config, device, options.run_name, archive_earlier=archive, folders=())
+    run = start_run(
+        config, device, options.run_name, archive_earlier=options.archive_earlier, folders=()
+    )
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     try:
         yield run

@@ -44,6 +44,7 @@ class PredictorTrainer(RoundTrainer):
     """
 
     name = "prediction"
+    mark = "samples"
 
     def __init__(self, config: Config, device: torch.device) -> None:
         if config.experiment.baselines.search.prior is not None:

@@ -174,12 +174,17 @@ def strict(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no place in a JSON file")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file, or an empty dict if it is missing or damaged."""
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """Return the object below these keys of a JSON file.
+
+    It is empty where the file is missing or damaged, or holds no object there.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
     return content if isinstance(content, dict) else {}
 
 

@@ -134,8 +134,7 @@ class History:
 def describe_run(run: Path) -> dict[str, Any]:
     """Return the metadata of a run: configuration, commit, versions, times, state and metrics."""
     environment = read_json(run / "environment.json")
-    status, summary = read_json(run / "status.json"), read_json(run / "summary.json")
-    results = summary.get("results", {})
+    status, results = read_json(run / "status.json"), read_json(run / "summary.json", "results")
     files = [path for path in run.rglob("*") if path.is_file() and path.name != _METADATA]
     newest = max((path.stat().st_mtime for path in files), default=run.stat().st_mtime)
     state = status.get("state", "unknown")
@@ -153,16 +152,20 @@ def describe_run(run: Path) -> dict[str, Any]:
         "device": environment.get("device"),
         "configuration": "config.yaml" if (run / "config.yaml").exists() else None,
         "training_step": results.get("training_steps", status.get("training_step")),
-        "last": results.get("last", status.get("last", {})),
-        "best": results.get("best", status.get("best", {})),
+        **{name: _metrics(run, name) for name in ("last", "best")},
     }
+
+
+def _metrics(run: Path, name: str) -> dict[str, Any]:
+    """Return metrics of a run: those of its results, else those that it noted."""
+    known = read_json(run / "summary.json", "results", name)
+    return known or read_json(run / "status.json", name)
 
 
 def state_of(run: Path) -> str:
     """Return how a run stands: in training, killed where its process is gone, or what it noted."""
-    status = read_json(run / "status.json")
-    state = str(status.get("state", "unknown"))
-    process = status.get("process", {})
+    state = str(read_json(run / "status.json").get("state", "unknown"))
+    process = read_json(run / "status.json", "process")
     alive = is_alive(process)
     if is_locked(run) or (state == "training" and alive):  # not every file system has locks
         return "in training"

@@ -158,6 +158,8 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError(
             "torchrun --max-restarts: name the run with --run-name, so that it can continue"
         )
+    if options.resume and not config.trains:
+        raise ConfigError("--resume: there is no training to continue; leave it out")
     if options.run_name is None and not (options.check or options.print_config):
         if options.resume:
             raise ConfigError("--resume: name the run to continue with --run-name")

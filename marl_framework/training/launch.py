@@ -120,7 +120,7 @@ def _start_or_resume(
     def find() -> Resumption | None:
         if run_name is None or not (start.resume or started_by(config, run_name, ranks)):
             return None
-        return find_run(run_name, config, start.allow_changed, warn)
+        return find_run(run_name, config, Trainer.mark, start.allow_changed, warn)
 
     found = ranks.on_leader(
         find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)

@@ -42,6 +42,7 @@ class Resumption:
 def find_run(
     name: str,
     config: Config,
+    mark: str,
     allowed: Sequence[str] | None = (),
     report: Callable[[str], None] = print,
 ) -> Resumption | None:
@@ -50,13 +51,14 @@ def find_run(
     Args:
         name: of the run, a folder below `logging.directory`.
         config: of the resumed training.
+        mark: key that only checkpoints of this kind of training hold.
         allowed: keys that may differ from the checkpoint's configuration, or former names of them;
             None where the user cannot allow any.
         report: shows a warning about damaged checkpoints.
 
     Raises:
-        ConfigError: the run is being trained, its checkpoints are unreadable, or other keys
-            differ; names them.
+        ConfigError: the run is being trained, its checkpoints are unreadable or of another kind
+            of training, or other keys differ; names them.
     """
     if allowed is not None:
         allowed = [RENAMED.get(key, key) for key in allowed]
@@ -68,11 +70,16 @@ def find_run(
         return None
     try:
         payload = newest_checkpoint(run.checkpoints, report)
+        if payload is not None and mark not in payload:
+            raise ConfigError(
+                f"{run.path}: its checkpoints are of another kind of training, or of another "
+                "version; choose another run name, or resume it with the command that began it"
+            )
         changed = changed_keys(_saved_configuration(run, payload, config), config)
         refuse_changes(run.path, changed, allowed)
-        finished = read_json(run.summary_file).get("results", {}).get("finished") is True
+        finished = read_json(run.summary_file, "results").get("finished") is True
         new = values_by_key(config)
-        started = read_json(run.environment_file).get(INITIAL_WEIGHTS, {}).get("checkpoint")
+        started = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
         return Resumption(
             run, payload, {key: new[key] for key in changed}, finished and not changed, started
         )

@@ -59,6 +59,7 @@ class RoundTrainer(ABC):
 
     Attributes:
         name: of its section in the configuration, and before the slash in tags of metrics.
+        mark: key that only its checkpoints hold.
         modules: all networks by name.
         rounds: made so far.
         interrupted: whether the training is to end after the current round.
@@ -68,6 +69,7 @@ class RoundTrainer(ABC):
     """
 
     name: str
+    mark: str
     modules: Mapping[str, nn.Module]
     _optimizer: torch.optim.Optimizer
     _scaler: torch.amp.GradScaler
@@ -250,7 +252,7 @@ def train_in_rounds(
             return 0
         found = None
         if options.resume:
-            found = find_run(options.run_name, config, None, warn)
+            found = find_run(options.run_name, config, make.mark, None, warn)
         return _start_or_resume(trainer, found, options.run_name, log)
     except NumericalError as error:
         warn(f"error: {error}")

@@ -88,9 +88,9 @@ def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
     """
     rows, seeds = [], {}
     for name, config in runs.items():
-        summary = read_json(Path(config.logging.directory) / name / "summary.json")
-        results, timing = summary.get("results", {}), summary.get("timing", {})
-        if results.get("finished"):
+        summary = Path(config.logging.directory) / name / "summary.json"
+        results, timing = read_json(summary, "results"), read_json(summary, "timing")
+        if results.get("finished") and "best" in results:  # trainings in rounds have none
             seeds[name] = config.environment.seed
             rows.append(
                 {

@@ -55,12 +55,15 @@ class Trainer:
         made: training steps of the checkpoint that is loaded then.
 
     Attributes:
+        mark: key that only its checkpoints hold.
         task: the missions to learn from.
         algorithm: acts and learns.
         collector: flies the task with the algorithm's policy.
         episodes: missions flown for training so far, by all ranks.
         interrupted: whether the training is to end after the current step.
     """
+
+    mark = "episodes"
 
     def __init__(
         self, config: Config, device: torch.device, ranks: Ranks | None = None, made: int = 0

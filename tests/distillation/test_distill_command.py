@@ -13,6 +13,7 @@ from marl_framework import distill
 from marl_framework.config.loading import load_config
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.evaluate import main as evaluate
+from marl_framework.main import main as train
 from marl_framework.runs.log import LOG
 from tests.distillation.test_labels import save_team
 from tests.small import small_config
@@ -69,6 +70,12 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert "finished already" in capsys.readouterr().out
     flight = ("--policies", "learned", "--missions", "2", "--out", str(tmp_path / "out"))
     assert evaluate(["--checkpoint", str(run), "--device", "cpu", *flight]) == 0
+    capsys.readouterr()
+    again = ("--config", str(run / "config.yaml"), "--run-name", "c", "--resume")
+    assert train(again) == 2
+    error = capsys.readouterr().err
+    assert "c: its checkpoints are of another kind of training" in error
+    assert error.count("\n") == 1
 
 
 def test_a_signal_ends_a_run_after_its_round_and_it_resumes_bit_for_bit(

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import t as student
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
 from marl_framework.main import main
 from marl_framework.runs.log import RunLog
 from marl_framework.training import seeds as seeds_module
@@ -76,6 +77,16 @@ def test_an_interrupted_series_goes_on_and_is_summed_up(
     logs = [(runs / name / "train.log").read_text() for name in found["runs"]]
     assert all(log.count("done: ") == 1 for log in logs)
     assert all(f"/{name}/" in log for name, log in zip(found["runs"], logs, strict=True))
+
+
+def test_runs_of_another_kind_are_left_out_of_the_sums(tmp_path: Path) -> None:
+    config = load_config("params_test", [f"logging.directory={tmp_path}"])
+    predicted = {"results": {"finished": True, "last": {"loss": 1.0}}, "timing": {"seconds": 1.0}}
+    for name, summary in {"t-1": predicted, "t-2": {"results": [1]}, "t-3": [2]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    found = seeds_module.sum_up(seeds_module.with_seeds(config, "t", [1, 2, 3]))
+    assert found == {"runs": {}, "metrics": {}}
 
 
 def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
