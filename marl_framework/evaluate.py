@@ -110,7 +110,12 @@ def _parser() -> argparse.ArgumentParser:
         help="evaluate the latest team of a training run again whenever it is newer, with --html, "
         "until the training ends",
     )
-    add("--out", metavar="DIR", help="folder for the results (with --watch: RUN/watch)")
+    add(
+        "--out",
+        metavar="DIR",
+        help="folder for the results; it may hold earlier ones, which new ones of the same name "
+        "replace (with --watch: RUN/watch)",
+    )
     return parser
 
 
@@ -338,6 +343,8 @@ def _configuration(
 
 
 def _output_folder(name: str) -> Path:
+    if not name:
+        raise ConfigError("--out: name a folder")
     out = Path(name)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -107,13 +107,19 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         """Start new missions, or the first ones of `seed`.
 
         Raises:
-            ValueError: `seed` is a list, or `reset_mask` is given with automatic resets.
+            ValueError: `seed` is a list, or `reset_mask` is not [E] bool, or given with automatic
+                resets.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
             raise ValueError(f"seed {seed!r}: all missions share one seed; give one number")
         mask = (options or {}).get("reset_mask")
         if mask is not None and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
+        if mask is not None and (np.shape(mask), np.asarray(mask).dtype) != (
+            (self.num_envs,),
+            bool,
+        ):
+            raise ValueError(f"reset_mask {mask!r}: give {self.num_envs} times True or False")
         super().reset(seed=seed)
         if seed is not None:
             self.missions.seed(int(seed))
@@ -128,7 +134,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             ValueError: an action is invalid, or a mission is over and was not reset (`DISABLED`).
         """
         chosen = np.asarray(actions)
-        if not self.action_space.contains(chosen.astype(np.int64)):
+        whole = np.issubdtype(chosen.dtype, np.integer)
+        if not (whole and self.action_space.contains(chosen.astype(np.int64))):
             raise ValueError(f"actions {chosen.tolist()} are not in {self.action_space}")
         if self._over.any() and self.autoreset_mode == AutoresetMode.DISABLED:
             over = np.flatnonzero(self._over).tolist()

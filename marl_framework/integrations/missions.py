@@ -45,6 +45,7 @@ class Missions:
 
     Raises:
         ConfigError: the configuration is invalid, or `device` is no device of this machine.
+        ValueError: there is no mission.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Missions:
         split: str = "training",
         seed: int | None = None,
     ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs {num_envs}: give a number of missions, 1 or more")
         config = config if isinstance(config, Config) else load_config(config)
         self.environment = MissionEnvironment(config, num_envs, as_device(device), split, seed)
         lattice = self.environment.lattice

@@ -377,6 +377,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_flying(
         captured = capsys.readouterr()
         assert captured.out == ""
         assert "cannot be written" in captured.err
+    assert exit_code(["--policies", "learned", "--checkpoint", str(run), "--out", ""]) == 2
+    assert capsys.readouterr().err == "error: --out: name a folder\n"
 
 
 @pytest.mark.parametrize("missions", [1, 50, 77, 100, 1000])

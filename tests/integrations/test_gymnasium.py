@@ -92,6 +92,8 @@ def test_actions_that_do_not_exist_are_refused(actions: list[list[int]]) -> None
     env.reset()
     with pytest.raises(ValueError, match=r"actions \[\[0, .*\]\] are not in Box"):
         env.step(np.array(actions))
+    with pytest.raises(ValueError, match=r"actions .*1\.9.* are not in Box"):
+        env.step(np.array([[0, 1.9, 0]] * 2))
 
 
 def test_gymnasiums_wrappers_count_whole_episodes() -> None:
@@ -108,6 +110,12 @@ def test_what_cannot_be_reset_so_is_refused() -> None:
         env.reset(seed=[1, 2])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reset_mask needs autoreset_mode"):
         env.reset(options={"reset_mask": np.array([True, False])})
+    env = MissionVectorEnv(CONFIG, 2, autoreset_mode=AutoresetMode.DISABLED)
+    for mask in (np.array([True]), np.array([1, 0]), [[True, False]]):
+        with pytest.raises(ValueError, match="reset_mask .*: give 2 times True or False"):
+            env.reset(options={"reset_mask": mask})
+    with pytest.raises(ValueError, match="num_envs 0: give a number of missions"):
+        MissionVectorEnv(CONFIG, 0)
 
 
 def test_pictures_of_all_missions(screen: list[Any]) -> None:
