@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shapely
 import torch
@@ -47,6 +48,35 @@ def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
     other = (*CROWDED[1:], f"{OBSTACLES}.number=3")
     assert train(tmp_path, "other", *other) == 0
     assert weights(tmp_path, "other") != weights(tmp_path, "whole")
+
+
+def test_a_resumed_training_notices_other_zones_and_maps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zones, raster = tmp_path / "zones.geojson", tmp_path / "map.npy"
+    simulation = "sensor.simulation"
+    one_place = (
+        f"{simulation}.kinds=[raster]",
+        f"{simulation}.raster.path={raster}",
+        f"{simulation}.raster.resolution=0.5",
+        f"experiment.constraints.no_fly_zones={zones}",
+    )
+    write_zones(zones, feature(shapely.box(0, 0, 6, 6)))
+    np.save(raster, np.random.default_rng(3).random((400, 400)))
+    kept = {file: file.read_bytes() for file in (zones, raster)}
+    assert train(tmp_path, "t", *one_place, "learning.training_steps=1") == 0
+    more = ("--resume", "--allow-changed", "learning.training_steps")
+    longer = (*one_place, "learning.training_steps=2")
+    capsys.readouterr()
+    write_zones(zones, feature(shapely.box(0, 0, 7, 6)))
+    assert train(tmp_path, "t", *longer, options=more) == 2
+    assert f"no_fly_zones: {zones} has other weights than" in capsys.readouterr().err
+    zones.write_bytes(kept[zones])
+    np.save(raster, np.random.default_rng(4).random((400, 400)))
+    assert train(tmp_path, "t", *longer, options=more) == 2
+    assert f"raster.path: {raster} has other weights than" in capsys.readouterr().err
+    raster.write_bytes(kept[raster])
+    assert train(tmp_path, "t", *longer, options=more) == 0
 
 
 LIMITED = ("experiment.constraints.cost.limit=30",)

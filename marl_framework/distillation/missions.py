@@ -20,6 +20,7 @@ from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.files import files_read
 from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -150,16 +151,16 @@ class Lesson:
             self._validation = MissionEnvironment(self.config, missions, device, "validation")
 
     def weights_read(self) -> dict[str, str]:
-        """Return checksums of what the teacher reads, see `check_weights`.
+        """Return checksums of what missions and teacher read, see `check_weights`.
 
         What a planner of the user's own reads is not known.
         """
-        teacher = self._settings.teachers[self.name]
+        files = files_read(self.config)
         if self.team is not None:
-            return team_weights(self.team, f"{TEACHERS}.{self.name}")
-        if teacher == "search":
-            return weights_read(self.config.experiment.baselines.search)
-        return {}
+            return files | team_weights(self.team, f"{TEACHERS}.{self.name}")
+        if self._settings.teachers[self.name] == "search":
+            return files | weights_read(self.config.experiment.baselines.search)
+        return files
 
     def fly(
         self, act: Callable[[Tensor], Tensor], share: float

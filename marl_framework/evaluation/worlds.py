@@ -6,7 +6,6 @@ versions do not compare. docs/suite.md says what each world is for.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import PARAMS, config_to_dict, load_config
+from marl_framework.mission.files import file_checksum
 
 VERSION = 1
 SEED = 30001
@@ -79,7 +79,7 @@ class World:
 
 def _fingerprint(file: Path) -> str:
     try:
-        return f"{file.name} sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}"
+        return f"{file.name} sha256 {file_checksum(file)}"
     except OSError as error:
         raise ConfigError(f"--maps {file}: cannot be read: {error.strerror or error}") from error
 

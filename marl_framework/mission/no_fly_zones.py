@@ -31,7 +31,7 @@ from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.mixture import Terrain
 
-_KEY = "experiment.constraints.no_fly_zones"
+KEY = "experiment.constraints.no_fly_zones"
 _LONGEST_EDGE = 1e-3  # [degrees]; longer ones are no straight lines in metres
 
 Array = npt.NDArray[Any]
@@ -221,12 +221,12 @@ def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
             f"{name} is in longitude and latitude, and nobody says where the area lies; set "
             'deployment.origin, or give metres and "coordinates": "metres"'
         )
-    require_rasterio(_KEY, f"{name} is in longitude and latitude")
+    require_rasterio(KEY, f"{name} is in longitude and latitude")
     return place_at(*origin)
 
 
 def _error(text: str) -> ConfigError:
-    return ConfigError(f"{_KEY}: {text}")
+    return ConfigError(f"{KEY}: {text}")
 
 
 def _read(name: str) -> Mapping[str, Any]:

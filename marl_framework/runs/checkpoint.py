@@ -166,10 +166,11 @@ def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
 
 
 def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Check that a resumed run reads the weights that it began with.
+    """Check that a resumed run reads the weights and files that it began with.
 
     Args:
-        now: checksums of the weights that others trained, by what reads them and where they lie.
+        now: checksums of the weights that others trained, and of the files that missions are made
+            of, by what reads them and where they lie.
         before: the same in the checkpoint; what is new or no longer read may be anything.
 
     Raises:
@@ -178,6 +179,6 @@ def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
     for name, checksum in now.items():
         if before.get(name, checksum) != checksum:
             raise ConfigError(
-                f"{name} has other weights than when this run began; restore them, or start a new "
-                "run"
+                f"{name} has other weights than when this run began, or other contents; restore "
+                "them, or start a new run"
             )

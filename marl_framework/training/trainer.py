@@ -18,6 +18,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate, validate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.files import files_read
 from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -83,6 +84,7 @@ class Trainer:
             self._weights_read = follow_teacher(self.algorithm, config, device, made)
         if config.observation.sees_prediction:
             self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
+        self._weights_read |= files_read(config)
         self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
         self.episodes = 0
         self.interrupted = False

@@ -112,7 +112,7 @@ def test_what_cannot_be_reset_so_is_refused() -> None:
         env.reset(options={"reset_mask": np.array([True, False])})
     env = MissionVectorEnv(CONFIG, 2, autoreset_mode=AutoresetMode.DISABLED)
     for mask in (np.array([True]), np.array([1, 0]), [[True, False]]):
-        with pytest.raises(ValueError, match="reset_mask .*: give 2 times True or False"):
+        with pytest.raises(ValueError, match=r"reset_mask .*: give 2 times True or False"):
             env.reset(options={"reset_mask": mask})
     with pytest.raises(ValueError, match="num_envs 0: give a number of missions"):
         MissionVectorEnv(CONFIG, 0)

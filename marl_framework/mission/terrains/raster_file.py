@@ -64,7 +64,7 @@ def read_raster(config: RasterConfig) -> RasterMap:
         ConfigError: names the file, the key and what would be right.
     """
     name = config.path or ""
-    path = _locate(name)
+    path = locate(name)
     suffix = path.suffix.lower()
     if suffix not in _NUMPY + _IMAGE:
         raise _error("path", f"{name} is no PNG, TIFF, NPY or NPZ file")
@@ -95,7 +95,8 @@ def _error(key: str, text: str) -> ConfigError:
     return ConfigError(f"sensor.simulation.raster.{key}: {text}")
 
 
-def _locate(name: str) -> Path:
+def locate(name: str) -> Path:
+    """Return the file of a raster's name, which may begin with `~` or `matplotlib:`."""
     if not name.startswith(_SAMPLE):
         return Path(os.path.expanduser(name))  # unlike Path.expanduser it never raises
     from matplotlib.cbook import get_sample_data  # slow to import, and rarely needed

@@ -1,0 +1,34 @@
+"""The files that missions are made of."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from marl_framework.config.model import Config
+from marl_framework.mission.no_fly_zones import KEY as ZONES
+from marl_framework.mission.terrains.raster_file import locate
+
+
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def files_read(config: Config) -> dict[str, str]:
+    """Return checksums of the map and the no-fly zones of missions, by key and name.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    files: dict[str, Path] = {}
+    raster, zones = config.sensor.simulation.raster.path, config.experiment.constraints.no_fly_zones
+    if raster is not None and "raster" in config.sensor.simulation.kinds:
+        files[f"sensor.simulation.raster.path: {raster}"] = locate(raster)
+    if zones is not None:
+        files[f"{ZONES}: {zones}"] = locate(zones)
+    return {name: file_checksum(path) for name, path in files.items()}
