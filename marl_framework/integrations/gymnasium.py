@@ -115,11 +115,10 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         mask = (options or {}).get("reset_mask")
         if mask is not None and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
-        if mask is not None and (np.shape(mask), np.asarray(mask).dtype) != (
-            (self.num_envs,),
-            bool,
-        ):
-            raise ValueError(f"reset_mask {mask!r}: give {self.num_envs} times True or False")
+        if mask is not None:
+            which = np.asarray(mask)
+            if which.shape != (self.num_envs,) or which.dtype != np.bool_:
+                raise ValueError(f"reset_mask {mask!r}: give {self.num_envs} times True or False")
         super().reset(seed=seed)
         if seed is not None:
             self.missions.seed(int(seed))
