@@ -1,4 +1,8 @@
 from .algorithms.coma import COMAWrapper as COMAWrapper
+from .algorithms.policy import (
+    log_probabilities as log_probabilities,
+    policy_probabilities as policy_probabilities,
+)
 from .algorithms.protocol import Algorithm as Algorithm
 from .algorithms.registry import make_algorithm as make_algorithm
 from .algorithms.rollout import (
@@ -30,6 +34,7 @@ from .mission.state import MissionState as MissionState
 from .mission.terrains.mixture import Terrain as Terrain, TerrainDraws as TerrainDraws
 from .mission.terrains.protocol import TerrainKind as TerrainKind
 from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
+from .networks.registry import make_actor as make_actor
 from .observations.builder import ObservationBuilder as ObservationBuilder, Seen as Seen
 from .observations.task import MissionTask as MissionTask
 from .planners import (
@@ -42,6 +47,8 @@ from .planners import (
     RandomPlanner as RandomPlanner,
 )
 from .planners.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
+from .planners.registry import make_planner as make_planner
+from .planners.team import find_checkpoint as find_checkpoint, mission_config as mission_config
 from .runs.checkpoint import (
     load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint,

@@ -34,7 +34,8 @@ class FlightRecord:
     planner: str
     config: Config
     metrics: dict[str, Tensor]
-    """Metrics of the global belief after each round, by name, [E, T + 2] each."""
+    """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
+    `rmse`, `wrmse`, `mll`, `wmll` (see `map_metrics`) and `coverage`."""
     episode_return: Tensor
     """Undiscounted return: the sum of the rewards of all moves, no unit, [E] float32."""
     absolute_return: Tensor
@@ -59,7 +60,7 @@ class FlightRecord:
     film: Tensor
     """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
     missions_per_batch: int
-    """Missions per batch."""
+    """Missions that flew at once."""
     planning_seconds: list[float]
     """Mean planning time of one step of each batch [s]."""
     window_origins: Tensor | None = None

@@ -153,10 +153,11 @@ def results(
 ) -> dict[str, Any]:
     """Return all results of an evaluation in plain types.
 
-    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading) or one
-    number per mission; `summary.<name>.<metric>` the statistics after the last move;
-    `differences` the paired differences to the `reference_policy`; `blocks` which missions are over
-    the same ground (see `mission_blocks`). `timing` and `machine` vary between runs.
+    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), missions ×
+    altitudes (`altitude_shares`) or one number per mission; `summary.<name>.<metric>` the
+    statistics after the last move; `differences` the paired differences to the `reference_policy`;
+    `blocks` which missions are over the same ground (see `mission_blocks`). `timing` and `machine`
+    vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
     reference = reference_policy(records)

@@ -29,8 +29,8 @@ class Missions:
     destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
     excludes moves off the lattice, into zones and beyond what is left to spend, and `step`
     resolves conflicts in the UAVs' order: a UAV whose destination is taken flies the allowed
-    action with the highest index instead. Actions from `environment.lattice.choose_in_order` never
-    conflict.
+    action with the highest index instead. Actions from `environment.lattice.choose_in_missions`
+    never conflict.
 
     Args:
         config: configuration, or a params file as for `load_config`.

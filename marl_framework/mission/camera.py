@@ -226,7 +226,16 @@ class Camera:
         return sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
 
     def likelihood(self, readings: Tensor, positions: Tensor) -> Tensor:
-        """Return the belief after each reading alone, from 0.5; 0.5 outside the footprint."""
+        """Return the belief after each reading alone, from 0.5; 0.5 outside the footprint.
+
+        Args:
+            readings: 1, -1, or 0 outside the footprint, [E, N, K_x, K_y].
+            positions: where they were taken, lattice indices [E, N, 3].
+
+        Returns:
+            P(region of interest) [E, N, K_x, K_y]: the likelihood of the reading there, scaled so
+            that both possibilities sum to 1.
+        """
         shift = self.shift[positions[..., 2]].unsqueeze(-2).unsqueeze(-2)
         up, down = shift.unbind(-1)
         return 0.5 + readings * torch.where(readings > 0, up, down)

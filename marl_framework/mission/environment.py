@@ -321,17 +321,26 @@ class MissionEnvironment:
             state.active if self.has_inactive else None,
         )
 
-    def fuse_heard(self, state: MissionState, active: Tensor | None = None) -> None:
-        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids."""
-        self._fusion.fuse_heard(state, self._all if active is None else active)
+    def fuse_heard(self, state: MissionState, flown: Tensor | None = None) -> None:
+        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
 
-    def fuse_global(self, state: MissionState, active: Tensor | None = None) -> Utility:
+        Args:
+            state: the missions.
+            flown: missions to update, [E] bool; all without it.
+        """
+        self._fusion.fuse_heard(state, self._all if flown is None else flown)
+
+    def fuse_global(self, state: MissionState, flown: Tensor | None = None) -> Utility:
         """Update the global belief with the latest readings of all UAVs, in the order of ids.
+
+        Args:
+            state: the missions.
+            flown: missions to update, [E] bool; all without it.
 
         Returns:
             The information these readings gained.
         """
-        return self._fusion.fuse_global(state, self._all if active is None else active)
+        return self._fusion.fuse_global(state, self._all if flown is None else flown)
 
     def pooled_uncertainty(self, state: MissionState) -> Tensor:
         """Return own uncertainties on the lattice [E, N, X, Y], from the full maps.

@@ -23,7 +23,7 @@ from marl_framework.mission.state import MissionState
 class WindowFusion:
     """Takes readings and puts them into beliefs.
 
-    Every method takes `active`, the missions to update, [E] bool; the others do not change.
+    Every method takes `flown`, the missions to update, [E] bool; the others do not change.
 
     Args:
         config: the mission.
@@ -48,7 +48,7 @@ class WindowFusion:
         """Return the same as a Footprint."""
         return Footprint(*self._boxes(state).unbind(-1))
 
-    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+    def update(self, state: MissionState, bits: Tensor, flown: Tensor) -> Utility:
         """Take a reading at each UAV and put it into all beliefs that learn of it.
 
         `measure`, `fuse_global` and `fuse_heard` in one.
@@ -57,34 +57,34 @@ class WindowFusion:
             state: positions and `heard` are up to date; readings, beliefs, their pooled maps and
                 the information sums are written.
             bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
-            active: [E] bool.
+            flown: [E] bool.
 
         Returns:
             The information these readings gained.
         """
-        self.measure(state, bits, active)
-        gained = self.fuse_global(state, active)
-        self.fuse_heard(state, active)
+        self.measure(state, bits, flown)
+        gained = self.fuse_global(state, flown)
+        self.fuse_heard(state, flown)
         return gained
 
-    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+    def measure(self, state: MissionState, bits: Tensor, flown: Tensor) -> None:
         """Take a reading at each UAV and put it into the UAV's own belief.
 
         Args:
             state: readings, own beliefs and their pooled maps are written.
             bits: [E, N, K_x, K_y] int16, uniform over all 16-bit integers.
-            active: [E] bool.
+            flown: [E] bool.
         """
         readings = self._camera.measure(state.truth, state.positions, bits)
         if self._has_inactive:
             readings = readings * state.active.unsqueeze(-1).unsqueeze(-1)
-        chosen = torch.where(active.view(-1, 1, 1, 1), readings, state.readings)
+        chosen = torch.where(flown.view(-1, 1, 1, 1), readings, state.readings)
         state.readings.copy_(chosen)
         self.pool_readings(state)
         footprint = self._footprint(state)
         odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         index = self._camera.window_index(footprint)
-        signs = state.readings.flatten(2) * active.view(-1, 1, 1)
+        signs = state.readings.flatten(2) * flown.view(-1, 1, 1)
         own = state.beliefs.flatten(2)
         before = own.gather(2, index)
         after = bayes_update(before, signs, odds, self._prior)
@@ -97,7 +97,7 @@ class WindowFusion:
         signs = state.readings.to(state.pooled_readings.dtype)
         state.pooled_readings.copy_(area_pool(signs, *self._camera.tile_weights(state.positions)))
 
-    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+    def fuse_heard(self, state: MissionState, flown: Tensor) -> None:
         """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
 
         A UAV's own reading is in its belief already. Where beliefs are clamped the order of the
@@ -108,7 +108,7 @@ class WindowFusion:
         rows, cols = self._camera.map_weights(state.positions)
         odds = self._camera.odds[state.positions[..., 2]]
         beliefs = state.beliefs.flatten(2)
-        listens = _listens(state, active)
+        listens = _listens(state, flown)
         for j in range(n):
             at = index[:, j : j + 1].expand(-1, n, -1)
             before = beliefs.gather(2, at)
@@ -128,7 +128,7 @@ class WindowFusion:
             change = (uncertainty(after) - uncertainty(before)).unflatten(2, window)
             state.pooled_uncertainty.add_(area_pool(change, rows, cols))
 
-    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+    def fuse_global(self, state: MissionState, flown: Tensor) -> Utility:
         """Update the global belief with the latest readings of all UAVs, in the order of ids.
 
         Returns:
@@ -136,7 +136,7 @@ class WindowFusion:
         """
         footprint = self._footprint(state)
         index = self._camera.window_index(footprint)
-        signs = state.readings.flatten(2) * active.view(-1, 1, 1)
+        signs = state.readings.flatten(2) * flown.view(-1, 1, 1)
         odds = self._camera.odds[state.positions[..., 2]].unsqueeze(-2)
         belief = state.global_belief.flatten(1)
         before = belief.gather(1, index.flatten(1)).view_as(signs)
@@ -175,17 +175,17 @@ class CompiledFusion(WindowFusion):
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
         self._odds = camera.odds * ((1 - self._prior) / self._prior)
 
-    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+    def measure(self, state: MissionState, bits: Tensor, flown: Tensor) -> None:
         """See `WindowFusion.measure`."""
         if torch.compiler.is_compiling():
-            return super().measure(state, bits, active)
+            return super().measure(state, bits, flown)
         levels = state.positions[..., 2].contiguous()
         self._loops.measure(
             state.truth,
             bits,
             self._camera.flip_below[levels],
             self._boxes(state),
-            active,
+            flown,
             self._odds[levels],
             levels,
             state.readings,
@@ -198,13 +198,13 @@ class CompiledFusion(WindowFusion):
             self.pool_readings(state)
         return None
 
-    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+    def fuse_heard(self, state: MissionState, flown: Tensor) -> None:
         """See `WindowFusion.fuse_heard`."""
         if torch.compiler.is_compiling():
-            return super().fuse_heard(state, active)
+            return super().fuse_heard(state, flown)
         self._loops.fuse_heard(
             state.readings,
-            _listens(state, active),
+            _listens(state, flown),
             self._boxes(state),
             self._odds[state.positions[..., 2]],
             state.beliefs,
@@ -213,14 +213,14 @@ class CompiledFusion(WindowFusion):
         )
         return None
 
-    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+    def fuse_global(self, state: MissionState, flown: Tensor) -> Utility:
         """See `WindowFusion.fuse_global`."""
         if torch.compiler.is_compiling():
-            return super().fuse_global(state, active)
+            return super().fuse_global(state, flown)
         gain, reweighted = self._loops.fuse_global(
             state.readings,
             self._boxes(state),
-            active,
+            flown,
             self._odds[state.positions[..., 2]],
             state.global_belief,
             state.pooled_global,
@@ -249,34 +249,34 @@ class TritonFusion(WindowFusion):
         """Return whether Triton compiles for a device."""
         return triton_lacks(device) is None
 
-    def update(self, state: MissionState, bits: Tensor, active: Tensor) -> Utility:
+    def update(self, state: MissionState, bits: Tensor, flown: Tensor) -> Utility:
         """See `WindowFusion.update`."""
         boxes, odds = self._look_up(state)
-        self._read(state, bits, active, boxes)
-        gained = self._fuse_team(state, active, boxes, odds)
-        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=True)
+        self._read(state, bits, flown, boxes)
+        gained = self._fuse_team(state, flown, boxes, odds)
+        self._fuse_own(state, flown, boxes, odds, takes_own=True, takes_heard=True)
         return gained
 
-    def measure(self, state: MissionState, bits: Tensor, active: Tensor) -> None:
+    def measure(self, state: MissionState, bits: Tensor, flown: Tensor) -> None:
         """See `WindowFusion.measure`."""
         boxes, odds = self._look_up(state)
-        self._read(state, bits, active, boxes)
-        self._fuse_own(state, active, boxes, odds, takes_own=True, takes_heard=False)
+        self._read(state, bits, flown, boxes)
+        self._fuse_own(state, flown, boxes, odds, takes_own=True, takes_heard=False)
 
-    def fuse_heard(self, state: MissionState, active: Tensor) -> None:
+    def fuse_heard(self, state: MissionState, flown: Tensor) -> None:
         """See `WindowFusion.fuse_heard`."""
         boxes, odds = self._look_up(state)
-        self._fuse_own(state, active, boxes, odds, takes_own=False, takes_heard=True)
+        self._fuse_own(state, flown, boxes, odds, takes_own=False, takes_heard=True)
 
-    def fuse_global(self, state: MissionState, active: Tensor) -> Utility:
+    def fuse_global(self, state: MissionState, flown: Tensor) -> Utility:
         """See `WindowFusion.fuse_global`."""
-        return self._fuse_team(state, active, *self._look_up(state))
+        return self._fuse_team(state, flown, *self._look_up(state))
 
     def _look_up(self, state: MissionState) -> tuple[Tensor, Tensor]:
         """Return footprints [E, N, 8] and what readings multiply odds with, [E, N, 2]."""
         return self._boxes(state), self._odds[state.positions[..., 2]]
 
-    def _read(self, state: MissionState, bits: Tensor, active: Tensor, boxes: Tensor) -> None:
+    def _read(self, state: MissionState, bits: Tensor, flown: Tensor, boxes: Tensor) -> None:
         """Take a reading at each UAV."""
         levels = state.positions[..., 2]
         self._operators.read_windows(
@@ -285,20 +285,20 @@ class TritonFusion(WindowFusion):
             self._camera.flip_below[levels],
             boxes,
             self._sides[levels],
-            active,
+            flown,
             state.readings,
             state.pooled_readings,
         )
 
     def _fuse_team(
-        self, state: MissionState, active: Tensor, boxes: Tensor, odds: Tensor
+        self, state: MissionState, flown: Tensor, boxes: Tensor, odds: Tensor
     ) -> Utility:
         """Put all readings into the global belief."""
         sums = self._operators.fuse_global(
             state.readings,
             boxes,
             odds,
-            active,
+            flown,
             state.global_belief,
             state.pooled_global,
             state.pooled_global_uncertainty,
@@ -310,7 +310,7 @@ class TritonFusion(WindowFusion):
     def _fuse_own(
         self,
         state: MissionState,
-        active: Tensor,
+        flown: Tensor,
         boxes: Tensor,
         odds: Tensor,
         takes_own: bool,
@@ -322,7 +322,7 @@ class TritonFusion(WindowFusion):
             state.heard,
             boxes,
             odds,
-            active,
+            flown,
             state.beliefs,
             state.pooled_beliefs,
             state.pooled_uncertainty,
@@ -363,8 +363,8 @@ def make_fusion(config: Config, camera: Camera, device: torch.device) -> WindowF
     return fusion_type(config, device)(config, camera)
 
 
-def _listens(state: MissionState, active: Tensor) -> Tensor:
+def _listens(state: MissionState, flown: Tensor) -> Tensor:
     """Return whose readings each UAV has yet to fuse, [E, N, N] bool."""
     n = state.heard.shape[1]
     itself = torch.eye(n, dtype=torch.bool, device=state.heard.device)
-    return state.heard & ~itself & active.view(-1, 1, 1)
+    return state.heard & ~itself & flown.view(-1, 1, 1)

@@ -206,6 +206,8 @@ class Lattice:
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
 
+        Missions want `choose_in_missions`, which knows zones, costs and UAVs that do not fly.
+
         Args:
             positions: [E, N, 3] lattice indices.
             choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its

@@ -61,6 +61,11 @@ class Seen(Protocol):
 class ObservationBuilder:
     """Builds what the networks see from a `MissionState`, for all missions and UAVs at once.
 
+    Args:
+        config: says which channels.
+        lattice: of missions with this configuration.
+        camera: of the same missions.
+
     Attributes:
         actor_channels: names of the actor's channels, in order.
         critic_channels: names of the critic's channels: the actor's, then its own.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import LEARNED, PLANNERS
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -37,10 +37,17 @@ def make_planner(
     """
     if name == LEARNED:
         if checkpoint is None:
-            raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
+            raise ConfigError(
+                "--policies learned: it needs a trained team; add --checkpoint, in Python the "
+                "argument checkpoint"
+            )
         team = trained_team(environment.config, checkpoint, environment.device)
         builder = make_builder(environment)
         return LearnedPlanner(team.act, builder, environment.lattice, greedy)
+    if name not in PLANNERS and "." not in name:
+        raise ConfigError(
+            f"planner {name}: choose one of {', '.join(PLANNER_NAMES)}, or your own as module.Class"
+        )
     path = PLANNERS.get(name, name)
     planner: Planner = load_part(path, "planner", "environment")(environment)
     if not (

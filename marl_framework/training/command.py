@@ -34,6 +34,14 @@ from marl_framework.training.seeds import check_free, read_seeds, train_each, wi
 if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
+_FOR_TRAININGS = {
+    "resume": " to continue; leave it out",
+    "seeds": "; evaluate flies missions of one seed",
+    "init_from": "; --checkpoint names a team that flies",
+    "profile": " to record; leave it out",
+}
+"""Options that need one, and what to do where there is none."""
+
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options say; return the exit code, see `main.main`."""
@@ -158,8 +166,10 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError(
             "torchrun --max-restarts: name the run with --run-name, so that it can continue"
         )
-    if options.resume and not config.trains:
-        raise ConfigError("--resume: there is no training to continue; leave it out")
+    for option, advice in _FOR_TRAININGS.items():
+        if getattr(options, option) not in (None, False, 0) and not config.trains:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name}: there is no training{advice}")
     if options.run_name is None and not (options.check or options.print_config):
         if options.resume:
             raise ConfigError("--resume: name the run to continue with --run-name")
@@ -167,8 +177,6 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             raise ConfigError("--archive-earlier: name the run to move with --run-name")
         if options.seeds is not None:
             raise ConfigError("--seeds: name the runs with --run-name")
-    if options.seeds is not None and not config.trains:
-        raise ConfigError("--seeds: there is no training; evaluate flies missions of one seed")
     if options.seeds is not None and ranks.count > 1:
         raise ConfigError("--seeds: under torchrun start one training after the other")
     check_jobs(options.jobs, options.seeds is not None, "--seeds")
@@ -179,13 +187,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             f"--profile {options.profile}: give a number of training steps, 1 or more"
         )
     if options.init_from is not None:
-        if not config.trains:
-            raise ConfigError(
-                "--init-from: there is no training; --checkpoint names a team that flies"
-            )
         check_checkpoint("--init-from", options.init_from)  # before PyTorch loads
-    if options.profile and not config.trains:
-        raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:
         raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
     for option in ("checkpoint", "missions", "html"):

@@ -129,7 +129,8 @@ def _start_or_resume(
         if found is not None and found.finished:
             _say(ranks, f"finished already: {found.run and found.run.summary_file}")
             return 0
-        initial, payload = None, None if found is None else found.payload
+        initial = None
+        payload = None if found is None else found.payload
         made = 0 if payload is None else int(payload["training_step"])
         trainer = Trainer(config, device, ranks, made)
         if payload is not None:

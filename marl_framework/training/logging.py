@@ -24,8 +24,11 @@ from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
     "return": ("return/episode", "sum of the team's rewards over an episode, mean over missions"),
-    "absolute_return": ("return/absolute", "the same with the absolute utility of each step"),
-    "relative_return": ("return/relative", "the same with the relative utility of each step"),
+    "absolute_return": (
+        "return/absolute",
+        "sum of absolute_scale · information gained + absolute_offset",
+    ),
+    "relative_return": ("return/relative", "sum of the relative gains in the region, not scaled"),
     "reward": ("return/reward", "reward of a step, mean over steps and missions"),
     "reward_std": ("return/reward_std", "its standard deviation"),
     "critic_loss": (

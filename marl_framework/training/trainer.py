@@ -210,9 +210,8 @@ class Trainer:
         with timer("update"):
             learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
         self._skipped += learned.get("skipped_updates", 0)
-        ranks = self.ranks.count
-        self.episodes += rollout.rewards.shape[1] * ranks
-        missions = rollout.rewards.shape[1] * ranks
+        missions = rollout.rewards.shape[1] * self.ranks.count
+        self.episodes += missions
         timer.count("transitions", round(missions * self.config.transitions_per_mission))
         flown, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
@@ -220,7 +219,10 @@ class Trainer:
         known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
         return (
             {**learned, **flown, **known},
-            {name: ranks * mean_over_ranks(count.double()) for name, count in counts.items()},
+            {
+                name: self.ranks.count * mean_over_ranks(count.double())
+                for name, count in counts.items()
+            },
         )
 
     def validate_when_due(self, before: int, timer: StageTimer) -> tuple[dict[str, float], bool]:

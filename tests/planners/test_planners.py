@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -237,6 +238,13 @@ def test_planners_fly_on_every_device(device: torch.device) -> None:
             assert actions.device.type == device.type
             assert masks.gather(2, actions.unsqueeze(2)).all()
             env.step(state, actions, env.draw_step())
+
+
+def test_a_planner_that_is_none_is_told_with_those_there_are() -> None:
+    env = MissionEnvironment(small_config(), 2, "cpu")
+    told = r"^planner nosuch: choose one of learned, .*, or your own as module.Class"
+    with pytest.raises(ConfigError, match=told):
+        registry.make_planner("nosuch", env)
 
 
 def test_a_trained_team_sees_through_the_fastest_builder(
