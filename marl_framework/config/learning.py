@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -389,7 +390,7 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 class LoggingConfig(Section):
     """Where runs go and how often things are written; intervals are training steps, 0 = never."""
 
-    directory: Text = "runs"
+    directory: Annotated[Text, AfterValidator(os.path.expanduser)] = "runs"
     """Folder of all runs."""
     writers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_each_once)] = (
         "tensorboard",

@@ -442,3 +442,9 @@ def test_a_path_to_no_params_file(name: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_config(name)
     assert words in one_line(error)
+
+
+def test_the_folder_of_runs_may_lie_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of_a_user")
+    config = load_config("params_test", ["logging.directory=~/runs"])
+    assert config.logging.directory == "/home/of_a_user/runs"
