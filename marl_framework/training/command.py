@@ -38,7 +38,6 @@ _FOR_TRAININGS = {
     "resume": " to continue; leave it out",
     "seeds": "; evaluate flies missions of one seed",
     "init_from": "; --checkpoint names a team that flies",
-    "profile": " to record; leave it out",
 }
 """Options that need one, and what to do where there is none."""
 
@@ -167,7 +166,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             "torchrun --max-restarts: name the run with --run-name, so that it can continue"
         )
     for option, advice in _FOR_TRAININGS.items():
-        if getattr(options, option) not in (None, False, 0) and not config.trains:
+        if getattr(options, option) not in (None, False) and not config.trains:
             name = option.replace("_", "-")
             raise ConfigError(f"--{name}: there is no training{advice}")
     if options.run_name is None and not (options.check or options.print_config):
@@ -188,6 +187,8 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         )
     if options.init_from is not None:
         check_checkpoint("--init-from", options.init_from)  # before PyTorch loads
+    if options.profile and not config.trains:
+        raise ConfigError(f"--profile {options.profile}: there is no training to record")
     if options.missions is not None and options.missions < 1:
         raise ConfigError(f"--missions {options.missions}: give a number of missions, 1 or more")
     for option in ("checkpoint", "missions", "html"):
