@@ -51,6 +51,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     ):
         assert tree["observation"].pop(name) is False
     uav = tree["experiment"]["uav"]
+    assert uav.pop("crash_rate") == 0
     uav |= {"fix_range": True, "sampled_ranges": [0.0, 15.0, 25.0, 100.0]}
     tree["sensor"]["type"], tree["networks"]["type"] = "rgb_camera", "CNN"
     return tree

@@ -139,6 +139,7 @@ DIFFERENT = (
     "experiment.missions.n_agents=[2, 4]",
     "experiment.constraints.budget=[3, 5]",
     "experiment.constraints.cost.limit=[12, 30]",
+    "experiment.uav.crash_rate=[0, 0.2]",
     "environment.num_envs=6",
     "evaluation.missions=6",
 )

@@ -205,13 +205,15 @@ class ConstraintsConfig(Section):
 
 
 class UAVConfig(Section):
-    """Radio of the UAVs."""
+    """Radio of the UAVs, and how often one crashes."""
 
     communication_range: Drawn[Range] = 25.0
     """UAVs hear each other up to here [m], .inf = always; a list: each mission draws its range
     from it."""
     failure_rate: Drawn[Share] = 0.0
     """Share of messages that are lost; a list: each mission draws its own from it."""
+    crash_rate: Drawn[Share] = 0.0
+    """Share of the UAVs that crash after each move; a list: each mission draws its own from it."""
 
 
 class MissionsConfig(Section):

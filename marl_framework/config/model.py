@@ -172,6 +172,11 @@ class Config(Section):
         return (math.inf,) if limit is None else choices(limit)
 
     @property
+    def has_crashes(self) -> bool:
+        """Whether UAVs may crash."""
+        return max(choices(self.experiment.uav.crash_rate)) > 0
+
+    @property
     def drawn_keys(self) -> tuple[str, ...]:
         """Keys of which each mission draws its own value, where there is more than one."""
         experiment = self.experiment
@@ -180,6 +185,7 @@ class Config(Section):
             "experiment.constraints.budget": experiment.constraints.budget,
             "experiment.uav.communication_range": experiment.uav.communication_range,
             "experiment.uav.failure_rate": experiment.uav.failure_rate,
+            "experiment.uav.crash_rate": experiment.uav.crash_rate,
         }
         return tuple(key for key, value in values.items() if len(set(choices(value))) > 1)
 
@@ -198,9 +204,13 @@ class Config(Section):
 
     @property
     def has_inactive(self) -> bool:
-        """Whether some UAVs do not fly all the time: teams or budgets differ, or moves cost."""
-        differ = len(set(self.team_sizes)) > 1 or len(set(self.budgets)) > 1
-        return differ or self.has_cost
+        """Whether some UAVs do not fly all the time."""
+        return len(set(self.team_sizes)) > 1 or self.lengths_differ
+
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether missions may end apart: budgets differ, moves cost, or UAVs crash."""
+        return len(set(self.budgets)) > 1 or self.has_cost or self.has_crashes
 
     @property
     def rollouts_per_step(self) -> int:
@@ -232,7 +242,10 @@ class Config(Section):
 
     @property
     def transitions_per_mission(self) -> Fraction:
-        """Moves of all UAVs of a mission, affordable or not; their mean where missions differ."""
+        """Moves of all UAVs of a mission; their mean where missions differ.
+
+        As if all were affordable, and nobody crashed.
+        """
         sizes, budgets = self.team_sizes, self.budgets
         return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
 

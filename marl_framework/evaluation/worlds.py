@@ -32,12 +32,13 @@ _NOT_DEFINING = {
     "environment": ("num_envs", "seed"),
     "experiment": ("title", "algorithm", "policy", "reward", "baselines"),
 }
-_OFF: dict[str, Callable[[Any], bool]] = {
-    "cost": lambda cost: cost["limit"] is None,
-    "no_fly_zones": lambda file: file is None,
-    "obstacles": lambda boxes: boxes["number"] == 0,
+_OFF: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("constraints", "cost"): lambda cost: cost["limit"] is None,
+    ("constraints", "no_fly_zones"): lambda file: file is None,
+    ("constraints", "obstacles"): lambda boxes: boxes["number"] == 0,
+    ("uav", "crash_rate"): lambda rate: rate == 0,
 }
-"""Parts of `constraints` that define nothing while they are off."""
+"""Parts of `experiment` that define nothing while they are off."""
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -69,9 +70,9 @@ class World:
             }
             for section in _DEFINING
         }
-        constraints = mission["experiment"]["constraints"]
-        for name in [name for name, off in _OFF.items() if off(constraints[name])]:
-            del constraints[name]
+        for (part, key), off in _OFF.items():
+            if off(mission["experiment"][part][key]):
+                del mission["experiment"][part][key]
         if self.map_file is not None:
             mission["sensor"]["simulation"]["raster"]["path"] = _fingerprint(self.map_file)
         return {"name": self.name, "meaning": self.meaning, "seed": seed, "mission": mission}

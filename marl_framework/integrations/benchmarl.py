@@ -52,15 +52,15 @@ class MissionClass(TaskClass):
         """Return a function that creates the environment.
 
         Raises:
-            ConfigError: the params file or an override is invalid, teams or budgets differ, or
-                moves cost.
+            ConfigError: the params file or an override is invalid, teams or budgets differ,
+                moves cost, or UAVs crash.
         """
         config = load_config(self.config["params"], self.config["overrides"])
         if config.has_inactive:
             raise ConfigError(
                 "experiment.missions.n_agents and experiment.constraints.budget: BenchMARL learns "
-                "from all UAVs, flying or not; choose one value of each, and no "
-                "experiment.constraints.cost.limit"
+                "from all UAVs, flying or not; choose one value of each, no "
+                "experiment.constraints.cost.limit, and experiment.uav.crash_rate 0"
             )
         split = self.config["split"]
 

@@ -49,9 +49,10 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     and that can be paid for. If two UAVs choose the same (x, y), the later one flies another action
     (see :class:`~marl_framework.integrations.missions.Missions`).
 
-    Where missions differ in team or budget, `info["active"]`, [E, N] int8, says which UAVs fly; the
-    actions of the others do not matter. All missions have the same length and end together, but
-    with a list of budgets, which needs the mode `DISABLED`. `autoreset_mode` decides what follows:
+    Where missions differ in team or budget, moves cost or UAVs crash, `info["active"]`, [E, N]
+    int8, says which UAVs fly; the actions of the others do not matter. All missions end together,
+    but where budgets differ, moves cost or UAVs crash, which needs the mode `DISABLED`.
+    `autoreset_mode` decides what follows:
     `NEXT_STEP`: the next `step` ignores its actions, starts new missions and returns reward 0;
     `SAME_STEP`: new missions start at once, and `info["final_obs"]` holds the last observations;
     `DISABLED`: `reset` starts new missions, or with `options={"reset_mask": [E] bool}` some of
@@ -87,12 +88,11 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
         self.missions = Missions(config, num_envs, device, split, seed)
-        settings = self.missions.environment.config
-        differ = len(set(settings.budgets)) > 1 or settings.has_cost
+        differ = self.missions.environment.config.lengths_differ
         if differ and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
                 "experiment.constraints.budget: missions that start anew by themselves must end "
-                "together; choose one budget and no cost.limit, or "
+                "together; choose one budget, no cost.limit and crash_rate 0, or "
                 "autoreset_mode=AutoresetMode.DISABLED"
             )
         self.single_observation_space, self.single_action_space = _spaces(self.missions)

@@ -43,9 +43,9 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     choose the same (x, y), the later one flies another action (see
     :class:`~marl_framework.integrations.missions.Missions`). All agents receive the team's reward.
 
-    All agents terminate with the last move; `agents` is then empty until `reset`. Where missions
-    draw their number of UAVs, `agents` holds the first ones of `possible_agents`. Without a seed,
-    `reset` starts the next mission of the sequence.
+    All agents terminate with the last move, one that crashes at once; `agents` is then empty until
+    `reset`. Where missions draw their number of UAVs, `agents` holds the first ones of
+    `possible_agents`. Without a seed, `reset` starts the next mission of the sequence.
 
     Args:
         config: configuration or params file.

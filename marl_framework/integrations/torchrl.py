@@ -35,8 +35,8 @@ class MissionEnv(EnvBase):
     - `("uavs", "action_mask")` [E, N, A] bool allows the moves that lattice, zones and obstacles
       leave and that can be paid for. If two UAVs choose the same (x, y), the later one flies
       another action (see :class:`~marl_framework.integrations.missions.Missions`);
-    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget or
-      moves cost; the others' rewards are 0, and their actions do not matter;
+    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget,
+      moves cost or UAVs crash; the others' rewards are 0, and their actions do not matter;
     - `("uavs", "action")` [E, N] int64;
     - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
     - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;

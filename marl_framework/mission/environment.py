@@ -33,10 +33,13 @@ class StepDraws:
     """[E, N, K_x, K_y] int16, uniform over all 16-bit integers."""
     communication: Tensor
     """[E, N, N] float32 in [0, 1)."""
+    crashes: Tensor | None = None
+    """[E, N] float32 in [0, 1); None where no UAV crashes."""
 
     def __getitem__(self, index: slice) -> StepDraws:
         """Select missions by a slice."""
-        return StepDraws(self.sensor[index], self.communication[index])
+        crashes = None if self.crashes is None else self.crashes[index]
+        return StepDraws(self.sensor[index], self.communication[index], crashes)
 
 
 @dataclass
@@ -61,6 +64,8 @@ class ResetDraws:
     """[E] int64, index into the budgets; None where there is but one."""
     failure_rate: Tensor | None = None
     """[E] int64, index into the failure rates; None where there is but one."""
+    crash_rate: Tensor | None = None
+    """[E] int64, index into the crash rates; None where there is but one."""
     limit: Tensor | None = None
     """[E, N] int64, index into the limits of cost; None where there is but one."""
 
@@ -141,13 +146,14 @@ class MissionEnvironment:
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
         )
-        self._failure_rates = torch.tensor(
-            choices(self._uav.failure_rate), dtype=torch.float32, device=device
+        self._failure_rates, self._crash_rates = (
+            torch.tensor(choices(rates), dtype=torch.float32, device=device)
+            for rates in (self._uav.failure_rate, self._uav.crash_rate)
         )
         self._team_sizes = torch.tensor(config.team_sizes, device=device)
         self._budgets = torch.tensor(config.budgets, device=device)
         self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
-        self._has_cost = config.has_cost
+        self._has_cost, self._has_crashes = config.has_cost, config.has_crashes
         self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, self.lattice.shape[:2], device)
         if self.device.type != "meta":
@@ -176,7 +182,8 @@ class MissionEnvironment:
         else:
             words.random_(-(2**63), None, generator=self.generator)
         sensor = words.view(torch.int16)[: e * n * kx * ky].view(e, n, kx, ky)
-        return StepDraws(sensor, self._uniform(e, n, n))
+        heard = self._uniform(e, n, n)
+        return StepDraws(sensor, heard, self._uniform(e, n) if self._has_crashes else None)
 
     def draw_reset(self) -> ResetDraws:
         """Draw the randomness of E new episodes from the generator."""
@@ -189,6 +196,7 @@ class MissionEnvironment:
             team=self._choice_if_any(self._team_sizes),
             budget=self._choice_if_any(self._budgets),
             failure_rate=self._choice_if_any(self._failure_rates),
+            crash_rate=self._choice_if_any(self._crash_rates),
             limit=self._choice_if_any(self._limits, self.n_agents),
             boxes=self._uniform(self.num_envs, self.obstacles.number, NUMBERS),  # seeds: last
         )
@@ -237,6 +245,7 @@ class MissionEnvironment:
         _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
         _assign(state.failure_rate, failure_rate, mask)
+        _assign(state.crash_rate, self._drawn(self._crash_rates, draws.crash_rate), mask)
         if self._has_cost:
             limits = self._limits if draws.limit is None else self._limits[draws.limit]
             for cost in (state.limit, state.left):
@@ -274,8 +283,8 @@ class MissionEnvironment:
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
-        Where missions differ or moves cost, one that is over stays as it is, and its reward is 0.
-        Otherwise all end with the same step; reset them before the next one.
+        Where missions differ, moves cost or UAVs crash, one that is over stays as it is, and its
+        reward is 0. Otherwise all end with the same step; reset them before the next one.
 
         Args:
             state: the missions.
@@ -300,6 +309,8 @@ class MissionEnvironment:
             state.active.logical_and_(~terminated.unsqueeze(1))
             if self._has_cost:  # who can pay for no move has made the last one
                 state.active.logical_and_(self.lattice.options(state).any(-1))
+            if draws.crashes is not None:  # after the reading, which the others may have heard
+                state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
             terminated = ~state.active.any(1)
         return StepResult(
             reward=reward,
@@ -408,6 +419,7 @@ class MissionEnvironment:
             sector=zeros(n, dtype=torch.int64).fill_(n),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
             failure_rate=zeros(),
+            crash_rate=zeros(),
             limit=zeros(n, dtype=torch.float64),
             left=zeros(n, dtype=torch.float64),
         )

@@ -70,6 +70,8 @@ class MissionState:
     """Moves of each mission before its last one, [E] int64."""
     failure_rate: Tensor
     """Share of messages that are lost in each mission, [E] float32."""
+    crash_rate: Tensor
+    """Share of the UAVs that crash after each move of a mission, [E] float32."""
     limit: Tensor
     """Cost that each UAV may spend in all, [E, N] float64; 0 where moves cost nothing."""
     left: Tensor

@@ -241,7 +241,7 @@ class ObservationBuilder:
 
     def _agent_ids(self, state: Seen) -> Tensor:
         if self._has_inactive:
-            return channels.active_agent_id_map(state.active, self.shape)
+            return channels.agent_id_map_of_teams(state.team_size, self._n_agents, self.shape)
         return self._agent_id.expand(state.positions.shape[0], -1, -1, -1)
 
     def _strips(self, state: Seen) -> channels.FootprintStrips:

@@ -49,15 +49,17 @@ def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) ->
     return ids.view(-1, 1, 1).expand(-1, *shape).contiguous()
 
 
-def active_agent_id_map(active: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return i/k for the i-th of the k UAVs that fly, constant over each map: [E, N, X, Y].
+def agent_id_map_of_teams(sizes: Tensor, n_agents: int, shape: tuple[int, int]) -> Tensor:
+    """Return the same for teams of k ≤ N UAVs, (i + 1)/k, 1 for UAVs beyond: [E, N, X, Y].
 
     Args:
-        active: [E, N] bool.
+        sizes: k, [E] int64.
+        n_agents: N.
         shape: (X, Y).
     """
-    ids = active.cumsum(1) / active.sum(1, keepdim=True).clamp(min=1)
-    return ids.view(*active.shape, 1, 1).expand(-1, -1, *shape)
+    size = sizes.unsqueeze(1)
+    ids = torch.arange(1, n_agents + 1, device=sizes.device).minimum(size) / size
+    return ids.view(*ids.shape, 1, 1).expand(-1, -1, *shape)
 
 
 def paint(

@@ -52,6 +52,7 @@ class TritonBuilder(ObservationBuilder):
             *self._camera.cover_tables,
             self._camera.shift,
             state.active,
+            state.team_size,
             state.budget,
             list(self._camera.shape),
             self._has_inactive,

@@ -251,7 +251,7 @@ def _mission(config: Config) -> int:
     x, y, _ = config.lattice_shape
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
-    maps += n * (49 + n) + 52  # of UAVs: positions, costs, …; of the mission
+    maps += n * (49 + n) + 56  # of UAVs: positions, costs, …; of the mission
     if config.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * _IN_VIEW

@@ -159,7 +159,12 @@ def test_a_bad_override_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["experiment.missions.n_agents=[2, 3]", "experiment.constraints.cost.limit=40"]
+    "override",
+    [
+        "experiment.missions.n_agents=[2, 3]",
+        "experiment.constraints.cost.limit=40",
+        "experiment.uav.crash_rate=0.1",
+    ],
 )
 def test_uavs_that_do_not_fly_all_the_time_are_refused(override: str) -> None:
     task = MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": [override]})

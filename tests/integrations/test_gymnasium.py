@@ -146,8 +146,9 @@ def test_missions_of_different_lengths_are_reset_by_hand() -> None:
     mixed = small_config(budget=(1, 3))
     with pytest.raises(ConfigError, match=r"experiment\.constraints\.budget: .* choose one budget"):
         MissionVectorEnv(mixed, 2)
-    with pytest.raises(ConfigError, match=r"no cost\.limit"):
-        MissionVectorEnv(small_config(constraints={"cost": {"limit": 50.0}}), 2)
+    for differing in ({"constraints": {"cost": {"limit": 50.0}}}, {"uav": {"crash_rate": 0.1}}):
+        with pytest.raises(ConfigError, match=r"no cost\.limit and crash_rate 0"):
+            MissionVectorEnv(small_config(**differing), 2)
     env = MissionVectorEnv(mixed, 8, autoreset_mode=AutoresetMode.DISABLED)
     env.reset(seed=1)
     first = None

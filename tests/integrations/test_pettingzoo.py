@@ -95,9 +95,15 @@ def test_agents_are_those_that_fly() -> None:
     assert found == {(1, 2), (1, 4), (3, 2), (3, 4)}
 
 
-def test_an_agent_ends_when_it_can_pay_for_no_more_moves() -> None:
-    cost = {"limit": (11.0, 30.0), "climb": 0.0}
-    env = MissionParallelEnv(small_config(constraints={"cost": cost}, budget=9))
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"constraints": {"cost": {"limit": (11.0, 30.0), "climb": 0.0}}},
+        {"uav": {"crash_rate": 0.3}},
+    ],
+)
+def test_an_agent_ends_when_it_has_flown_its_last_move(ending: dict[str, Any]) -> None:
+    env = MissionParallelEnv(small_config(budget=9, **ending))
     seen, _ = env.reset()
     ends: dict[str, int] = {}
     for move in range(10):

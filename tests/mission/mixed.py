@@ -53,14 +53,15 @@ def alone(env: MissionEnvironment, agents: int, budget: int, prepare: Prepare) -
     """Return the environment of one mission of a size, and what draws its observations."""
     single = MissionEnvironment(env.config.of_mission(agents, budget), 1, "cpu")
     builder = prepare(single)
-    assert not single.has_inactive
+    assert single.has_inactive == single.config.has_crashes
     return single, builder
 
 
 def of_mission(draws: StepDraws, e: int, team: Tensor) -> StepDraws:
     """Return the draws of some UAVs of one mission."""
     sensor, communication = draws.sensor[e, team], draws.communication[e][team][:, team]
-    return StepDraws(sensor.unsqueeze(0), communication.unsqueeze(0))
+    crashes = None if draws.crashes is None else draws.crashes[e : e + 1, team]
+    return StepDraws(sensor.unsqueeze(0), communication.unsqueeze(0), crashes)
 
 
 def reset_of_mission(draws: ResetDraws, e: int, team: Tensor) -> ResetDraws:
@@ -122,8 +123,12 @@ def assert_same_mission(
     team: Tensor,
     other: tuple[MissionEnvironment, ObservationBuilder, MissionState],
     keys: Tensor,
+    but: str = "",
 ) -> None:
-    """Compare one mission of a batch with that mission by itself, before its next move."""
+    """Compare one mission of a batch with that mission by itself, before its next move.
+
+    In all channels but one.
+    """
     single, own_builder, own = other
     found = part(state, e, team)
     for name, tensor in own.tensors():
@@ -141,7 +146,8 @@ def assert_same_mission(
         ),
     ):
         for k, name in enumerate(names):
-            same(maps[e, team, k], own_maps[0, :, k], name, of_products(env, name))
+            if name != but:
+                same(maps[e, team, k], own_maps[0, :, k], name, of_products(env, name))
     shared, own_shared = builder.team(state), own_builder.team(own)
     for k, name in enumerate(builder.team_channels):
         same(shared[e, k], own_shared[0, k], name, of_products(env, name))
@@ -162,14 +168,16 @@ def fly_and_compare(env: MissionEnvironment, prepare: Prepare, seed: int) -> Non
         others.append((single, own_builder, single.reset(reset_of_mission(draws, e, team))))
     for t in range(env.episode_length):
         keys = torch.rand(env.num_envs, env.n_agents, env.lattice.num_actions, generator=generator)
+        over = [not flying for flying in state.active.any(1).tolist()]
         for e, team in enumerate(teams):
-            if t <= budgets[e]:
+            if not over[e]:
                 assert_same_mission(env, builder, state, e, team, others[e], keys)
         before, actions, step = state.clone(), choose(env, state, keys)[0], env.draw_step()
         result = env.step(state, actions, step)
         for e, team in enumerate(teams):
+            assert over[e] or t <= budgets[e]
             at = slice(e, e + 1)
-            if t > budgets[e]:
+            if over[e]:
                 assert result.reward[e] == result.absolute[e] == result.relative[e] == 0
                 assert result.terminated[e]
                 assert not state.active[e].any()

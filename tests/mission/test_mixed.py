@@ -39,12 +39,14 @@ def prepare(env: MissionEnvironment) -> ObservationBuilder:
     start=st.sampled_from(["random", "corners", "published"]),
     actions=st.sampled_from([4, 6, 27]),
     failure_rate=st.sampled_from([0.0, 0.3]),
+    crash_rate=st.sampled_from([0.0, 0.3]),
 )
 @settings(max_examples=8, deadline=None)
-@example(0, (3, 8), 3, "random", 6, 0.0)
+@example(0, (3, 8), 3, "random", 6, 0.0, 0.0)
+@example(1, (2, 4, 8), (2, 4), "random", 6, 0.0, 0.3)
 def test_each_mission_of_a_batch_is_that_mission_alone(
     fusion: type[WindowFusion], seed: int, sizes: Any, budgets: Any, start: str, actions: int,
-    failure_rate: float,
+    failure_rate: float, crash_rate: float,
 ) -> None:  # fmt: skip
     env = mixed_environment(
         4,
@@ -52,7 +54,7 @@ def test_each_mission_of_a_batch_is_that_mission_alone(
         agents=sizes,
         budget=budgets,
         actions=actions,
-        uav={"failure_rate": failure_rate},
+        uav={"failure_rate": failure_rate, "crash_rate": crash_rate},
         missions={"start": start},
         compute={"compile": fusion is CompiledFusion},
     )
@@ -99,7 +101,8 @@ def test_uavs_that_drop_out_leave_the_mission_of_the_others(
     own = part(state, 1, team)
     for _ in range(env.episode_length):
         keys = torch.rand(3, 5, env.lattice.num_actions, generator=generator)
-        assert_same_mission(env, builder, state, 1, team, (single, own_builder, own), keys)
+        others = single, own_builder, own  # a smaller team from the start has other ids
+        assert_same_mission(env, builder, state, 1, team, others, keys, but="agent_id")
         stayed, step = state.positions[:, gone].clone(), env.draw_step()
         actions, own_actions = choose(env, state, keys)[0], choose(single, own, keys[1:2, team])[0]
         result = env.step(state, actions, step)

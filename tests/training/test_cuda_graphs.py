@@ -59,7 +59,11 @@ OTHER = {
             "raster": {"path": "matplotlib:jacksboro_fault_dem.npz", "resolution": 1.0},
         },
     },
-    "uav": {"communication_range": (0.0, 15.0, 25.0, 100.0), "failure_rate": 0.2},
+    "uav": {
+        "communication_range": (0.0, 15.0, 25.0, 100.0),
+        "failure_rate": 0.2,
+        "crash_rate": 0.1,
+    },
 }
 
 

@@ -39,6 +39,7 @@ def draw_actor_maps(
     cover_y: Tensor,
     shift: Tensor,
     active: Tensor,
+    team_size: Tensor,
     budget: Tensor,
     cells: list[int],
     has_inactive: bool,
@@ -59,6 +60,7 @@ def draw_actor_maps(
         cover_y: [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
         active: UAVs that fly, [E, N] bool; all do unless `has_inactive`.
+        team_size: UAVs that flew at the start, [E] int64.
         budget: moves before the last one, [E] int64.
         cells: of the map, R and C.
         has_inactive: whether some UAVs may not fly.
@@ -68,7 +70,7 @@ def draw_actor_maps(
         [E, N, channels, X, Y].
     """
     seen = (positions, t, heard, beliefs, readings, pooled_uncertainty)
-    tensors = (*seen, boxes, cover_x, cover_y, shift, active, budget)
+    tensors = (*seen, boxes, cover_x, cover_y, shift, active, team_size, budget)
     _check(*tensors, open_share[0])
     out = _maps(positions, boxes, channels)
     places = _places(channels, triton_maps.draw_actor.arg_names)

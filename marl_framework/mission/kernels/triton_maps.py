@@ -112,6 +112,7 @@ def draw_actor(
     cover_y,
     shift,
     active,
+    team_size,
     budget,
     open_share,
     stride,
@@ -154,6 +155,7 @@ def draw_actor(
         cover_x, cover_y: shares of a footprint's parts on the map, [X, Z, X] and [Y, Z, Y].
         shift: see `belief.reading_shift`, [Z, 2].
         active: UAVs that fly, [E, N]; read where MASKED, else all do.
+        team_size: UAVs that flew at the start, [E] int64; likewise.
         budget: moves before the last one, [E] int64.
         open_share: [E, X, Y], `stride` apart; 0: one for all missions.
         out: [E, N, CHANNELS, X, Y], written.
@@ -180,12 +182,8 @@ def draw_actor(
         tl.store(to + BUDGET * X * Y, blank + left, mask=within)
     if AGENT_ID >= 0:
         if MASKED:
-            number, size = tl.zeros([], tl.float32), tl.zeros([], tl.float32)
-            for j in range(N):
-                flies = tl.load(flying + j).to(tl.float32)
-                number += tl.where(j <= i, flies, 0.0)
-                size += flies
-            share = number / tl.maximum(size, 1.0)
+            size = tl.load(team_size + e).to(tl.int32)
+            share = tl.minimum(i + 1, size).to(tl.float32) / size.to(tl.float32)
         else:
             share = (i + 1).to(tl.float32) / N
         tl.store(to + AGENT_ID * X * Y, blank + share, mask=within)
