@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from marl_framework.mission.belief import entropy
-
 FOUND_ABOVE = 0.501
 """A cell is predicted as ROI above this probability.
 
@@ -40,12 +38,6 @@ def f1(belief: Tensor, truth: Tensor) -> Tensor:
 def f1_in_chunks(belief: Tensor, truth: Tensor) -> Tensor:
     """Return `f1`, with masks of a few missions at once."""
     return torch.cat([f1(*chunk) for chunk in chunks(belief, truth)])
-
-
-def total_entropy(belief: Tensor) -> Tensor:
-    """Return the sum of H(p) over each map [bit], [E] float64, of a few missions at once."""
-    sums = [entropy(part).flatten(1).sum(1, dtype=torch.float64) for (part,) in chunks(belief)]
-    return torch.cat(sums)
 
 
 def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
 from marl_framework.mission.area import area_pool, lattice_weights
-from marl_framework.mission.belief import uncertainty, weighted_entropy
+from marl_framework.mission.belief import entropy, interest_weight, uncertainty, weighted_entropy
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.fusion import make_fusion
 from marl_framework.mission.kernels.cpu import random_words
@@ -143,6 +143,10 @@ class MissionEnvironment:
         self._reward = make_reward(config.experiment.reward)
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._outside = OutsideGains(config.experiment.reward, self._cells)
+        prior = torch.tensor(self._prior, dtype=torch.float64, device=device)
+        self._blank_entropy = self._cells * entropy(prior)
+        self._blank_weighted_entropy = self._cells * weighted_entropy(prior)
+        self._blank_uncertainty = uncertainty(prior.float())
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
         )
@@ -268,9 +272,9 @@ class MissionEnvironment:
             _fill(belief, self._prior, mask)
         if self._fusion.tracks_uncertainty:
             for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
-                _assign(pooled, uncertainty(torch.full_like(pooled, self._prior)), mask)
-        blank = weighted_entropy(torch.full_like(state.weighted_entropy, self._prior))
-        _assign(state.weighted_entropy, blank * self._cells, mask)
+                _fill(pooled, self._blank_uncertainty, mask)
+        _fill(state.entropy, self._blank_entropy, mask)
+        _fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
         _assign(state.heard, self.hear(state, draws.first.communication), mask)
         self._fusion.update(state, draws.first.sensor, started)
         self._outside.begin(state)
@@ -372,8 +376,10 @@ class MissionEnvironment:
             state.pooled_uncertainty.copy_(self.pooled_uncertainty(state))
             pooled = area_pool(uncertainty(state.global_belief), *self._area)
             state.pooled_global_uncertainty.copy_(pooled)
-        total = weighted_entropy(state.global_belief).flatten(1).sum(1, dtype=torch.float64)
-        state.weighted_entropy.copy_(total)
+        left = entropy(state.global_belief)
+        weighted = interest_weight(state.global_belief) * left
+        for total, cells in ((state.entropy, left), (state.weighted_entropy, weighted)):
+            total.copy_(cells.flatten(1).sum(1, dtype=torch.float64))
         self._outside.begin(state)
 
     def _fixed_moves(self) -> Tensor:
@@ -467,7 +473,7 @@ def _assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
     target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
 
 
-def _fill(target: Tensor, value: float, mask: Tensor | None) -> None:
+def _fill(target: Tensor, value: float | Tensor, mask: Tensor | None) -> None:
     """Fill `target` for the missions of a mask, or for all of them."""
     if mask is None:
         target.fill_(value)

@@ -145,14 +145,14 @@ class WindowFusion:
             belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], odds[:, j], self._prior))
         after = belief.gather(1, index.flatten(1)).view_as(signs)
         counted = self._first_seen_by(footprint)
-        gain, reweighted = changes(before, after, counted.flatten(2))
+        sums = changes(before, after, counted.flatten(2))
         rows, cols = self._camera.map_weights(state.positions)
         change = (after - before).view_as(counted) * counted
         state.pooled_global.add_(area_pool(change, rows, cols).sum(1))
         if self.tracks_uncertainty:
             change = (uncertainty(after) - uncertainty(before)).view_as(counted) * counted
             state.pooled_global_uncertainty.add_(area_pool(change, rows, cols).sum(1))
-        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+        return utility(sums, state, self._cells)
 
     def _first_seen_by(self, footprint: Footprint) -> Tensor:
         """Return the window cells that no UAV of a lower id sees too, [E, N, K_x, K_y] bool."""
@@ -217,7 +217,7 @@ class CompiledFusion(WindowFusion):
         """See `WindowFusion.fuse_global`."""
         if torch.compiler.is_compiling():
             return super().fuse_global(state, flown)
-        gain, reweighted = self._loops.fuse_global(
+        sums = self._loops.fuse_global(
             state.readings,
             self._boxes(state),
             flown,
@@ -226,7 +226,7 @@ class CompiledFusion(WindowFusion):
             state.pooled_global,
             state.pooled_global_uncertainty,
         )
-        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+        return utility(sums, state, self._cells)
 
 
 class TritonFusion(WindowFusion):
@@ -304,8 +304,7 @@ class TritonFusion(WindowFusion):
             state.pooled_global_uncertainty,
             self.tracks_uncertainty,
         )
-        gain, reweighted = sums.unbind(0)
-        return utility(gain, reweighted, state.weighted_entropy, self._cells)
+        return utility(sums, state, self._cells)
 
     def _fuse_own(
         self,

@@ -16,10 +16,14 @@ from marl_framework.mission.state import MissionState
 
 
 class Utility(NamedTuple):
-    """Information gained: absolute [bit per cell], and relative to what was left; [E] each."""
+    """Information gained by a round of readings; every field is [E] float32."""
 
     absolute: Tensor
+    """In the region of interest [bit per cell]."""
     relative: Tensor
+    """The same over what was left there; see `utility`."""
+    everywhere: Tensor
+    """Of all cells alike [bit per cell]."""
 
 
 Reward = Callable[[MissionState, Tensor, Utility], Tensor]
@@ -56,8 +60,8 @@ def make_reward(config: RewardConfig) -> Reward:
     return reward
 
 
-def changes(before: Tensor, after: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what changed cells add to the sums behind the utility.
+def changes(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
+    """Return sums over changed cells.
 
     Args:
         before: belief before the readings in each window, [E, N, K].
@@ -66,17 +70,18 @@ def changes(before: Tensor, after: Tensor, counted: Tensor) -> tuple[Tensor, Ten
             the map may count once.
 
     Returns:
-        Sums of w(after)·(H(before) - H(after)) and of (w(after) - w(before))·H(before),
-        [E] float64.
+        Sums of w(after)·(H(before) - H(after)), of (w(after) - w(before))·H(before) and of
+        H(before) - H(after), [3, E] float64.
     """
     weight = interest_weight(after)
     entropy_before = entropy(before)
-    gain = weight * (entropy_before - entropy(after))
+    removed = entropy_before - entropy(after)
     reweighted = (weight - interest_weight(before)) * entropy_before
-    return _total(gain, counted), _total(reweighted, counted)
+    summed = (weight * removed, reweighted, removed)
+    return torch.stack([_total(values, counted) for values in summed])
 
 
-def utility(gain: Tensor, reweighted: Tensor, remaining: Tensor, cells: int) -> Utility:
+def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
     """Return the utility of a round of readings, and update what remains to be learned.
 
     absolute = mean(w(after)·(H(before) - H(after))) over all cells;
@@ -84,33 +89,34 @@ def utility(gain: Tensor, reweighted: Tensor, remaining: Tensor, cells: int) -> 
     (Westheider et al. 2023, section III-C).
 
     Args:
-        gain: from `changes`, [E] float64.
-        reweighted: from `changes`, [E] float64.
-        remaining: sum of w(p)·H(p) over the whole map, [E] float64; updated in place.
+        sums: from `changes`, [3, E] float64.
+        state: its sums of entropies are updated.
         cells: cells of the map, R·C.
     """
-    available = remaining + reweighted
-    remaining.copy_(available - gain)
-    return Utility((gain / cells).float(), _share(gain, available))
+    gain, reweighted, removed = sums
+    available = state.weighted_entropy + reweighted
+    state.weighted_entropy.copy_(available - gain)
+    state.entropy.sub_(removed)
+    absolute, _, everywhere = (sums / cells).float()
+    return Utility(absolute, _share(gain, available), everywhere)
 
 
-def relative_with_outside(
-    roi: tuple[Tensor, Tensor], everywhere: tuple[Tensor, Tensor], outside_weight: float
-) -> Tensor:
-    """Return the relative gain where cells outside the region of interest count, too.
+def with_outside(
+    utility: Utility, state: MissionState, cells: int, outside_weight: float
+) -> Utility:
+    """Return the utility with cells outside the region of interest in its relative gain, too.
 
-    With weights w₀ + (1 - w₀)·w(p) in place of w(p), see `utility`: w₀ is the outside weight.
+    With weights w₀ + (1 - w₀)·w(after) in place of w(after); w₀ is the outside weight.
 
     Args:
-        roi: sums of w(after)·H over the map after the readings, and of what they removed,
-            [E] each.
-        everywhere: the same without weights.
+        utility: of a round of readings.
+        state: the missions after it.
+        cells: cells of the map, R·C.
         outside_weight: 0 to 1.
     """
-    (left, gain), (all_left, all_gain) = roi, everywhere
-    gained = gain.lerp(all_gain, outside_weight)
-    available = (left + gain).lerp(all_left + all_gain, outside_weight)
-    return _share(gained, available)
+    gain = cells * utility.absolute.double().lerp(utility.everywhere.double(), outside_weight)
+    left = state.weighted_entropy.lerp(state.entropy, outside_weight)
+    return utility._replace(relative=_share(gain, left + gain))
 
 
 def _share(gain: Tensor, available: Tensor) -> Tensor:

@@ -54,8 +54,7 @@ class MissionState:
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
     entropy: Tensor
-    """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date where the reward
-    counts ground outside the region of interest, else 0."""
+    """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
     f1: Tensor
     """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
     active: Tensor

@@ -16,7 +16,7 @@ from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.mission.accuracy import CPU_CELLS, GPU_CELLS
+from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.fusion import WindowFusion, fusion_type
 
 GIB = 2**30
@@ -27,7 +27,7 @@ _IN_VIEW = 3  # bytes a cell in view that stay: its random bits and its reading
 _SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, uncertainties
 _BUILDING = 4  # bytes a cell of a map while ground truths are made
 _MAKING_MOVES = 3  # bytes a move while the moves that obstacles leave are found
-_MEASURING = 20  # and while a validation measures its beliefs, or a reward the ground outside
+_MEASURING = 20  # and while a validation measures its beliefs
 _PREDICTING = 20  # and while a prediction looks at beliefs
 _IN_TURN = ("windows", "activations", "validation")
 _SHARE = 0.8  # of what is free; the rest is for what the estimate does not know
@@ -70,10 +70,6 @@ def memory_estimate(
     zones = config.has_zones * _MAKING_MOVES * _table_of_moves(config)
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
-    outside = 0
-    if config.experiment.reward.outside_weight:
-        chunk = CPU_CELLS if device is not None and device.type == "cpu" else GPU_CELLS
-        outside = _MEASURING * min(flown * rows * cols, max(chunk, rows * cols))
     predicting = 0
     loops = not plain and device is not None and device.type == "cpu"
     if config.observation.sees_prediction and not loops:
@@ -83,7 +79,7 @@ def memory_estimate(
         predicting = _PREDICTING * seen
     return {
         "missions": flown * mission,
-        "windows": max(flown * scratch, outside, predicting),
+        "windows": max(flown * scratch, predicting),
         "tables": _camera_tables(config),
         "transitions": collected * interval * transition,
         # What layers put out: learning keeps it for the way back and has a gradient there.

@@ -7,9 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
+from torch import Tensor
 
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.reward import relative_with_outside
+from marl_framework.mission.reward import Utility, with_outside
 from marl_framework.mission.state import MissionState
 from tests.small import random_actions, small_config
 
@@ -63,11 +64,18 @@ def plain_entropy(belief: NDArray[np.float64]) -> NDArray[np.float64]:
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("weight", [0.3, 1.0])
-def test_entropy_outside_counts_by_its_weight(weight: float) -> None:
+def test_entropy_outside_counts_by_its_weight(weight: float, compiled: bool) -> None:
     settings = {"outside_weight": weight, "relative_scale": 7, "relative_offset": 2}
     envs = [
-        MissionEnvironment(small_config(budget=5, experiment={"reward": reward}), 4, "cpu")
+        MissionEnvironment(
+            small_config(
+                budget=5, compute={"compile": compiled}, experiment={"reward": reward}, prior=0.45
+            ),
+            4,
+            "cpu",
+        )
         for reward in (settings, {})
     ]
     state, plain = (env.reset(env.draw_reset()) for env in envs)
@@ -85,10 +93,19 @@ def test_entropy_outside_counts_by_its_weight(weight: float) -> None:
         np.testing.assert_allclose(found.reward, 7 * relative + 2, rtol=0, atol=2e-5)
         assert found.relative.equal(expected.relative)
         assert found.absolute.equal(expected.absolute)
-    assert not plain.entropy.any()
+        np.testing.assert_allclose(state.entropy, plain_entropy(belief).sum((1, 2)), rtol=1e-6)
 
 
 def test_nothing_left_is_no_gain() -> None:
-    zero, one = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    assert relative_with_outside((zero, zero), (zero, zero), 0.5).tolist() == [0, 0]
-    assert relative_with_outside((zero, one), (one, zero), 0.5).tolist() == [0.5, 0.5]
+    env = MissionEnvironment(small_config(), 1, "cpu")
+    state = env.reset(env.draw_reset())
+    zero, one = torch.zeros(1), torch.ones(1)
+
+    def relative(left: Tensor, gain: Tensor, all_left: Tensor, all_gain: Tensor) -> float:
+        state.weighted_entropy.copy_(left)
+        state.entropy.copy_(all_left)
+        found = with_outside(Utility(gain, zero, all_gain), state, 1, 0.5)
+        return found.relative.item()
+
+    assert relative(zero, zero, zero, zero) == 0
+    assert relative(zero, one, one, zero) == 0.5

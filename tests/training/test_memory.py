@@ -92,16 +92,6 @@ def test_networks_of_any_outputs_and_inputs_are_estimated() -> None:
     assert mixed == {**plain, "weights": plain["weights"] + 4 * 4 * (9 * 100 + 100)}
 
 
-def test_a_reward_that_looks_at_whole_maps_needs_memory_for_some_at_once() -> None:
-    def windows(missions: int, weight: float) -> int:
-        sets = (f"environment.num_envs={missions}", "experiment.missions.n_agents=1")
-        reward = f"experiment.reward.outside_weight={weight}"
-        return memory_estimate(load_config("params.yaml", (*sets, reward)))["windows"]
-
-    assert windows(2, 0.5) == 20 * 2 * 493 * 493 > 2 * windows(2, 0)
-    assert windows(4096, 0.5) == windows(4096, 0)  # the windows of many missions take more
-
-
 def test_predictions_take_memory_where_no_loop_makes_them() -> None:
     plain, seen = (
         config_with("environment.num_envs=64", f"observation.predicted={word}")

@@ -99,7 +99,7 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
         readings: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
         belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool,
     ) -> Tensor:  # fmt: skip
-        return torch.stack(loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure))
+        return loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure)
 
     return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))
 

@@ -121,18 +121,16 @@ class WindowLoops:
         belief: Tensor,
         pooled: Tensor,
         pooled_uncertainty: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Update global beliefs [E, R, C] with all readings.
 
         Returns:
-            Sums over the changed cells of w(after)·(H(before) - H(after)) and of
-            (w(after) - w(before))·H(before), [E] float64.
+            The sums of `reward.changes`, [3, E] float64.
         """
-        gain, reweighted = torch.empty(2, len(belief), dtype=torch.float64)
+        sums = torch.empty(3, len(belief), dtype=torch.float64)
         arrays = views(readings, boxes, active, belief, pooled, pooled_uncertainty, odds)
-        sums = views(gain, reweighted)
-        window_loops.fuse_global(*arrays, *self._axes, *sums, self._tracks)
-        return gain, reweighted
+        window_loops.fuse_global(*arrays, *self._axes, *views(sums), self._tracks)
+        return sums
 
 
 def part_sums(beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:

@@ -300,8 +300,7 @@ def fuse(
         parts: changes of the pooled map, of the row itself and of the next, [E, M, X, 2, Y],
             written.
         uncertainty_parts: the same of the pooled uncertainty, written where it TRACKS that.
-        sums: of w(after)·(H(before) - H(after)) and of (w(after) - w(before))·H(before) over the
-            changed cells, [E, X, 2] float64, written for the TEAM.
+        sums: those of `reward.changes`, [E, X, 3] float64, written for the TEAM.
     """
     MAPS: tl.constexpr = 1 if TEAM else N
     x = tl.program_id(0) % X
@@ -325,12 +324,14 @@ def fuse(
     own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
     uncertainty_carry = tl.zeros([BLOCK_Y], tl.float32)
     gain, reweighted = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
+    removed = tl.zeros([], tl.float64)
     mine = beliefs + index * (R * C)
     for c0 in range(low_c, high_c, BLOCK_C):
         cols = c0 + tl.arange(0, BLOCK_C)
         # Sums over the rows of tiles; over those within a tile once at the end.
         blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-        total, uncertainty_total, gains, reweights = blank, blank, blank, blank
+        total, uncertainty_total = blank, blank
+        gains, reweights, removals = blank, blank, blank
         for r0 in range(low_r, high_r, BLOCK_R):
             rows = r0 + tl.arange(0, BLOCK_R)
             covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
@@ -369,7 +370,9 @@ def fuse(
                     h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
                     if TEAM:
                         w_new = _weight(new)
-                        gains += w_new * (h_old - h_new)
+                        less = h_old - h_new
+                        removals += less
+                        gains += w_new * less
                         reweights += (w_new - _weight(old)) * h_old
                     if TRACKS:
                         change = q_new * h_new - q_old * h_old
@@ -383,6 +386,7 @@ def fuse(
         if TEAM:
             gain += tl.sum(tl.sum(gains, 0).to(tl.float64), 0)
             reweighted += tl.sum(tl.sum(reweights, 0).to(tl.float64), 0)
+            removed += tl.sum(tl.sum(removals, 0).to(tl.float64), 0)
     y = tl.arange(0, BLOCK_Y)
     out = (index * X + x) * (2 * Y) + y
     tl.store(parts + out, own, mask=y < Y)
@@ -391,8 +395,9 @@ def fuse(
         tl.store(uncertainty_parts + out, own_uncertainty, mask=y < Y)
         tl.store(uncertainty_parts + out + Y, uncertainty_carry, mask=y < Y)
     if TEAM:
-        tl.store(sums + (index * X + x) * 2, gain)
-        tl.store(sums + (index * X + x) * 2 + 1, reweighted)
+        tl.store(sums + (index * X + x) * 3, gain)
+        tl.store(sums + (index * X + x) * 3 + 1, reweighted)
+        tl.store(sums + (index * X + x) * 3 + 2, removed)
 
 
 @triton.jit
@@ -429,14 +434,13 @@ def add_parts(
     BLOCK_X: tl.constexpr,
     BLOCK_Y: tl.constexpr,
 ):
-    """Add to one map's pooled maps [E, M, X, Y] what `fuse` left, and up its sums: [2, E]."""
+    """Add to one map's pooled maps [E, M, X, Y] what `fuse` left, and up its sums: [3, E]."""
     index = tl.program_id(0).to(tl.int64)
     _add(parts, pooled, index, X, Y, BLOCK_X, BLOCK_Y)
     if TRACKS:
         _add(uncertainty_parts, pooled_uncertainty, index, X, Y, BLOCK_X, BLOCK_Y)
     if TEAM:
         x = tl.arange(0, BLOCK_X)
-        row = sums + (index * X + x) * 2
-        tl.store(totals + index, tl.sum(tl.load(row, mask=x < X, other=0.0), 0))
-        reweighted = tl.sum(tl.load(row + 1, mask=x < X, other=0.0), 0)
-        tl.store(totals + tl.num_programs(0) + index, reweighted)
+        for k in tl.static_range(3):
+            part = tl.load(sums + (index * X + x) * 3 + k, mask=x < X, other=0.0)
+            tl.store(totals + tl.num_programs(0) * k + index, tl.sum(part, 0))

@@ -276,7 +276,7 @@ def _fuse_team(
     odds: Array,
     axes: Array,
     tracks: bool,
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Update one global belief with all readings, row by row; return the sums of `fuse_global`."""
     first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
     size = _padded(last - first) + _LANES
@@ -284,7 +284,7 @@ def _fuse_team(
     totals, uncertainty_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     old, new = np.empty(size, np.float32), np.empty(size, np.float32)
     low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
-    gain, reweighted = 0.0, 0.0
+    gain, reweighted, removed = 0.0, 0.0, 0.0
     for r in range(boxes[:, 0].min(), end):
         for k in range(_spans(boxes, r, low, high)):
             start, width = low[k], high[k] - low[k]
@@ -306,14 +306,18 @@ def _fuse_team(
             for c in range(width):
                 line[c] = new[c]
             row_gain, row_reweighted = np.float32(0.0), np.float32(0.0)
+            row_removed = np.float32(0.0)
             changed = change[start - first :]
             for c in range(padded):
                 h, w = entropy(old[c]), _weight(new[c])
-                row_gain += w * (h - entropy(new[c]))
+                less = h - entropy(new[c])
+                row_removed += less
+                row_gain += w * less
                 row_reweighted += (w - _weight(old[c])) * h
                 changed[c] += new[c] - old[c]
             gain += float(row_gain)
             reweighted += float(row_reweighted)
+            removed += float(row_removed)
             if tracks:
                 changed = uncertainty_change[start - first :]
                 for c in range(padded):
@@ -332,7 +336,7 @@ def _fuse_team(
                 axes,
             )
             uncertainty_change[:] = 0.0
-    return gain, reweighted
+    return gain, reweighted, removed
 
 
 @njit(parallel=True, cache=True, **FAST)
@@ -346,19 +350,17 @@ def fuse_global(
     odds: Array,
     rows: Array,
     cols: Array,
-    gain: Array,
-    reweighted: Array,
+    sums: Array,
     tracks: bool,
 ) -> None:
     """Update the global beliefs with all readings, and sum the information gained.
 
-    `gain` gets the sum of w(after)·(H(before) - H(after)), `reweighted` that of
-    (w(after) - w(before))·H(before), each changed cell once.
+    `sums` [3, E] gets those of `reward.changes`, each changed cell once.
     """
     for e in prange(boxes.shape[0]):
-        gain[e], reweighted[e] = 0.0, 0.0
+        sums[:, e] = 0.0
         if active[e]:
-            gain[e], reweighted[e] = _fuse_team(
+            sums[0, e], sums[1, e], sums[2, e] = _fuse_team(
                 readings[e],
                 boxes[e],
                 belief[e],

@@ -131,8 +131,7 @@ def fuse_global(
         tracks: whether to update `pooled_uncertainty`.
 
     Returns:
-        Sums over the changed cells of w(after)·(H(before) - H(after)) and of
-        (w(after) - w(before))·H(before), [2, E] float64.
+        The sums of `reward.changes`, [3, E] float64.
     """
     _check(readings, boxes, odds, active, belief, pooled, pooled_uncertainty)
     return _fuse(
@@ -154,7 +153,7 @@ def _(*arguments: Any) -> None:
 
 @fuse_global.register_fake
 def _(readings: Tensor, *arguments: Any) -> Tensor:
-    return readings.new_empty(2, readings.shape[0], dtype=torch.float64)
+    return readings.new_empty(3, readings.shape[0], dtype=torch.float64)
 
 
 def _fuse(
@@ -166,8 +165,8 @@ def _fuse(
     e, x, y = len(active), *pooled.shape[-2:]
     per_mission = pooled[0].numel() // (x * y)
     parts, uncertainty_parts = pooled.new_empty(2, e, per_mission, x, 2, y)
-    sums = pooled.new_empty(e, x, 2, dtype=torch.float64)
-    totals = pooled.new_empty(2, e, dtype=torch.float64)
+    sums = pooled.new_empty(e, x, 3, dtype=torch.float64)
+    totals = pooled.new_empty(3, e, dtype=torch.float64)
     dimensions = _dimensions(beliefs, readings, pooled)
     team, tracks = flags["TEAM"], flags["TRACKS"]
     with launched_on(beliefs):

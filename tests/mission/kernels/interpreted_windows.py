@@ -79,7 +79,7 @@ def assert_twins(found: MissionState, expected: MissionState) -> None:
         if name in EXACT:
             assert ours.equal(tensor), name
         else:
-            wide = name == "weighted_entropy"
+            wide = name in {"weighted_entropy", "entropy"}
             rtol, atol = (5e-7, 0.0) if wide else (0.0, 2e-7)
             torch.testing.assert_close(
                 ours, tensor, rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"

@@ -127,7 +127,7 @@ def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
             fakes["pooled_global_uncertainty"],
             True,
         )
-    assert (sums.shape, sums.dtype, sums.device.type) == ((2, 3), torch.float64, "cuda")
+    assert (sums.shape, sums.dtype, sums.device.type) == ((3, 3), torch.float64, "cuda")
 
 
 def test_strided_memory_is_refused() -> None:
