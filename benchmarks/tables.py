@@ -78,6 +78,7 @@ TABLES = {
     "busy_machine": _printed("busy_machine", busy_machine.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
+    "prediction_budget": Table(("kernel_budget" + _HERE,), pages.prediction_budget),
     "gpu_memory": Table(("kernel_budget" + _HERE,), pages.gpu_memory),
     "published": Table(
         ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published

@@ -22,27 +22,27 @@ def count_work(config: Config) -> dict[str, float]:
     observations and critic states are.
 
     Returns:
-        `cells_measured` by all UAVs, `cells_heard`, `cells_seen` (by any UAV, each once),
-        `bayes_updates`, `logarithms`, `bytes`.
+        `cells_measured` by all UAVs, `cells_heard`, `cells_updated` of own beliefs (each once),
+        `cells_seen` (by any UAV, each once), `bayes_updates`, `logarithms`, `bytes`.
     """
     env = MissionEnvironment(with_overrides(config, "compute.compile=true"), COUNTED, CPU)
     planner, state = RandomPlanner(env.lattice), env.reset(env.draw_reset())
     rows, cols = (torch.arange(side) for side in env.camera.shape)
-    totals = torch.zeros(3, dtype=torch.int64)
+    totals = torch.zeros(4, dtype=torch.int64)
     for _ in range(env.episode_length):
         actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
         box = env.camera.footprint(state.positions)
         cells = (box.row1 - box.row0) * (box.col1 - box.col0)
-        seen = torch.zeros(COUNTED, *env.camera.shape, dtype=torch.bool)
-        for i in range(env.n_agents):
-            in_rows = (rows >= box.row0[:, i, None]) & (rows < box.row1[:, i, None])
-            in_cols = (cols >= box.col0[:, i, None]) & (cols < box.col1[:, i, None])
-            seen |= in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)
+        in_rows = (rows >= box.row0.unsqueeze(-1)) & (rows < box.row1.unsqueeze(-1))
+        in_cols = (cols >= box.col0.unsqueeze(-1)) & (cols < box.col1.unsqueeze(-1))
+        in_view = in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)  # [E, N, R, C]
+        maps = [in_view & who[..., None, None] for who in state.heard.unbind(1)]  # UAV by UAV
+        updated = torch.stack([one.any(1).sum() for one in maps]).sum()
         heard = (state.heard * cells.unsqueeze(1)).sum() - cells.sum()
-        totals += torch.stack((cells.sum(), heard, seen.sum()))
+        totals += torch.stack((cells.sum(), heard, updated, in_view.any(1).sum()))
     steps = COUNTED * env.episode_length
-    measured, listened, viewed = (total / steps for total in totals.tolist())
+    measured, listened, learned, viewed = (total / steps for total in totals.tolist())
     x, y, _ = env.lattice.shape
     observation = config.observation
     unsure = observation.sees_uncertainty
@@ -50,6 +50,7 @@ def count_work(config: Config) -> dict[str, float]:
     return {
         "cells_measured": measured,
         "cells_heard": listened,
+        "cells_updated": learned,
         "cells_seen": viewed,
         "bayes_updates": 2 * measured + listened,  # own belief, global belief; own belief
         # Of p and 1 - p, before and after: global belief; where uncertainty is seen, that and all.

@@ -177,7 +177,8 @@ def gpu_bounds(found: Found) -> str:
 
 def gpu_memory(found: Found) -> str:
     """Return the missions that GPUs have memory for."""
-    kernels, plain = ({int(k): v for k, v in p["most_missions"].items()} for p in found["paths"])
+    paths = {path["path"]: path["most_missions"] for path in found["paths"]}
+    kernels, plain = ({int(k): v for k, v in paths[p].items()} for p in ("kernels", "plain"))
     return markdown(
         ("memory of the GPU", "missions at once", "with plain operators"),
         [(f"{size} GB", f"{kernels[size]:,}", f"{plain[size]:,}") for size in sorted(kernels)],
@@ -198,10 +199,6 @@ def kernel_budget(found: Found) -> str:
     def gigabytes(path: Found, *names: str) -> str:
         return ", ".join(f"{path['peak_bytes'][name] / 1e9:.1f}" for name in names) + " GB"
 
-    def bytes_of_step(path: Found) -> str:
-        number = path["joint_step"]["megabytes"]
-        return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
-
     return markdown(
         ("", "Triton kernels", "plain operators", "aim"),
         (
@@ -217,7 +214,7 @@ def kernel_budget(found: Found) -> str:
             both("… start of missions", "reset"),
             (
                 "megabytes of a joint step, for one mission",
-                *(bytes_of_step(path) for path in (ours, plain)),
+                *(_megabytes(path["joint_step"]["megabytes"]) for path in (ours, plain)),
                 _AIMS["megabytes"],
             ),
             (
@@ -247,6 +244,39 @@ def kernel_budget(found: Found) -> str:
             ),
         ),
     )
+
+
+def prediction_budget(found: Found) -> str:
+    """Return kernels and bytes of joint steps in which networks see predictions."""
+    by_name = {path["path"]: path for path in found["paths"]}
+    paths = [by_name[name] for name in ("predicted", "predicted_plain")]
+
+    def seeing(path: Found, unit: str) -> float:
+        stages = ("observe", "critic maps")
+        return sum(float(path["stages"][name][unit]) for name in stages)
+
+    return markdown(
+        ("", "Triton kernels", "plain operators"),
+        (
+            (
+                "kernels of a joint step, all missions at once",
+                *(_whole(path["joint_step"]["kernels"]) for path in paths),
+            ),
+            ("… observations and critic maps", *(_whole(seeing(p, "kernels")) for p in paths)),
+            (
+                "megabytes of a joint step, for one mission",
+                *(_megabytes(path["joint_step"]["megabytes"]) for path in paths),
+            ),
+            (
+                "… observations and critic maps",
+                *(_megabytes(seeing(p, "megabytes")) for p in paths),
+            ),
+        ),
+    )
+
+
+def _megabytes(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
 
 
 # The standard suite -----------------------------------------------------------------------

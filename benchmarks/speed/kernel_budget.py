@@ -3,9 +3,10 @@
     python -m benchmarks.speed.kernel_budget [--config FILE] [--out FILE.json]
 
 One training step and one validation run on a GPU that is not there (`helpers.pretend_gpu`), with
-the mission's Triton kernels and with plain operators. A joint step is one move of every UAV of one
-mission; its kernels serve all missions at once. What Triton's kernels move is counted from missions
-flown at random. Kernels that libraries start for convolutions are an estimate.
+Triton kernels and with plain operators, both again for networks that see what those of
+params_student.yaml see, predictions too. A joint step is one move of every UAV of one mission; its
+kernels serve all missions at once. What Triton's kernels move is counted from missions flown at
+random. Kernels that libraries start for convolutions are an estimate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Parser, with_overrides
 from benchmarks.helpers.least_work import count_work
 from benchmarks.helpers.pretend_gpu import GPU, OperatorCost, PretendGpu, pretend_gpu
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.mission.fusion import TritonFusion
 from marl_framework.training.memory import memory_estimate, peak
@@ -38,12 +39,11 @@ STEP, MOST = 64, 2**15
 
 
 def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], OperatorCost]]:
-    """Return what the window operators cost: kernels, and bytes at the mean of flown missions.
-
-    Cells that a UAV hears of twice count twice.
-    """
+    """Return what the window operators cost: kernels, and bytes at the mean of flown missions."""
     work = count_work(with_overrides(config, "learning.symmetries=false"))
-    cells, seen, heard = (work[f"cells_{name}"] for name in ("measured", "seen", "heard"))
+    cells, seen, heard, updated = (
+        work[f"cells_{name}"] for name in ("measured", "seen", "heard", "updated")
+    )
 
     def small(tensors: Sequence[torch.Tensor]) -> int:
         """Bytes of maps on the lattice: read, written, and their parts written and read."""
@@ -57,7 +57,8 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
 
     def own(arguments: tuple[Any, ...]) -> OperatorCost:
         missions = len(arguments[0])
-        return 2, missions * (cells + heard) * 9 + small(arguments[6:8])  # reading 1, belief 4 + 4
+        # A reading 1, a cell of a belief 4 + 4.
+        return 2, missions * (cells + heard + 8 * updated) + small(arguments[6:8])
 
     def team(arguments: tuple[Any, ...]) -> OperatorCost:
         missions = len(arguments[0])
@@ -160,6 +161,13 @@ def most_missions(config: Config, triton: bool, gigabytes: int) -> int:
         return STEP * bisect(range(STEP, MOST, STEP), False, key=lambda number: not fits(number))
 
 
+def with_channels_of(config: Config, params: str) -> Config:
+    """Return a configuration whose networks see all that those of a params file see, too."""
+    observation = load_config(params).observation
+    seen = observation.actor_channels + observation.critic_only_channels
+    return with_overrides(config, *(f"observation.{name}=true" for name in seen))
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the results as text."""
     paths = found["paths"]
@@ -200,13 +208,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
+    sees_more = with_channels_of(config, "params_student.yaml")
     paths = [
         {
             "path": name,
-            **count(config, triton),
-            "most_missions": {str(size): most_missions(config, triton, size) for size in MEMORY},
+            **count(counted, triton),
+            "most_missions": {str(size): most_missions(counted, triton, size) for size in MEMORY},
         }
-        for name, triton in (("kernels", True), ("plain", False))
+        for name, counted, triton in (
+            ("kernels", config, True),
+            ("predicted", sees_more, True),
+            ("plain", config, False),
+            ("predicted_plain", sees_more, False),
+        )
     ]
     return {
         "paths": paths,

@@ -315,6 +315,8 @@ class MissionEnvironment:
                 state.active.logical_and_(self.lattice.options(state).any(-1))
             if draws.crashes is not None:  # after the reading, which the others may have heard
                 state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
+            if self._has_cost or self._has_crashes:  # who has stopped is heard no more
+                state.heard.copy_(self.hear(state, draws.communication))
             terminated = ~state.active.any(1)
         return StepResult(
             reward=reward,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -83,10 +83,6 @@ class ObservationBuilder:
         own = config.observation.critic_only_channels
         self.team_channels = ("budget", *(name for name in own if name != "other_actions"))
         self.shape = lattice.shape[:2]
-        names = self.actor_channels
-        self._absolute = [name for name in names if not name.startswith(CENTRED)]
-        self._centred = [name.removeprefix(CENTRED) for name in names if name.startswith(CENTRED)]
-        self._no_fly = [k for k, name in enumerate(names) if name.endswith("no_fly")]
         self._lattice = lattice
         self._camera = camera
         self._has_inactive = config.has_inactive
@@ -112,6 +108,11 @@ class ObservationBuilder:
 
         With `observation.heard_uavs` there are N planes more, the first ones.
         """
+        maps = self._draw(state, self.actor_channels)
+        return torch.cat((self.heard_uavs(state), maps), dim=2) if self._heard else maps
+
+    def _draw(self, state: Seen, names: Sequence[str]) -> Tensor:
+        """Return some of the actor's channels, [E, N, names, X, Y]; centred ones come last."""
         n = state.positions.shape[1]
         parts: dict[str, Callable[[], Tensor]] = {
             "budget": lambda: channels.budget_map(self._left(state), self.shape),
@@ -138,17 +139,20 @@ class ObservationBuilder:
             "no_fly": lambda: state.open_share.unsqueeze(1).expand(-1, n, -1, -1),
             "sector": lambda: self._lattice.sectors.maps(state.sector, state.team_size),
         }
-        drawn = {name: parts[name]() for name in dict.fromkeys(self._absolute + self._centred)}
+        absolute = [name for name in names if not name.startswith(CENTRED)]
+        centred = [name.removeprefix(CENTRED) for name in names if name.startswith(CENTRED)]
+        drawn = {name: parts[name]() for name in dict.fromkeys(absolute + centred)}
         stacks = []
-        if self._absolute:
-            stacks.append(torch.stack([drawn[name] for name in self._absolute], dim=2))
-        if self._centred:
-            stacked = torch.stack([drawn[name] for name in self._centred], dim=2)
+        if absolute:
+            stacks.append(torch.stack([drawn[name] for name in absolute], dim=2))
+        if centred:
+            stacked = torch.stack([drawn[name] for name in centred], dim=2)
             stacks.append(channels.centre_on(stacked, state.positions[..., :2]))
         maps = torch.cat(stacks, dim=2)
-        for place in self._no_fly:  # turned over last: nothing is open beyond the lattice
-            maps[:, :, place] = channels.no_fly_map(maps[:, :, place])
-        return torch.cat((self.heard_uavs(state), maps), dim=2) if self._heard else maps
+        for place, name in enumerate(names):
+            if name.endswith("no_fly"):  # turned over last: nothing is open beyond the lattice
+                maps[:, :, place] = channels.no_fly_map(maps[:, :, place])
+        return maps
 
     def heard_uavs(self, state: Seen) -> Tensor:
         """Return what each UAV that a UAV hears sees now, itself first: [E, N, N, X, Y].
@@ -174,6 +178,14 @@ class ObservationBuilder:
 
     def critic_only(self, state: MissionState, actions: Tensor) -> Tensor:
         """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`."""
+        own = self.critic_channels[len(self.actor_channels) :]
+        if not own:
+            lead = state.positions.shape[:2]
+            return torch.empty(*lead, 0, *self.shape, device=state.positions.device)
+        return self._draw_own(state, actions, own)
+
+    def _draw_own(self, state: MissionState, actions: Tensor, names: Sequence[str]) -> Tensor:
+        """Return some of the channels that only the critic sees, [E, N, names, X, Y]."""
         parts = self._team_parts(state)
         parts["other_actions"] = lambda: channels.other_actions_map(
             self._lattice.cells(state.positions),
@@ -182,11 +194,7 @@ class ObservationBuilder:
             self.shape,
             self._active(state),
         )
-        own = self.critic_channels[len(self.actor_channels) :]
-        if not own:
-            lead = state.positions.shape[:2]
-            return torch.empty(*lead, 0, *self.shape, device=state.positions.device)
-        return torch.stack([parts[name]().expand(-1, self._n_agents, -1, -1) for name in own], 2)
+        return torch.stack([parts[name]().expand(-1, self._n_agents, -1, -1) for name in names], 2)
 
     def team(self, state: MissionState) -> Tensor:
         """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,17 +20,16 @@ from marl_framework.observations.symmetry import Symmetries
 
 DRAWN_BY_OPERATORS = (
     *PREDICTED_CHANNELS,
-    "heard_uavs",
     "team_size",
     "radio_range",
     "sector",
     "centred_sector",
 )
-"""Keys of `observation` that no kernel draws."""
+"""Channels that no kernel draws."""
 
 
 class TritonBuilder(ObservationBuilder):
-    """The same maps: the actor's by one kernel, those of the critic alone by another."""
+    """The same maps: most of the actor's by one kernel, most of the critic's own by another."""
 
     def __init__(self, config: Config, lattice: Lattice, camera: Camera) -> None:
         super().__init__(config, lattice, camera)
@@ -38,9 +37,11 @@ class TritonBuilder(ObservationBuilder):
 
         self._operators = team_operators
 
-    def actor(self, state: Seen) -> Tensor:
-        """See `ObservationBuilder.actor`."""
-        return self._operators.draw_actor_maps(
+    def _draw(self, state: Seen, names: Sequence[str]) -> Tensor:
+        others = [name for name in names if name in DRAWN_BY_OPERATORS]
+        if len(others) == len(names):
+            return super()._draw(state, names)
+        maps = self._operators.draw_actor_maps(
             state.positions,
             state.t,
             state.heard,
@@ -56,15 +57,17 @@ class TritonBuilder(ObservationBuilder):
             state.budget,
             list(self._camera.shape),
             self._has_inactive,
-            " ".join(self.actor_channels),
+            self._known(names),
         )
+        if others:
+            _fill(maps, names, super()._draw(state, others))
+        return maps
 
-    def critic_only(self, state: MissionState, actions: Tensor) -> Tensor:
-        """See `ObservationBuilder.critic_only`."""
-        own = self.critic_channels[len(self.actor_channels) :]
-        if not own:
-            return super().critic_only(state, actions)
-        return self._operators.draw_critic_maps(
+    def _draw_own(self, state: MissionState, actions: Tensor, names: Sequence[str]) -> Tensor:
+        others = [name for name in names if name in DRAWN_BY_OPERATORS]
+        if len(others) == len(names):
+            return super()._draw_own(state, actions, names)
+        maps = self._operators.draw_critic_maps(
             state.positions,
             actions,
             state.pooled_global,
@@ -74,8 +77,23 @@ class TritonBuilder(ObservationBuilder):
             list(self._camera.shape),
             self._has_inactive,
             self._lattice.num_actions,
-            " ".join(own),
+            self._known(names),
         )
+        if others:
+            _fill(maps, names, super()._draw_own(state, actions, others))
+        return maps
+
+    def _known(self, names: Sequence[str]) -> str:
+        """Return the names that kernels know, each in its place."""
+        nothing = self._operators.NOT_DRAWN
+        return " ".join(nothing if name in DRAWN_BY_OPERATORS else name for name in names)
+
+
+def _fill(maps: Tensor, names: Sequence[str], drawn: Tensor) -> None:
+    """Write channels drawn by operators, [E, N, …, X, Y], into their places among `names`."""
+    places = (place for place, name in enumerate(names) if name in DRAWN_BY_OPERATORS)
+    for place, plane in zip(places, drawn.unbind(2), strict=True):
+        maps[:, :, place] = plane
 
 
 class ActionKernel:
@@ -137,9 +155,7 @@ def make_builder(
         config: the same missions, seen through other channels; the environment's by default.
     """
     config = config or environment.config
-    plain = any(getattr(config.observation, name) for name in DRAWN_BY_OPERATORS)
-    kernels = not plain and uses_kernels(config, environment.device)
-    made = TritonBuilder if kernels else ObservationBuilder
+    made = TritonBuilder if uses_kernels(config, environment.device) else ObservationBuilder
     return made(config, environment.lattice, environment.camera)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,10 +13,14 @@ from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.area import interval_overlap
 from marl_framework.mission.belief import entropy, entropy_left
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.fusion import TritonFusion, fusion_type
 from marl_framework.mission.kernels.cpu import WindowLoops, part_sums
 from marl_framework.mission.lattice import Lattice
 
 PULL = 1e-3  # weight of what lies around a path's end
+
+PartSums = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""See `mission.kernels.cpu.part_sums`."""
 
 
 class LatticeView:
@@ -46,6 +51,7 @@ class LatticeView:
         device = lattice.offsets.device
         on_cpu = device.type == "cpu"
         self.compiles = config.compute.compile and on_cpu and WindowLoops.available()
+        self._part_sums = part_sums if self.compiles else _triton_part_sums(config, device)
         camera = Camera(config, "cpu")
         spacing = config.experiment.constraints.spacing
         cells: list[Tensor] = []
@@ -115,8 +121,8 @@ class LatticeView:
 
         They have a dimension of 3 before those of the map.
         """
-        if self.compiles:
-            parts = part_sums(beliefs, *self._part_ends)
+        if self._part_sums is not None:
+            parts = self._part_sums(beliefs, *self._part_ends)
             fine = parts / self._part_cells.clamp(min=1)
             x, y = self.lattice.shape[:2]
             sums = parts.unflatten(-1, (y, -1)).unflatten(-3, (x, -1)).sum((-3, -1))
@@ -175,6 +181,20 @@ class LatticeView:
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
         return self._goals[self.lattice.places(positions), actions]
+
+
+def _triton_part_sums(config: Config, device: torch.device) -> PartSums | None:
+    """Return `part_sums` for a GPU with Triton, else None."""
+    if fusion_type(config, device) is not TritonFusion:
+        return None
+    # Triton takes a while to import, and many machines do without it.
+    from marl_framework.mission.kernels import part_operators
+
+    def sums(beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+        maps = beliefs.flatten(0, -3).contiguous()
+        return part_operators.sum_parts(maps, row_ends, col_ends).unflatten(0, beliefs.shape[:-2])
+
+    return sums
 
 
 def _rows_of(table: Tensor, place: Tensor) -> Tensor:

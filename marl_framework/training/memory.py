@@ -71,8 +71,7 @@ def memory_estimate(
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
     predicting = 0
-    loops = not plain and device is not None and device.type == "cpu"
-    if config.observation.sees_prediction and not loops:
+    if config.observation.sees_prediction and plain:
         seen = acting * rows * cols
         if device is not None and device.type == "cuda":
             seen = min(seen, max(GPU_CELLS, rows * cols))

@@ -58,7 +58,11 @@ def test_each_uav_sees_its_sector() -> None:
 
 @pytest.mark.parametrize("name", [*SEEN, "sector", "uncertainty"])
 def test_plain_operators_draw_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
     monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
     env = MissionEnvironment(small_config(observation={name: True}), 2, "cpu")
-    plain = type(kernels.make_builder(env)) is ObservationBuilder
-    assert plain == (name != "uncertainty")
+    builder = kernels.make_builder(env)
+    assert isinstance(builder, kernels.TritonBuilder)
+    asked_for = builder._known(builder.actor_channels).split()
+    assert len(asked_for) == len(builder.actor_channels)
+    assert (name in asked_for) == (name == "uncertainty")

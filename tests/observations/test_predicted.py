@@ -86,9 +86,16 @@ def test_a_team_learns_and_flies_with_them(predictor: Path) -> None:
 def test_kernels_leave_them_to_plain_operators(
     predictor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("triton")
     monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
     env = MissionEnvironment(config_with(predictor), 1, "cpu")
-    assert type(kernels.make_builder(env)) is ObservationBuilder
+    builder = kernels.make_builder(env)
+    assert isinstance(builder, kernels.TritonBuilder)
+    for names in (builder.actor_channels, builder.critic_channels[len(builder.actor_channels) :]):
+        asked_for = builder._known(names).split()
+        assert [name for name, asked in zip(names, asked_for, strict=True) if name != asked] == [
+            name for name in names if "predicted" in name
+        ]
 
 
 @pytest.mark.parametrize("networks", [{}, {"predictor": None}])  # as runs saved it once

@@ -18,6 +18,8 @@ from marl_framework.mission.kernels.window_operators import _bytes, _check
 MOST_COLUMNS = 128
 ROWS = 16  # of the lattice that a program draws
 MISSIONS = 16  # that a program chooses for
+NOT_DRAWN = "-"
+"""In the place of a channel that no kernel draws."""
 
 
 def fits(shape: tuple[int, ...]) -> bool:
@@ -64,7 +66,7 @@ def draw_actor_maps(
         budget: moves before the last one, [E] int64.
         cells: of the map, R and C.
         has_inactive: whether some UAVs may not fly.
-        channels: names, in order, between spaces.
+        channels: names, in order, between spaces; the place of a `NOT_DRAWN` stays unwritten.
 
     Returns:
         [E, N, channels, X, Y].
@@ -112,7 +114,7 @@ def draw_critic_maps(
         cells: of the map, R and C.
         has_inactive: whether some UAVs may not fly.
         num_actions: A.
-        channels: names, in order, between spaces.
+        channels: names, in order, between spaces; the place of a `NOT_DRAWN` stays unwritten.
 
     Returns:
         [E, N, channels, X, Y].
@@ -220,7 +222,8 @@ def _grid(out: Tensor) -> tuple[int, int]:
 
 def _places(channels: str, known: list[str]) -> dict[str, int]:
     """Return a kernel's constants for the channels' places: those that `channels` lacks are -1."""
-    places = {name.upper(): place for place, name in enumerate(channels.split())}
+    names = enumerate(channels.split())
+    places = {name.upper(): place for place, name in names if name != NOT_DRAWN}
     off = dict.fromkeys(known[known.index("BLOCK_S") + 1 :], -1)
     if unknown := places.keys() - off.keys():
         raise ValueError(f"no kernel draws {', '.join(sorted(unknown))}")

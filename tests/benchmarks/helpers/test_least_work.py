@@ -17,7 +17,7 @@ def test_work_of_a_lonely_uav(config):
     cells = work["cells_measured"]
     assert cells > 0
     assert work["cells_heard"] == 0
-    assert work["cells_seen"] == cells
+    assert work["cells_seen"] == work["cells_updated"] == cells
     assert work["bayes_updates"] == 2 * cells
     assert work["bytes"] == 15 * cells + 8 * cells + 4 * (9 + 15) * 11 * 11
 
@@ -45,5 +45,6 @@ def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
     assert work["cells_measured"] == pytest.approx(measured)
     assert work["cells_heard"] == pytest.approx(measured)  # the other one's, for two UAVs
     assert work["cells_seen"] == pytest.approx(sum((v > 0).sum() for v in views) / len(views))
+    assert work["cells_updated"] == pytest.approx(2 * work["cells_seen"])  # by both UAVs
     entropies = 2 * work["cells_seen"] + work["cells_measured"] + work["cells_heard"]
     assert work["logarithms"] == 4 * entropies  # params_test.yaml has the uncertainty maps

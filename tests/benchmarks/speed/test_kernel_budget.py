@@ -24,9 +24,11 @@ KEPT = ("missions", "tables", "transitions", "weights")
 
 
 @cache
-def counted(name: str, triton: bool) -> dict[str, Any]:
+def counted(name: str, triton: bool, predicted: bool = False) -> dict[str, Any]:
     # Validation takes time by the mission: each draws for itself.
     config = with_overrides(load_config(name), "evaluation.missions=32")
+    if predicted:
+        config = kernel_budget.with_channels_of(config, "params_student.yaml")
     if not triton:
         # A second pass holds no more than the first; three times the missions with a third of the
         # moves give the same transitions.
@@ -54,18 +56,30 @@ def test_a_training_stays_within_its_budget() -> None:
     assert found["update"]["kernels"] <= 5_300
 
 
+def test_predictions_look_at_each_belief_once() -> None:
+    pytest.importorskip("triton")
+    found = counted("params_gpu.yaml", True, predicted=True)
+    step, stages = found["joint_step"], found["stages"]
+    assert 245 < step["kernels"] <= 273, stages
+    rows, cols = load_config("params_gpu.yaml").map_shape
+    once = 4e-6 * rows * cols
+    assert 4 * once < stages["observe"]["megabytes"] < 8 * once
+    assert once < stages["critic maps"]["megabytes"] < 2 * once
+
+
 @pytest.mark.parametrize(
-    ("name", "triton"),
+    ("name", "triton", "predicted"),
     [
-        ("params.yaml", False),
-        ("params_gpu.yaml", False),
-        ("params_gpu.yaml", True),
+        ("params.yaml", False, False),
+        ("params_gpu.yaml", False, False),
+        ("params_gpu.yaml", True, False),
+        ("params_gpu.yaml", True, True),
     ],
 )
-def test_no_more_memory_than_estimated(name: str, triton: bool) -> None:
+def test_no_more_memory_than_estimated(name: str, triton: bool, predicted: bool) -> None:
     if triton:
         pytest.importorskip("triton")
-    found = counted(name, triton)
+    found = counted(name, triton, predicted)
     peaks, parts = found["peak_bytes"], found["estimated_bytes"]
     kept = sum(parts[part] for part in KEPT)
     assert peaks["rollout"] <= kept + max(parts["windows"], parts["activations"])
@@ -81,7 +95,7 @@ def test_the_table_tells_both_paths(tmp_path, capsys, quick, monkeypatch):
     assert kernel_budget.main(["--config", "params_test.yaml", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert all(stage in text for stage in kernel_budget.ROLLOUT)
-    kernels, plain = read_strict(out)["paths"]
+    kernels, _, plain, _ = read_strict(out)["paths"]
     assert kernels["joint_step"]["kernels"] < plain["joint_step"]["kernels"]
     assert kernels["stages"]["fuse"]["kernels"] > 5  # one to read, two for each belief
     assert kernels["most_missions"]["1"] >= plain["most_missions"]["1"] > 0

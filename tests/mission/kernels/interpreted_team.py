@@ -21,7 +21,8 @@ from marl_framework.algorithms.policy import policy_probabilities, sample_action
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion
-from marl_framework.mission.kernels import team_operators
+from marl_framework.mission.kernels import part_operators, team_operators
+from marl_framework.mission.kernels.cpu import part_sums
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
@@ -37,7 +38,9 @@ from tests.small import small_config
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 MISSIONS = 2
-ALL = {name: name not in DRAWN_BY_OPERATORS for name in ObservationConfig.model_fields}
+CHANNELS = set(ObservationConfig.model_fields) - {"heard_uavs"}
+ALL = {name: name not in DRAWN_BY_OPERATORS for name in CHANNELS}
+MIXED = dict.fromkeys(CHANNELS, True)
 SOME = ALL | dict.fromkeys(("budget", "entropy", "footprint", "global_entropy"), False)
 ROUNDED = {"entropy", "local_entropy", "footprint"}
 """Logarithms and sums of products; all other channels are exact."""
@@ -45,6 +48,7 @@ WORLDS: list[dict[str, Any]] = [
     {"agents": 3, "observation": ALL, "sensor": ASYMMETRIC, "dims": (30.0, 20.0)},
     {"agents": 2, "observation": SOME, "dims": (80.0, 10.0), "pixels": (6, 6)},  # 17 rows
     {"agents": 8, "observation": ALL, "dims": (10.0, 15.0)},  # more than 16 strips
+    {"agents": (1, 3), "observation": MIXED, "dims": (30.0, 20.0), "uav": {"crash_rate": 0.1}},
 ]
 
 
@@ -77,8 +81,12 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
     share = torch.rand(state.open_share.shape, generator=generator)
     state.open_share = share if share[0, 0, 0] < 0.5 else share[:1].expand_as(share)
     heard = torch.rand(state.heard.shape, generator=generator) < 0.6
-    state.heard.copy_(heard | torch.eye(env.n_agents, dtype=torch.bool))
     state.t.random_(0, env.episode_length, generator=generator)
+    if env.has_inactive:
+        state.active.copy_(torch.rand(state.active.shape, generator=generator) < 0.7)
+        heard &= state.active.unsqueeze(1) & state.active.unsqueeze(2)
+        state.team_size.random_(1, env.n_agents + 1, generator=generator)
+    state.heard.copy_(heard | torch.eye(env.n_agents, dtype=torch.bool))
     return state
 
 
@@ -86,6 +94,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=0, seed=0)
 @example(index=1, seed=1)
 @example(index=2, seed=2)
+@example(index=3, seed=3)
 @settings(max_examples=1, suppress_health_check=list(HealthCheck), deadline=None)
 def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
     env = world(index)
@@ -104,12 +113,36 @@ def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
         for k, name in enumerate(names):
             rounded = name.removeprefix("centred_").removeprefix("global_") in ROUNDED
             torch.testing.assert_close(
-                found[:, :, k],
-                expected[:, :, k],
+                found[state.active][:, k],  # what the others are shown does not matter
+                expected[state.active][:, k],
                 rtol=0.0,
                 atol=4e-7 if rounded else 0.0,
                 msg=lambda m, name=name: f"{name}: {m}",
             )
+
+
+@given(
+    ends=st.tuples(*[st.lists(st.integers(1, 40), min_size=1, max_size=6).map(sorted)] * 2),
+    maps=st.integers(1, 3),
+    seed=st.integers(0, 2**30),
+)
+@example(ends=([33], [33, 33, 40]), maps=2, seed=0)  # more than two tiles; nothing in the second
+@settings(max_examples=5, suppress_health_check=list(HealthCheck), deadline=None)
+def test_sums_over_parts_are_those_of_the_loops(
+    ends: tuple[list[int], list[int]], maps: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    beliefs = torch.rand(maps, ends[0][-1], ends[1][-1], generator=generator)
+    beliefs = torch.where(beliefs < 0.1, 0.0, beliefs)  # H is that of the least probability
+    row_ends, col_ends = map(torch.tensor, ends)
+    found = part_operators.sum_parts(beliefs, row_ends, col_ends)
+    expected = part_sums(beliefs, row_ends, col_ends)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    cells = beliefs.double().clamp(1e-4, 1 - 1e-4)
+    entropy = -(cells * cells.log2() + (1 - cells) * (1 - cells).log2())
+    for k, plane in enumerate((beliefs, entropy, beliefs * entropy)):
+        total = plane.double().sum((1, 2)).float()
+        torch.testing.assert_close(found[:, k].sum((1, 2)), total, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("actions", [4, 6, 27])
@@ -194,6 +227,7 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
         torch.zeros(shape),
     )
     assert [name for name, _ in calls] == ["draw_actor_maps", "draw_critic_maps", "choose_actions"]
+    calls.append(("sum_parts", (torch.rand(2, 5, 4), torch.tensor([2, 5]), torch.tensor([4]))))
     for name, arguments in calls:
         torch.library.opcheck(
             getattr(torch.ops.marl_framework, name).default,

@@ -89,7 +89,20 @@ def launches_of_an_update(params: str, *overrides: str) -> list[Launch]:
     return found
 
 
-@pytest.mark.parametrize("launches", [launches_of_a_step, launches_of_an_update])
+def launches_of_predictions(params: str, *overrides: str) -> list[Launch]:
+    """Return the kernels that add up what a predictor sees."""
+    from marl_framework.mission.kernels import part_operators, triton_parts
+
+    rows, cols = load_config(params, overrides).map_shape
+    ends = (torch.tensor([size // 2, size]) for size in (rows, cols))
+    with recorded((triton_parts, "sum_parts")) as found:
+        part_operators.sum_parts(torch.zeros(1, rows, cols), *ends)
+    return found
+
+
+@pytest.mark.parametrize(
+    "launches", [launches_of_a_step, launches_of_an_update, launches_of_predictions]
+)
 @pytest.mark.parametrize("teams", ["4", "[2, 4]"])
 def test_kernels_compile_without_spills_and_atomics(
     launches: Callable[..., list[Launch]],
