@@ -263,5 +263,5 @@ def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
     if not config.observation.sees_prediction:
         return None
     network = load_predictor(config.networks.predictor, "networks.predictor")
-    network.requires_grad_(False).to(lattice.offsets.device)
+    network.to(lattice.offsets.device)  # autocast keeps casts of weights that may learn alone
     return MapPrediction(LatticeView(config, lattice, PARTS), network, config.compute.precision)

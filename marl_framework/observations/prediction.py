@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from marl_framework.device import autocast, resolve_precision
@@ -39,6 +40,7 @@ class MapPrediction:
         self._network = network
         self._precision = precision
 
+    @torch.no_grad()
     def of(self, beliefs: Tensor) -> Tensor:
         """Return the entropy expected around each lattice position, [..., X, Y] of [..., R, C]."""
         return self.predict(features(self._view, beliefs))
