@@ -52,6 +52,10 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
     return Table((name + _HERE,), lambda found: pages.fenced(table(found)))
 
 
+_WORKERS = tuple(
+    f"suite_workers-{world}"
+    for world in ("split_8_uavs_radio_inf", "mixed_8_uavs_radio_25", "mixed_8_uavs_radio_inf")
+)
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 TABLES = {
     "ablation": _printed("ablation", ablation.table),
@@ -90,6 +94,7 @@ TABLES = {
     "suite_students": Table(_SUITE, pages.students),
     "teams": Table(("suite_student_teams",), pages.teams),
     "team_counts": Table(("suite_student_teams",), pages.team_counts),
+    "workers": Table(("suite_student_teams", *_WORKERS), pages.workers),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), pages.fresh),
 }
 

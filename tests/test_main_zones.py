@@ -80,6 +80,7 @@ def test_a_resumed_training_notices_other_zones_and_maps(
 
 
 LIMITED = ("experiment.constraints.cost.limit=30",)
+CRASHING = ("experiment.uav.crash_rate=[0, 0.1]",)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ LIMITED = ("experiment.constraints.cost.limit=30",)
     [
         (CROWDED, "no zones", f"{OBSTACLES}.number=0"),
         (LIMITED, "no cost of moves", "experiment.constraints.cost.limit=null"),
+        (CRASHING, "no crashes", "experiment.uav.crash_rate=0"),
     ],
 )
 def test_an_export_with_observations_refuses_what_it_would_not_know(

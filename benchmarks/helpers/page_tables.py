@@ -402,6 +402,18 @@ def team_counts(found: Found) -> str:
     return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
 
 
+def workers(student: Found, *files: Found) -> str:
+    """Return how the students differ from workers, each file's made for the one world in it."""
+    rows = []
+    for file in files:
+        ((name, world),) = file["worlds"].items()
+        ours = student["worlds"][name]
+        changes = _changes(ours, world["finals"]["learned"], "worker")
+        means = (_means(each["summary"]["learned"]) for each in (world, ours))
+        rows.append((f"`{name}`", *means, *map(_change, changes)))
+    return markdown(("world", "worker", "student", "− worker, ROI entropy", "− worker, F1"), rows)
+
+
 def fresh(standard: Found, teams: Found) -> str:
     """Return in how many worlds of each suite a learner beats the best classical planner there."""
     rows = []

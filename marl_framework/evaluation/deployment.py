@@ -141,14 +141,19 @@ def prepare(
     """Create the environment and the planner that `experiment.policy` names.
 
     Raises:
-        ConfigError: the map or the checkpoint is missing or does not fit, or `deployment`
-            contradicts the map.
+        ConfigError: the map or the checkpoint is missing or does not fit, UAVs are to crash, or
+            `deployment` contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
         raise ConfigError(
             f"sensor.simulation.kinds: deployment needs a measured map, not {kinds}; "
             "set it to [raster], and sensor.simulation.raster.path to the file"
+        )
+    if config.has_crashes:
+        raise ConfigError(
+            "experiment.uav.crash_rate: a deployment plans the flight of UAVs that arrive; "
+            "set it to 0"
         )
     name = config.experiment.policy
     if name == "learned" and checkpoint is None:

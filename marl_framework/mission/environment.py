@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -143,10 +143,10 @@ class MissionEnvironment:
         self._reward = make_reward(config.experiment.reward)
         self._cells = self.camera.shape[0] * self.camera.shape[1]
         self._outside = OutsideGains(config.experiment.reward, self._cells)
-        prior = torch.tensor(self._prior, dtype=torch.float64, device=device)
-        self._blank_entropy = self._cells * entropy(prior)
-        self._blank_weighted_entropy = self._cells * weighted_entropy(prior)
-        self._blank_uncertainty = uncertainty(prior.float())
+        prior = torch.tensor(self._prior, dtype=torch.float64)  # numbers of the host, read once
+        self._blank_entropy = self._cells * float(entropy(prior))
+        self._blank_weighted_entropy = self._cells * float(weighted_entropy(prior))
+        self._blank_uncertainty = float(uncertainty(prior.float()))
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
         )
@@ -175,6 +175,11 @@ class MissionEnvironment:
             reuse: write the sensor's draws over those of the last call with `reuse`; new
                 memory for each step costs more than filling it.
         """
+        draws, shape = self._draw_reading(reuse), (self.num_envs, self.n_agents)
+        return replace(draws, crashes=self._uniform(*shape)) if self._has_crashes else draws
+
+    def _draw_reading(self, reuse: bool = False) -> StepDraws:
+        """Draw the randomness of a reading and its messages; see `draw_step`."""
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
         words = self._words
         if words is None or not reuse:  # 64 random bits serve four cells
@@ -186,8 +191,7 @@ class MissionEnvironment:
         else:
             words.random_(-(2**63), None, generator=self.generator)
         sensor = words.view(torch.int16)[: e * n * kx * ky].view(e, n, kx, ky)
-        heard = self._uniform(e, n, n)
-        return StepDraws(sensor, heard, self._uniform(e, n) if self._has_crashes else None)
+        return StepDraws(sensor, self._uniform(e, n, n))
 
     def draw_reset(self) -> ResetDraws:
         """Draw the randomness of E new episodes from the generator."""
@@ -196,7 +200,7 @@ class MissionEnvironment:
             terrain=self.terrain.draw(self.num_envs, self.generator),
             start=self._uniform(self.num_envs, x * y),
             range_choice=self._choice(self._ranges),
-            first=self.draw_step(),
+            first=self._draw_reading(),
             team=self._choice_if_any(self._team_sizes),
             budget=self._choice_if_any(self._budgets),
             failure_rate=self._choice_if_any(self._failure_rates),
@@ -315,8 +319,6 @@ class MissionEnvironment:
                 state.active.logical_and_(self.lattice.options(state).any(-1))
             if draws.crashes is not None:  # after the reading, which the others may have heard
                 state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
-            if self._has_cost or self._has_crashes:  # who has stopped is heard no more
-                state.heard.copy_(self.hear(state, draws.communication))
             terminated = ~state.active.any(1)
         return StepResult(
             reward=reward,
@@ -475,7 +477,7 @@ def _assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
     target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
 
 
-def _fill(target: Tensor, value: float | Tensor, mask: Tensor | None) -> None:
+def _fill(target: Tensor, value: float, mask: Tensor | None) -> None:
     """Fill `target` for the missions of a mask, or for all of them."""
     if mask is None:
         target.fill_(value)

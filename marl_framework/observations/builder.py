@@ -122,7 +122,7 @@ class ObservationBuilder:
             "position": lambda: channels.position_map(
                 self._lattice.cells(state.positions),
                 self._level(state, self._lattice.shape[2] + 1),
-                state.heard,
+                self._heard_now(state),
                 state.positions[..., :2],
                 self.shape,
             ),
@@ -164,7 +164,7 @@ class ObservationBuilder:
         rows = covered(footprint.row0, footprint.row1, self._camera.shape[0], self.shape[0])
         cols = covered(footprint.col0, footprint.col1, self._camera.shape[1], self.shape[1])
         level = self._level(state, self._lattice.shape[2])
-        return channels.heard_planes(rows, cols, level, state.heard, self._order)
+        return channels.heard_planes(rows, cols, level, self._heard_now(state), self._order)
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.
@@ -240,6 +240,10 @@ class ObservationBuilder:
     def _active(self, state: Seen) -> Tensor | None:
         """Return the UAVs that fly, [E, N] bool; None where all do."""
         return state.active if self._has_inactive else None
+
+    def _heard_now(self, state: Seen) -> Tensor:
+        """Return who hears whom, but for those who have stopped since, [E, N, N] bool."""
+        return state.heard & state.active.unsqueeze(1) if self._has_inactive else state.heard
 
     def _left(self, state: Seen) -> Tensor:
         """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""

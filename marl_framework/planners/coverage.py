@@ -208,7 +208,6 @@ class CoveragePlanner:
         self._lattice = lattice
         self._has_zones, self._longest = config.has_zones, config.episode_length
         self._teams = {size: _Team(config, lattice, size) for size in set(config.team_sizes)}
-        self._sizes: Tensor | None = None
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -244,10 +243,6 @@ class CoveragePlanner:
 
     def _targets(self, state: MissionState) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
-        sizes = state.active.sum(1)
-        if self._sizes is not None and self._sizes.shape == sizes.shape:
-            sizes = sizes.where(state.t == 0, self._sizes)
-        self._sizes = sizes
         targets, moves = state.positions, self._moves_left(state)
         for size, team in self._teams.items():
             positions, left = state.positions[:, :size], moves[:, :size]
@@ -256,7 +251,7 @@ class CoveragePlanner:
                 lengths = path_lengths(self._lattice, state.moves, positions, self._longest)
             found = team.targets(positions, state.t, left, lengths)
             found = torch.cat((found, state.positions[:, size:]), dim=1)
-            targets = found.where((sizes == size).view(-1, 1, 1), targets)
+            targets = found.where((state.team_size == size).view(-1, 1, 1), targets)
         return targets
 
 

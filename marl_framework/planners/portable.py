@@ -81,7 +81,8 @@ class PortableTeam(nn.Module):
         inputs: names of what `forward` takes; `starts` is the last one of teams that see sectors.
 
     Raises:
-        ConfigError: the mission has zones, obstacles or a limit of cost, which it would not know.
+        ConfigError: the mission has zones, obstacles, a limit of cost or crashes, which it would
+            not know.
     """
 
     outputs = ("actions", "probabilities")
@@ -98,6 +99,11 @@ class PortableTeam(nn.Module):
             raise ConfigError(
                 "--observations: the file knows no cost of moves; add --set "
                 "experiment.constraints.cost.limit=null, or leave it out and mask moves yourself"
+            )
+        if config.has_crashes:
+            raise ConfigError(
+                "--observations: the file knows no crashes; add --set "
+                "experiment.uav.crash_rate=0, or leave it out and choose for those that fly"
             )
         self.actor = actor
         self._lattice = Lattice(config, device)

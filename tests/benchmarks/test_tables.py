@@ -176,6 +176,26 @@ def test_a_team_is_counted_beside_each_classical_planner(tmp_path: Path) -> None
     assert coverage == f"| coverage | 2 | {worse} | 1 better, 1 worse, 0 undecided |"
 
 
+def test_students_are_compared_with_the_worker_of_each_world(tmp_path: Path) -> None:
+    def world(entropy: float, f1: float) -> dict[str, Any]:
+        finals = {"roi_entropy": [[entropy] * 2] * 3, "f1": [[f1] * 2] * 3}
+        means = {name: {"mean": values[0][0]} for name, values in finals.items()}
+        return {"blocks": None, "finals": {"learned": finals}, "summary": {"learned": means}}
+
+    student, *workers = tables.TABLES["workers"].files
+    names = [f"w{k}" for k in range(len(workers))]
+    flown = {student: {name: world(0.2 + 0.1 * k, 0.9) for k, name in enumerate(names)}}
+    flown |= {file: {name: world(0.3, 0.7)} for file, name in zip(workers, names, strict=True)}
+    for file, content in flown.items():
+        (tmp_path / f"{file}.json").write_text(json.dumps({"worlds": content}), encoding="utf-8")
+    first, second, *_ = tables.table("workers", tmp_path).splitlines()[2:]
+    more = "**+0.200 [+0.200, +0.200]** better"
+    less = "**−0.100 [−0.100, −0.100]** better"
+    assert first == f"| `w0` | 0.300 / 0.700 | 0.200 / 0.900 | {less} | {more} |"
+    same = "+0.000 [+0.000, +0.000]"
+    assert second == f"| `w1` | 0.300 / 0.700 | 0.300 / 0.900 | {same} | {more} |"
+
+
 def test_verdicts_on_fresh_missions_are_counted(tmp_path: Path) -> None:
     def world(learned: tuple[str, str], search: tuple[str, str]) -> dict[str, Any]:
         flown = {"learned": learned, "search": search}

@@ -191,7 +191,10 @@ def draw_actor(
         value = tl.where(on_map, 1.0, 0.0)
         value = tl.where((far_x == own_x) & (far_y == own_y), (own_z + 1.0) / (Z + 1), value)
         for j in range(N):
-            if (j != i) & (tl.load(heard + index * N + j) != 0):
+            shown = (j != i) & (tl.load(heard + index * N + j) != 0)
+            if MASKED:
+                shown &= tl.load(flying + j) != 0
+            if shown:
                 other_x, other_y, other_z = _position(team, j)
                 there = (far_x == other_x) & (far_y == other_y)
                 value = tl.where(there, (other_z + 1.0) / (Z + 1), value)

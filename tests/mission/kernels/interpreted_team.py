@@ -84,7 +84,6 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
     state.t.random_(0, env.episode_length, generator=generator)
     if env.has_inactive:
         state.active.copy_(torch.rand(state.active.shape, generator=generator) < 0.7)
-        heard &= state.active.unsqueeze(1) & state.active.unsqueeze(2)
         state.team_size.random_(1, env.n_agents + 1, generator=generator)
     state.heard.copy_(heard | torch.eye(env.n_agents, dtype=torch.bool))
     return state
