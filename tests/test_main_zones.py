@@ -80,7 +80,7 @@ def test_a_resumed_training_notices_other_zones_and_maps(
 
 
 LIMITED = ("experiment.constraints.cost.limit=30",)
-CRASHING = ("experiment.uav.crash_rate=[0, 0.1]",)
+CRASHING = ("experiment.uav.crash_rate=0.1",)
 
 
 @pytest.mark.parametrize(
