@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.helpers import page_tables as pages
+from benchmarks.helpers import suite_tables as suites
 from benchmarks.helpers.command_line import RESULTS
 from benchmarks.learning import (
     ablation,
@@ -88,14 +89,15 @@ TABLES = {
         ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published
     ),
     "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
-    "suite": Table(_SUITE, pages.suite),
-    "suite_short": Table(_SUITE, pages.suite_short),
-    "suite_teams": Table(_SUITE, pages.suite_teams),
-    "suite_students": Table(_SUITE, pages.students),
-    "teams": Table(("suite_student_teams",), pages.teams),
-    "team_counts": Table(("suite_student_teams",), pages.team_counts),
-    "workers": Table(("suite_student_teams", *_WORKERS), pages.workers),
-    "fresh": Table(("suite_fresh", "suite_fresh_teams"), pages.fresh),
+    "suite": Table(_SUITE, suites.suite),
+    "suite_short": Table(_SUITE, suites.suite_short),
+    "suite_teams": Table(_SUITE, suites.suite_teams),
+    "suite_students": Table(_SUITE, suites.students),
+    "teams": Table(("suite_student_teams",), suites.teams),
+    "team_counts": Table(("suite_student_teams",), suites.team_counts),
+    "near_search": Table(("suite_student_teams",), suites.near_search),
+    "workers": Table(("suite_student_teams", *_WORKERS), suites.workers),
+    "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
 }
 
 

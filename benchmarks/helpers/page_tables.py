@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from marl_framework.evaluation.suite_statistics import METRICS, counted, difference
-from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
-
 Found = Mapping[str, Any]
 
 _AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # of a GPU's kernels
@@ -22,9 +17,7 @@ _WRAPPERS = {
 }
 
 
-_BALANCED, _MIXED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
-_STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
-_LEARNERS = dict.fromkeys((_BALANCED, _MIXED, _STUDENT), "learned") | {_SEARCH: "search"}
+BALANCED, FINE_TUNED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
     "published_information_gain+probability": "… a positive reading has the probability "
@@ -54,7 +47,7 @@ def _whole(number: float | None) -> str:
 
 def published(team: Found, planners: Found) -> str:
     """Return what flew in the published simulator, and how it differs from its planner."""
-    summaries = {_BALANCED: team["policies"]["learned"]["summary"]}
+    summaries = {BALANCED: team["policies"]["learned"]["summary"]}
     summaries |= {
         label: planners["policies"][name]["summary"] for name, label in _PUBLISHED.items()
     }
@@ -63,7 +56,7 @@ def published(team: Found, planners: Found) -> str:
 
 def published_mixed(found: Found) -> str:
     """Return what flew over all kinds of terrain of the published simulator."""
-    labels = {"learned": _MIXED, "published_information_gain": "published information gain"}
+    labels = {"learned": FINE_TUNED, "published_information_gain": "published information gain"}
     return _in_published_simulator(
         {label: found["policies"][name]["summary"] for name, label in labels.items()}
     )
@@ -277,186 +270,3 @@ def prediction_budget(found: Found) -> str:
 
 def _megabytes(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
-
-
-# The standard suite -----------------------------------------------------------------------
-
-
-def suite(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
-    """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
-    return _suite_rows((balanced, mixed, student, search), names or tuple(balanced["worlds"]))
-
-
-def suite_short(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
-    """Return what `suite` does without coverage and random flight."""
-    return _suite_rows((balanced, mixed, student, search), names, ("coverage", "random"))
-
-
-def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence[str] = ()) -> str:
-    columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
-    rows = []
-    for name in names:
-        policies = _policies(files, name)
-        shown = [policy for policy in policies if policy not in left_out]
-        for number, policy in enumerate(shown):
-            of = policies[policy]
-            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(of[metric])]
-            rows.append(("" if number else f"`{name}`", policy, *cells))
-    return markdown(columns, rows)
-
-
-def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
-    """Return the summary of each policy in a world, by its label; those that learn come first."""
-    found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
-    learned = {
-        label: summary[policy]
-        for (label, policy), summary in zip(_LEARNERS.items(), found, strict=True)
-        if policy in summary
-    }
-    return learned | {p.replace("_", " "): row for p, row in found[0].items() if p != "learned"}
-
-
-def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) -> str:
-    """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
-    names = {world.name for world in WORLDS}
-    rows = []
-    for uavs in (2, 4, 8):
-        cells = [f"{uavs}_uavs_radio_{radio}" for radio in ("0", "25", "inf")]
-        files = (balanced, mixed, student, search)
-        worlds = [_policies(files, c if c in names else "split") for c in cells]
-        for policy in max(worlds, key=len):
-            flown = [_means(world.get(policy)) for world in worlds]
-            rows.append((f"{uavs} UAVs, {policy}", *flown))
-    return markdown(("", "no radio", "25 m", "unlimited"), rows)
-
-
-def students(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
-    """Return how the students differ from all others that learn, in the named worlds.
-
-    Mission by mission; students are paired with the teams or predictors of their training seeds.
-    Without names: in how many worlds they are better, worse and undecided.
-    """
-    files = {_BALANCED: balanced, _MIXED: mixed, _SEARCH: search}
-    worlds = {name: _beside(student, files, name) for name in names or student["worlds"]}
-    header = ("ROI entropy", "F1")
-    if names:
-        rows = [
-            ("" if number else f"`{name}`", label, *(_change(each) for each in found))
-            for name, others in worlds.items()
-            for number, (label, found) in enumerate(others.items())
-        ]
-        return markdown(("world", "beside", *header), rows)
-    rows = []
-    for label in files:
-        found = [others[label] for others in worlds.values() if label in others]
-        verdicts = ([each["verdict"] for each in of] for of in zip(*found, strict=True))
-        rows.append((label, str(len(found)), *map(counted, verdicts)))
-    return markdown(("beside", "worlds", *header), rows)
-
-
-def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, list[Found]]:
-    """Return the students' differences to those that flew in a world too, by metric."""
-    world = student["worlds"][name]
-    flown = {
-        label: file["worlds"][name]["finals"][_LEARNERS[label]]
-        for label, file in files.items()
-        if name in file["worlds"]
-    }
-    return {label: _changes(world, theirs, label) for label, theirs in flown.items()}
-
-
-def _changes(world: Found, theirs: Mapping[str, Any], label: str) -> list[Found]:
-    """Return the differences of a world's learned team to others there, by metric."""
-    ours, blocks = world["finals"]["learned"], world["blocks"]
-    ground = None if blocks is None else torch.tensor(blocks)
-    return [
-        difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground)
-        for metric, sign in METRICS.items()
-    ]
-
-
-def teams(found: Found, place: str) -> str:
-    """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
-
-    Bold where a learned team is better than the best classical planner in both, with intervals
-    that exclude 0.
-    """
-    rows = []
-    for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
-        worlds = [
-            found["worlds"][f"{place}_{uavs}_uavs_radio_{radio}"]["summary"] for uavs in TEAM_SIZES
-        ]
-        for policy in worlds[0]:
-            cells = (_means_or_better(world[policy], policy) for world in worlds)
-            rows.append((f"{text}, {policy.replace('_', ' ')}", *cells))
-    return markdown(("", *(f"{uavs} UAVs" for uavs in TEAM_SIZES)), rows)
-
-
-def team_counts(found: Found) -> str:
-    """Return in how many worlds a learned team is better than each classical planner."""
-    rows = []
-    for policy in ("information_gain", "coverage"):
-        changes = [_changes(w, w["finals"][policy], policy) for w in found["worlds"].values()]
-        verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
-        rows.append((policy.replace("_", " "), str(len(changes)), *map(counted, verdicts)))
-    return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
-
-
-def workers(student: Found, *files: Found) -> str:
-    """Return how the students differ from workers, each file's made for the one world in it."""
-    rows = []
-    for file in files:
-        ((name, world),) = file["worlds"].items()
-        ours = student["worlds"][name]
-        changes = _changes(ours, world["finals"]["learned"], "worker")
-        means = (_means(each["summary"]["learned"]) for each in (world, ours))
-        rows.append((f"`{name}`", *means, *map(_change, changes)))
-    return markdown(("world", "worker", "student", "− worker, ROI entropy", "− worker, F1"), rows)
-
-
-def fresh(standard: Found, teams: Found) -> str:
-    """Return in how many worlds of each suite a learner beats the best classical planner there."""
-    rows = []
-    for name, found in (("standard", standard), ("teams", teams)):
-        summaries = [world["summary"] for world in found["worlds"].values()]
-        for policy in (each for each in ("learned", "search") if each in summaries[0]):
-            verdicts = (
-                [each[policy][metric]["difference"]["verdict"] for each in summaries]
-                for metric in METRICS
-            )
-            rows.append((f"`{name}`", policy, str(len(summaries)), *map(counted, verdicts)))
-    return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
-
-
-def _means_or_better(row: Found, policy: str) -> str:
-    """Return the means, in bold where a learned team is better in both."""
-    differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
-    better = all(each.get("verdict") == "better" for each in differences)
-    return f"**{_means(row)}**" if better and policy == "learned" else _means(row)
-
-
-def _means(row: Found | None) -> str:
-    return "–" if row is None else f"{row['roi_entropy']['mean']:.3f} / {row['f1']['mean']:.3f}"
-
-
-def _suite_cells(row: Found) -> tuple[str, str]:
-    """Return a mean with its interval, and the difference."""
-    mean = f"{row['mean']:.3f}{_interval(row['interval'], '')}"
-    return mean, "–" if row["difference"] is None else _change(row["difference"])
-
-
-def _change(found: Found) -> str:
-    """Return a difference with its interval, in bold where it is decided."""
-    shown = _signed(found["mean"]) + _interval(found["interval"], "+")
-    return shown if found["verdict"] == "undecided" else f"**{shown}** {found['verdict']}"
-
-
-def _interval(ends: Sequence[float] | None, sign: str) -> str:
-    if ends is None:
-        return ""
-    low, high = (_signed(end) if sign else f"{end:.3f}" for end in ends)
-    return f" [{low}, {high}]"
-
-
-def _signed(number: float) -> str:
-    return f"{number:+.3f}".replace("-", "−")

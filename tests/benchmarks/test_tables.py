@@ -176,6 +176,17 @@ def test_a_team_is_counted_beside_each_classical_planner(tmp_path: Path) -> None
     assert coverage == f"| coverage | 2 | {worse} | 1 better, 1 worse, 0 undecided |"
 
 
+def test_worlds_are_counted_by_what_is_left_beside_search(tmp_path: Path) -> None:
+    def world(learned: float, search: float) -> dict[str, Any]:
+        flown = {"learned": learned, "search": search}
+        return {"summary": {name: {"roi_entropy": {"mean": m}} for name, m in flown.items()}}
+
+    pairs = ((0.3, 0.4), (0.3, 0.3), (0.31, 0.3), (0.36, 0.3), (0.5, 0.3))
+    found = {str(k): world(*pair) for k, pair in enumerate(pairs)}
+    (tmp_path / "suite_student_teams.json").write_text(json.dumps({"worlds": found}))
+    assert tables.table("near_search", tmp_path).splitlines()[2] == "| 5 | 2 | 1 | 2 |"
+
+
 def test_students_are_compared_with_the_worker_of_each_world(tmp_path: Path) -> None:
     def world(entropy: float, f1: float) -> dict[str, Any]:
         finals = {"roi_entropy": [[entropy] * 2] * 3, "f1": [[f1] * 2] * 3}
