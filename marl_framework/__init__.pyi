@@ -21,10 +21,9 @@ from .config.model import Config as Config, NetworkSizes as NetworkSizes
 from .device import resolve_device as resolve_device
 from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
 from .mission.camera import Camera as Camera
+from .mission.draws import ResetDraws as ResetDraws, StepDraws as StepDraws
 from .mission.environment import (
     MissionEnvironment as MissionEnvironment,
-    ResetDraws as ResetDraws,
-    StepDraws as StepDraws,
     StepResult as StepResult,
 )
 from .mission.lattice import Lattice as Lattice

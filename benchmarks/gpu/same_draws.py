@@ -19,7 +19,8 @@ from benchmarks.gpu.command_line import run_check
 from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from marl_framework.config.model import Config
-from marl_framework.mission.environment import MissionEnvironment, StepDraws, StepResult
+from marl_framework.mission.draws import StepDraws
+from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.kernels import make_builder
 from marl_framework.planners import RandomPlanner

@@ -25,7 +25,8 @@ from marl_framework.evaluation.film import film_strip, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.flight_plans import Approach
 from marl_framework.evaluation.missions import MissionStreams
-from marl_framework.mission.environment import MissionEnvironment, ResetDraws
+from marl_framework.mission.draws import ResetDraws
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.raster import SYMMETRY

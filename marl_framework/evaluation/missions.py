@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.draws import ResetDraws, StepDraws
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
 
 Draws = TypeVar("Draws")

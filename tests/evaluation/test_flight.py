@@ -15,7 +15,8 @@ from marl_framework.config.model import Config
 from marl_framework.evaluation import metrics
 from marl_framework.evaluation.flight import FlightRecord, evaluate, fly, validate
 from marl_framework.evaluation.missions import MissionStreams, _mission_seed, planner_generator
-from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.draws import ResetDraws, StepDraws
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState

@@ -14,7 +14,8 @@ from marl_framework.evaluation.flight import FlightRecord, fly, validate
 from marl_framework.evaluation.mission_page import write_page
 from marl_framework.evaluation.missions import DrawSource, MissionStreams
 from marl_framework.evaluation.report import final_values
-from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.draws import ResetDraws, StepDraws
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
 from tests.mission.mixed import of_mission, reset_of_mission
 from tests.small import small_config

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.mission.environment import MissionEnvironment, ResetDraws, StepDraws
+from marl_framework.mission.draws import ResetDraws, StepDraws
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import WindowFusion
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
