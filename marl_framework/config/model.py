@@ -205,12 +205,17 @@ class Config(Section):
     @property
     def has_inactive(self) -> bool:
         """Whether some UAVs do not fly all the time."""
-        return len(set(self.team_sizes)) > 1 or self.lengths_differ
+        return len(set(self.team_sizes)) > 1 or bool(self.keys_that_end_missions)
 
     @property
-    def lengths_differ(self) -> bool:
-        """Whether missions may end apart: budgets differ, moves cost, or UAVs crash."""
-        return len(set(self.budgets)) > 1 or self.has_cost or self.has_crashes
+    def keys_that_end_missions(self) -> tuple[str, ...]:
+        """Keys by which missions may end apart: budgets differ, moves cost, or UAVs crash."""
+        ending = {
+            "experiment.constraints.budget": len(set(self.budgets)) > 1,
+            "experiment.constraints.cost.limit": self.has_cost,
+            "experiment.uav.crash_rate": self.has_crashes,
+        }
+        return tuple(key for key, ends in ending.items() if ends)
 
     @property
     def rollouts_per_step(self) -> int:

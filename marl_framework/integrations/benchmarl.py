@@ -57,10 +57,10 @@ class MissionClass(TaskClass):
         """
         config = load_config(self.config["params"], self.config["overrides"])
         if config.has_inactive:
+            keys = config.keys_that_end_missions or ("experiment.missions.n_agents",)
             raise ConfigError(
-                "experiment.missions.n_agents and experiment.constraints.budget: BenchMARL learns "
-                "from all UAVs, flying or not; choose one value of each, no "
-                "experiment.constraints.cost.limit, and experiment.uav.crash_rate 0"
+                f"{' and '.join(keys)}: BenchMARL learns from all UAVs, flying or not; choose one "
+                "n_agents, one budget, cost.limit null and crash_rate 0"
             )
         split = self.config["split"]
 

@@ -88,11 +88,11 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
         self.missions = Missions(config, num_envs, device, split, seed)
-        differ = self.missions.environment.config.lengths_differ
-        if differ and self.autoreset_mode != AutoresetMode.DISABLED:
+        keys = self.missions.environment.config.keys_that_end_missions
+        if keys and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
-                "experiment.constraints.budget: missions that start anew by themselves must end "
-                "together; choose one budget, no cost.limit and crash_rate 0, or "
+                f"{' and '.join(keys)}: missions that start anew by themselves must end together; "
+                "choose one budget, cost.limit null and crash_rate 0, or "
                 "autoreset_mode=AutoresetMode.DISABLED"
             )
         self.single_observation_space, self.single_action_space = _spaces(self.missions)

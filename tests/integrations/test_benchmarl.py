@@ -168,5 +168,5 @@ def test_a_bad_override_is_one_clear_line() -> None:
 )
 def test_uavs_that_do_not_fly_all_the_time_are_refused(override: str) -> None:
     task = MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": [override]})
-    with pytest.raises(ConfigError, match=r"n_agents .* choose one value"):
+    with pytest.raises(ConfigError, match=rf"^{override.split('=')[0]}: .* choose one n_agents"):
         task.get_env_fun(2, continuous_actions=False, seed=None, device="cpu")
