@@ -1,4 +1,4 @@
-"""How much of the region of interest a belief has found, and what it leaves open."""
+"""How much of the region of interest a belief has found."""
 
 from __future__ import annotations
 
