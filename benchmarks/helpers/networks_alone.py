@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor, make_critic
 from marl_framework.stage_timer import StageTimer
 
@@ -63,8 +64,8 @@ class NetworksAlone:
         self._device = device
         self._precision = resolve_precision(config.compute.precision, device)
         plain = config.compute.model_copy(update={"gradient_checkpointing": False})
-        self._actor = make_actor(config.networks, plain, sizes).to(device)
-        self._critic = make_critic(config.networks, plain, sizes).to(device)
+        self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
+        self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         self._states = torch.rand(most, sizes.critic_channels, *sizes.shape, device=device)
         self._observations = self._states[:, : sizes.actor_channels].contiguous()

@@ -22,10 +22,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from benchmarks.helpers.operator_costs import (
+    CONVOLUTIONS,
+    OperatorCost,
+    has_channels_last,
+    operator_cost,
+    tensors_in,
+    with_channels_last,
+)
 from marl_framework.algorithms import actor_critic
 from marl_framework.mission.fusion import TritonFusion
+from marl_framework.networks import convolutional
 from marl_framework.observations import kernels as team_kernels
 
 GPU = torch.device("cuda", 0)
@@ -45,30 +54,6 @@ _READS = {
 }
 _TO_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
-
-# Kernels of the operators that start more or fewer than one, from reading ATen's CUDA sources.
-_KERNELS = {
-    aten.sort.default: 2,
-    aten.sort.stable: 3,
-    aten.topk.default: 2,
-    aten.randperm.default: 7,
-    aten.randperm.generator: 7,
-    aten.convolution.default: 3,  # both changes of layout too
-    aten.convolution_backward.default: 7,
-    aten._foreach_norm.Scalar: 3,
-    aten._fused_adam_.default: 2,
-    aten._fused_adam_.tensor_lr: 2,
-    aten._reshape_alias.default: 0,
-    aten._unsafe_view.default: 0,
-    aten.empty.memory_format: 0,
-    aten.empty_like.default: 0,
-    aten.empty_strided.default: 0,
-    aten.lift_fresh.default: 0,
-    aten.new_empty.default: 0,
-}
-
-OperatorCost = tuple[int, float]
-"""Kernels that an operator starts, and the bytes it moves."""
 
 
 class HostReadError(RuntimeError):
@@ -262,7 +247,8 @@ class PretendGpu:
             with torch.no_grad():
                 tensor = self._wrap(tensor.to(self._inside))
                 self.uploads += 1
-        return Tensor.to(tensor, dtypes[0]) if dtypes else tensor
+        order = kwargs.get("memory_format") or torch.preserve_format
+        return Tensor.to(tensor, (dtypes or [tensor.dtype])[0], memory_format=order)
 
     def _read(self, tensor: GpuTensor, func: Any) -> Tensor:
         if not self._may_read:
@@ -284,7 +270,7 @@ class PretendGpu:
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator."""
-        tensors = _tensors((args, kwargs))
+        tensors = tensors_in((args, kwargs))
         on_gpu = [t for t in tensors if isinstance(t, GpuTensor)]
         packet = func.overloadpacket
         made = self._making and not on_gpu
@@ -299,7 +285,7 @@ class PretendGpu:
                 self._read(args[1], func)
             else:
                 raise MixedDevicesError(f"{func}: tensors on cuda:0 and cpu")
-        masks = packet in _MASKED and any(t.dtype == torch.bool for t in _tensors(args[1]))
+        masks = packet in _MASKED and any(t.dtype == torch.bool for t in tensors_in(args[1]))
         if (packet in _READS or masks) and not self._may_read:
             raise HostReadError(f"{func}: the host reads from cuda:0")
         inner, given = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
@@ -312,8 +298,10 @@ class PretendGpu:
                 inner = (inner[0].to(self._inside),)
         name = str(packet)
         out = self.twins.get(name, func)(*inner, **given)
+        if func in CONVOLUTIONS and self._inside != CPU and any(map(has_channels_last, tensors)):
+            out = tree_map(with_channels_last, out)  # which the meta device forgets
         out = tree_map(lambda t: GpuTensor(t) if isinstance(t, Tensor) else t, out)
-        self._count(func, name, args, kwargs, tensors, _tensors(out))
+        self._count(func, name, args, kwargs, tensors, tensors_in(out))
         return return_and_correct_aliasing(func, args, kwargs, out)
 
     def _wrap(self, tensor: Tensor) -> GpuTensor:
@@ -328,11 +316,7 @@ class PretendGpu:
         if name in self._costs:
             kernels, moved = self._costs[name](args)
         else:
-            returns = func._schema.returns
-            if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-                return  # a view
-            kernels = _KERNELS.get(func, 1)
-            moved = _moved(func, args, before, after) if kernels else 0
+            kernels, moved = operator_cost(func, args, before, after)
         self.kernels[self._stage] += kernels
         self.bytes[self._stage] += round(moved)
 
@@ -390,6 +374,9 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         found = group(*args)
         return {(GPU, dtype): tensors for (_, dtype), tensors in found.items()}
 
+    def triton_here(_: Any, device: torch.device) -> bool:
+        return triton and not gpu.has_values and device.type == "cuda"
+
     replaced = (
         (torch, "Generator", Generator),
         (torch, "autocast", Autocast),
@@ -402,9 +389,10 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (TritonFusion, "available", staticmethod(lambda _: triton)),
-        # Known gradients have not the bits of autograd's.
-        (actor_critic, "uses_triton", lambda *_: triton and not gpu.has_values),
-        (team_kernels, "uses_triton", lambda *_: triton and not gpu.has_values),
+        # Known gradients have not the bits of autograd's, nor convolutions those of another order.
+        (actor_critic, "uses_triton", triton_here),
+        (convolutional, "uses_triton", triton_here),
+        (team_kernels, "uses_triton", triton_here),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:
@@ -423,41 +411,3 @@ def _is_gpu(device: Any) -> bool:
 
 def _unwrap(value: Any) -> Any:
     return value.held if isinstance(value, GpuTensor) else value
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _size(tensor: Tensor) -> int:
-    """Return the bytes of a tensor, what is expanded once."""
-    number = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        number *= size if stride else min(size, 1)
-    return number * tensor.element_size()
-
-
-def _moved(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> int:
-    """Return the bytes that an operator reads and writes."""
-    packet = func.overloadpacket
-    if packet is aten.gather:
-        return _size(args[2]) + 2 * _size(after[0])
-    if packet in (aten.scatter_, aten.scatter):
-        index, source = args[2], args[3]
-        read = _size(source) if isinstance(source, Tensor) else 0
-        return _size(index) + read + index.numel() * args[0].element_size()
-    if packet is aten.index:
-        return 2 * _size(after[0]) + sum(map(_size, _tensors(args[1])))
-    if packet is aten.copy_:
-        return _size(args[0]) + _size(args[1])
-    if packet in (aten.fill_, aten.zero_, aten.random_, aten.uniform_, aten.normal_):
-        return _size(args[0])
-    written = [
-        value
-        for argument, value in zip(func._schema.arguments, args, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    moved = sum(map(_size, before)) + sum(map(_size, _tensors(written)))
-    if not any(r.alias_info is not None for r in func._schema.returns):
-        moved += sum(map(_size, after))
-    return moved

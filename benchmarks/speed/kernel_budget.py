@@ -23,7 +23,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Parser, with_overrides
 from benchmarks.helpers.least_work import count_work
-from benchmarks.helpers.pretend_gpu import GPU, OperatorCost, PretendGpu, pretend_gpu
+from benchmarks.helpers.operator_costs import OperatorCost
+from benchmarks.helpers.pretend_gpu import GPU, PretendGpu, pretend_gpu
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.mission.fusion import TritonFusion

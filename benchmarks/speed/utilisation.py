@@ -33,6 +33,7 @@ from benchmarks.helpers.short_training import learn
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 
 _START = 300.0  # seconds that processes may take to get ready
@@ -51,7 +52,8 @@ class Judge:
         sizes = config.network_sizes
         self.batch, self.device = batch, device
         self.precision = resolve_precision(config.compute.precision, device)
-        self._network = make_actor(config.networks, config.compute, sizes).to(device)
+        network = make_actor(config.networks, config.compute, sizes)
+        self._network = place(network, config.compute, device)
         self._maps = torch.rand(batch, sizes.actor_channels, *sizes.shape, device=device)
 
     @torch.no_grad()

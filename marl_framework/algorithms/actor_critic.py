@@ -19,7 +19,13 @@ from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of, td_lambda_returns
-from marl_framework.algorithms.optimisers import descend, load_scaler, make_adam, set_rate
+from marl_framework.algorithms.optimisers import (
+    descend,
+    load_optimizer,
+    load_scaler,
+    make_adam,
+    set_rate,
+)
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.protocol import Symmetries
 from marl_framework.algorithms.ranks import (
@@ -40,6 +46,7 @@ from marl_framework.device import (
     resolve_precision,
     uses_triton,
 )
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 
 
@@ -98,11 +105,12 @@ class ActorCritic(ABC):
         self.learning = learning = config.learning
         self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
-        self.actor = make_actor(config.networks, config.compute, sizes).to(self.device)
-        self.critic = self.new_critic(config).to(self.device)
+        actor = make_actor(config.networks, config.compute, sizes)
+        self.actor = place(actor, config.compute, self.device)
+        self.critic = place(self.new_critic(config), config.compute, self.device)
         self.modules = {"actor": self.actor, "critic": self.critic}
         if self.has_target:
-            self.target_critic = self.new_critic(config).to(self.device)
+            self.target_critic = place(self.new_critic(config), config.compute, self.device)
             self.target_critic.requires_grad_(False)
             follow(self.target_critic, self.critic, 1.0)
             self.modules["target_critic"] = self.target_critic
@@ -457,10 +465,8 @@ class ActorCritic(ABC):
         """Load what `state_dict` returned; other keys of `state` are left alone."""
         for name, module in self.modules.items():
             module.load_state_dict(state[name])
-        for name in ("actor_optimizer", "critic_optimizer"):
-            optimizer = getattr(self, name)
-            own = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
-            optimizer.load_state_dict({**state[name], "param_groups": own})
+        load_optimizer(self.actor_optimizer, state["actor_optimizer"])
+        load_optimizer(self.critic_optimizer, state["critic_optimizer"])
         self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors

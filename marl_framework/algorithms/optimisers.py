@@ -31,6 +31,19 @@ def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
         scaler.load_state_dict(dict(state))
 
 
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load an optimiser's state into its parameters' order of memory; rates stay as they are.
+
+    A run may go on on another device, whose networks have another order.
+    """
+    groups = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    for parameter, known in optimizer.state.items():
+        for name, value in known.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                known[name] = torch.empty_like(parameter).copy_(value)
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters for the next steps."""
     for group in optimizer.param_groups:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.optimisers import load_scaler, make_adam
+from marl_framework.algorithms.optimisers import load_optimizer, load_scaler, make_adam
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
@@ -176,7 +176,7 @@ class Distiller(RoundTrainer):
         """
         check_weights(self._weights_read, state["weights_read"])
         self.algorithm.load_state_dict({**state, "training_step": 0})
-        self._optimizer.load_state_dict(state["student_optimizer"])
+        load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])
         self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from marl_framework.config.learning import NetworkConfig
-from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers
+from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers, run_hidden
 
 
 class AttentionNetwork(HiddenAndHead):
@@ -49,7 +49,7 @@ class AttentionNetwork(HiddenAndHead):
         planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
         heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
         tokens = self.uav(planes)
-        own = tokens[:, :1] + self.own(maps[:, planes.shape[1] :]).unsqueeze(1)
+        own = tokens[:, :1] + run_hidden(self.own, maps[:, planes.shape[1] :]).unsqueeze(1)
         tokens = torch.cat((own, tokens[:, 1:]), dim=1)
         for layer in self.layers:
             tokens = layer(tokens, heard)

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections import OrderedDict
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from marl_framework.config.learning import NetworkConfig
+from marl_framework.config.learning import ComputeConfig, NetworkConfig
+from marl_framework.device import resolve_precision, uses_triton
+
+Network = TypeVar("Network", bound=nn.Module)
 
 _KERNELS = (5, 4, 4)
+_NAMES = ("0", "2", "4", "6", "7", "8")
+"""Of the hidden layers: those that weights had when ReLUs were layers of their own."""
+
+
+class ConvolutionReLU(nn.Conv2d):
+    """A convolution without padding, and ReLU.
+
+    Attributes:
+        fused: whether a Triton kernel adds the bias and takes the ReLU.
+    """
+
+    fused = False
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Map [B, C, X, Y] to [B, C', X', Y']."""
+        if not self.fused:
+            return functional.relu(super().forward(maps))
+        # Triton takes a while to import, and many machines do without it.
+        from marl_framework.networks.triton_bias import bias_relu
+
+        assert self.bias is not None
+        found: Tensor = bias_relu(functional.conv2d(maps, self.weight), self.bias)
+        return found
 
 
 def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> nn.Sequential:
@@ -22,9 +50,24 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
     x, y = shape
     for kernel in _KERNELS:
         size = (min(kernel, x), min(kernel, y))
-        layers += [nn.Conv2d(channels, width, size), nn.ReLU()]
+        layers.append(ConvolutionReLU(channels, width, size))
         channels, x, y = width, x - size[0] + 1, y - size[1] + 1
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU())
+    layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
+    return nn.Sequential(OrderedDict(zip(_NAMES, layers, strict=True)))
+
+
+def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
+    """Run `hidden_layers`; on a GPU with weights that are cast all at once."""
+    device = maps.device.type
+    if device != "cuda" or not torch.is_autocast_enabled(device):
+        found: Tensor = layers(maps)
+        return found
+    dtype = torch.get_autocast_dtype(device)
+    names, weights = zip(*layers.named_parameters(), strict=True)
+    cast = _CastAll.apply(dtype, *weights)
+    if weights[0].is_contiguous(memory_format=torch.channels_last):
+        maps = maps.to(dtype, memory_format=torch.channels_last)
+    return functional_call(layers, dict(zip(names, cast, strict=True)), (maps,))
 
 
 class HiddenAndHead(nn.Module, ABC):
@@ -85,13 +128,8 @@ class ConvolutionalNetwork(HiddenAndHead):
         self.head = nn.Linear(settings.hidden_dim, outputs)
 
     def hide(self, maps: Tensor) -> Tensor:
-        """Run the hidden layers; on a GPU with weights that are cast all at once."""
-        device = maps.device.type
-        if device != "cuda" or not torch.is_autocast_enabled(device):
-            return self.body(maps)
-        names, weights = zip(*self.body.named_parameters(), strict=True)
-        cast = _CastAll.apply(torch.get_autocast_dtype(device), *weights)
-        return functional_call(self.body, dict(zip(names, cast, strict=True)), (maps,))
+        """Run the hidden layers."""
+        return run_hidden(self.body, maps)
 
 
 class _CastAll(torch.autograd.Function):
@@ -105,6 +143,22 @@ class _CastAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_cast(gradients, ctx.dtype)
+
+
+def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
+    """Move a network to a device, on a GPU in the order that its convolutions compute in.
+
+    Where Triton runs, it follows them with their biases and ReLUs.
+    """
+    network.to(device)
+    if not uses_triton(compute, device):
+        return network
+    if resolve_precision(compute.precision, device) != torch.float32:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for layer in network.modules():
+        if isinstance(layer, ConvolutionReLU):
+            layer.fused = True
+    return network
 
 
 def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:

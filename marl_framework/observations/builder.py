@@ -16,6 +16,7 @@ from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations import channels
 from marl_framework.observations.lattice_view import LatticeView
@@ -149,9 +150,9 @@ class ObservationBuilder:
             stacked = torch.stack([drawn[name] for name in centred], dim=2)
             stacks.append(channels.centre_on(stacked, state.positions[..., :2]))
         maps = torch.cat(stacks, dim=2)
-        for place, name in enumerate(names):
+        for i, name in enumerate(names):
             if name.endswith("no_fly"):  # turned over last: nothing is open beyond the lattice
-                maps[:, :, place] = channels.no_fly_map(maps[:, :, place])
+                maps[:, :, i] = channels.no_fly_map(maps[:, :, i])
         return maps
 
     def heard_uavs(self, state: Seen) -> Tensor:
@@ -266,6 +267,7 @@ def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
     """Return what predicts from beliefs, if a channel shows it."""
     if not config.observation.sees_prediction:
         return None
+    # Its weights stay such that learn: autocast keeps the casts of no others.
     network = load_predictor(config.networks.predictor, "networks.predictor")
-    network.to(lattice.offsets.device)  # autocast keeps casts of weights that may learn alone
+    network = place(network, config.compute, lattice.offsets.device)
     return MapPrediction(LatticeView(config, lattice, PARTS), network, config.compute.precision)

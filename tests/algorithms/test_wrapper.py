@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from copy import deepcopy
 from pkgutil import resolve_name
 
 import pytest
 import torch
 from torch.func import functional_call, grad
+from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
@@ -218,6 +220,22 @@ def test_a_loaded_state_goes_on_bit_for_bit(tmp_path):
     assert same(coma.actor, other.actor)
     assert same(coma.critic, other.critic)
     assert same(coma.target_critic, other.target_critic)
+
+
+def test_a_state_from_another_order_of_memory_goes_on_alike():
+    def turned(value):
+        is_maps = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.contiguous(memory_format=torch.channels_last) if is_maps else value
+
+    coma, other, expected = make(), make(seed=8), make(seed=9)
+    coma.update(rollout_on(), 0.1)
+    state = coma.state_dict()
+    other.load_state_dict(tree_map(turned, deepcopy(state)))
+    expected.load_state_dict(deepcopy(state))
+    for wrapper in (other, expected):
+        wrapper.update(rollout_on(seed=2), 0.1, torch.Generator().manual_seed(1))
+    for name in other.modules:
+        assert same(getattr(other, name), getattr(expected, name))
 
 
 def test_bfloat16_learns_much_the_same():

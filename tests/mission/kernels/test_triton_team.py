@@ -100,8 +100,29 @@ def launches_of_predictions(params: str, *overrides: str) -> list[Launch]:
     return found
 
 
+def launches_of_a_network(params: str, *overrides: str) -> list[Launch]:
+    """Return the kernels that follow convolutions, in the order of memory of either precision."""
+    from marl_framework.networks import triton_bias
+
+    width = load_config(params, overrides).networks.actor.conv_channels
+    with recorded((triton_bias, "add_and_cut")) as found:
+        for precision, order in (
+            (torch.bfloat16, torch.channels_last),
+            (torch.float32, torch.contiguous_format),
+        ):
+            maps = torch.zeros(2, width, 7, 7).to(precision, memory_format=order)
+            triton_bias.bias_relu(maps, torch.zeros(width, dtype=precision))
+    return found
+
+
 @pytest.mark.parametrize(
-    "launches", [launches_of_a_step, launches_of_an_update, launches_of_predictions]
+    "launches",
+    [
+        launches_of_a_step,
+        launches_of_an_update,
+        launches_of_predictions,
+        launches_of_a_network,
+    ],
 )
 @pytest.mark.parametrize("teams", ["4", "[2, 4]"])
 def test_kernels_compile_without_spills_and_atomics(
