@@ -198,7 +198,7 @@ def _networks(config: Config, device: torch.device) -> Check:
     tensors, _ = trainer.training_step(StageTimer(device))
     stats = {name: float(value) for name, value in tensors.items()}
     seconds = time.perf_counter() - start
-    ok = all(map(math.isfinite, stats.values())) and not stats["skipped_updates"]
+    ok = all(map(math.isfinite, stats.values())) and not stats.get("skipped_updates")
     modules = trainer.algorithm.modules.values()
     weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
     found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"

@@ -125,6 +125,18 @@ def test_another_algorithm_is_tried(examine) -> None:
     assert "learning.clip_ratio: mappo clips" in found["networks"]["found"]
 
 
+def test_an_algorithm_need_not_count_skipped_updates(examine, monkeypatch) -> None:
+    update = COMAWrapper.update
+
+    def without(*given: Any, **named: Any) -> dict[str, Any]:
+        found = update(*given, **named)
+        del found["skipped_updates"]
+        return found
+
+    monkeypatch.setattr(COMAWrapper, "update", without)
+    assert examine()[0] == 0
+
+
 def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_MINIMUM", {"torch": (99, 1), "no-such-package": (1,)})
     code, found = examine()

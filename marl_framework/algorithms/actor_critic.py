@@ -57,9 +57,11 @@ def target_chunk(device: torch.device | None) -> int:
 
 @torch.no_grad()
 def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move `target` towards `source` by the share `tau`, in place; 1 copies."""
+    """Move `target` towards `source` by the share `tau`, in place; 1 copies. Buffers are copied."""
     for old, new in zip(target.parameters(), source.parameters(), strict=True):
         old.lerp_(new, tau) if tau < 1 else old.copy_(new)
+    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
+        mine.copy_(given)
 
 
 class ActorCritic(ABC):

@@ -124,7 +124,8 @@ class InformationGainPlanner:
             gain = expected_gain(cells, rates, self._prior).unflatten(1, self._camera.window)
             if self._communication:
                 for j, other in enumerate(chosen):
-                    gain *= self._discount(footprint, other, state.heard[:, i, j])
+                    known = state.heard[:, i, j] & state.active[:, j]
+                    gain *= self._discount(footprint, other, known)
             rows, cols = self._camera.inside(footprint, footprint)
             scores.append((_column(rows).mT @ gain @ _column(cols)).flatten())
         return torch.stack(scores, dim=1)

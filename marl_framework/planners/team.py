@@ -115,6 +115,7 @@ def _of_team(config: Config, checkpoint: Checkpoint) -> dict[str, Any]:
     flown["observation"] = trained["observation"]
     flown["networks"] = trained["networks"]
     flown["learning"] = trained["learning"]  # only the team's own algorithm knows all its keys
+    flown["environment"]["num_envs"] = trained["environment"]["num_envs"]  # its rates fit to that
     flown["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
     return flown
 

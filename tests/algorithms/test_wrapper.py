@@ -142,6 +142,20 @@ def test_hard_target_copies_every_copy_rate_steps():
     assert synchronised == [False, False, True, False, False, True]
 
 
+def test_a_target_has_the_buffers_of_its_critic(monkeypatch):
+    def with_buffer(*given):
+        network = make_critic(*given)
+        network.register_buffer("projection", torch.randn(3))
+        return network
+
+    monkeypatch.setattr("marl_framework.algorithms.coma.make_critic", with_buffer)
+    for tau in (1.0, 0.1):
+        coma = make(target_update_mode="soft", tau=tau)
+        coma.critic.projection += 1
+        coma.update(rollout_on(), 0.1)
+        assert torch.equal(coma.target_critic.projection, coma.critic.projection)
+
+
 def test_soft_target_moves_by_tau():
     coma = make(target_update_mode="soft", tau=0.25)
     old = [p.clone() for p in coma.target_critic.parameters()]

@@ -149,6 +149,9 @@ def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
     heard = planner.scores(state, 1, goals[:, 1], chosen)
     state.heard.fill_(False)
     unheard = planner.scores(state, 1, goals[:, 1], chosen)
+    state.heard.fill_(True)
+    state.active[:, 0] = False
+    assert planner.scores(state, 1, goals[:, 1], chosen).equal(unheard)  # it looks at nothing now
     assert unheard.argmax().item() == 1
     assert heard[0, 1] < 0.1 * unheard[0, 1]
     assert planner.act(state, env.generator)[0][0, 0].item() == 3

@@ -80,3 +80,10 @@ def test_a_team_sees_uncertainty_where_the_missions_show_none(tmp_path: Path) ->
             env.step(state, actions, env.draw_step())
         found.append(team_logits(env, checkpoint)(state))
     torch.testing.assert_close(found[1], found[0], atol=1e-3, rtol=1e-3)
+
+
+def test_learning_rates_do_not_keep_a_team_from_flying(tmp_path: Path) -> None:
+    learning = {"lr_scaling": "linear", "lr_base_batch": 60, "actor": {"learning_rate": 1e-2}}
+    scaled = {"learning": learning}
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", of(scaled, num_envs=1))))
+    assert with_team(small_config(num_envs=20_000), checkpoint).most_agents == 3
