@@ -100,7 +100,15 @@ def _learned(teams: Sequence[Checkpoint]) -> list[Flyer]:
     if not teams:
         raise ConfigError("--policies learned: it needs a trained team; add --checkpoint")
     check_one_training(teams, "--checkpoint")
-    return [Flyer(LEARNED, f"{LEARNED} {digest(team)}", team) for team in teams]
+    return [Flyer(LEARNED, f"{LEARNED} {_team_digest(team)}", team) for team in teams]
+
+
+def _team_digest(team: Checkpoint) -> str:
+    """Return the digest of a team, and of the predictor that it sees through."""
+    config = mission_config(BASE, (), team)
+    if not config.observation.sees_prediction:
+        return digest(team)
+    return f"{digest(team)} {digest(find_checkpoint(config.networks.predictor))}"
 
 
 def _searches(overrides: Sequence[str]) -> list[Flyer]:
@@ -231,13 +239,18 @@ class Suite:
     def _flown(self, world: World) -> dict[str, Any]:
         """Return what the folder has of a world, or a start without flights."""
         definition = world.definition(self.seed)
-        asked = {"suite": VERSION, "missions": self.missions, "world": definition}
+        asked = {
+            "suite": VERSION,
+            "missions": self.missions,
+            "world": definition,
+            "device": self.device.type,  # which draws them
+        }
         asked = json.loads(json.dumps(strict(asked)))
         file = self._file(world)
         if not file.is_file():
             return {**asked, "blocks": None, "flights": {}}
         try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            found: dict[str, Any] = {"device": "cpu", **json.loads(file.read_text("utf-8"))}
             same = all(found[key] == asked[key] for key in asked) and "flights" in found
         except (ValueError, KeyError, TypeError):
             same = False

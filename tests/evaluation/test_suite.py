@@ -18,7 +18,7 @@ from marl_framework.evaluation import suite, suite_statistics, worlds
 from marl_framework.evaluation.statistics import interval
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
-from marl_framework.planners.team import Checkpoint
+from marl_framework.planners.team import Checkpoint, find_checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.runs.files import strict
 
@@ -193,8 +193,10 @@ def test_flights_of_other_missions_are_not_mixed(
     file = tmp_path / "worlds" / "split.json"
     file.write_text(file.read_text(encoding="utf-8").replace('"seed": 7', '"seed": 8'))
     assert command.main([*FEW, *out]) == 2
+    file.write_text(file.read_text(encoding="utf-8").replace('"device": "cpu"', '"device": "cuda"'))
+    assert command.main([*FEW, *out]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 3
+    assert len(errors) == 4
     assert all("worlds/split.json" in line and "new folder" in line for line in errors)
 
 
@@ -330,6 +332,18 @@ def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -
     ]
     given = [Checkpoint(Path(path), load_checkpoint(path)) for path in paths]
     suite.check_one_training(given, "--checkpoint")
+
+
+def test_a_team_with_another_predictor_at_the_same_place_is_another_flyer(tmp_path: Path) -> None:
+    sees = ("observation.predicted=true", f"networks.predictor={tmp_path / 'p.pt'}")
+
+    def key(seed: int) -> str:
+        predictor(tmp_path / "p.pt", seed)
+        return suite.flyers(["learned"], [find_checkpoint(str(path))])[0].key
+
+    predictor(tmp_path / "p.pt", 3)
+    path = team(tmp_path / "team.pt", 3, *sees)
+    assert key(3) == key(3) != key(4)
 
 
 def test_another_prior_at_the_same_place_is_another_flyer(tmp_path: Path) -> None:
