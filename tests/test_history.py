@@ -131,6 +131,15 @@ def test_odd_files_of_a_run_are_told_like_missing_ones(house: House, odd: object
         assert house("compare", "t", "t") == ["no difference"]
 
 
+def test_a_file_that_vanishes_meanwhile_is_not_missed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = house.run("a")
+    monkeypatch.setattr(Path, "rglob", lambda folder, _: iter([folder / "gone.tmp"]))
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    assert history.describe_run(run)["ended"]
+
+
 def test_compare_shows_what_differs(house: House) -> None:
     house.run("a", last={"return": 1.0}, training_step=4)
     house.run("b", "learning.gamma=0.5", last={"return": 2.0}, training_step=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -17,6 +19,7 @@ from tensorboard.summary.writer import event_file_writer
 from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
 from marl_framework.runs.files import RunLock
+from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
 from tests.former import make_former
 from tests.runs.test_checkpoint import Evil
@@ -364,6 +367,18 @@ def test_resuming_needs_a_name(capsys) -> None:
     assert "--run-name" in capsys.readouterr().err
 
 
+def test_without_validations_the_last_checkpoint_is_the_best_at_the_end_alone(house: House) -> None:
+    sets = ("evaluation.interval=0", "learning.training_steps=4")
+    house.stop_in(2, lambda: signal.raise_signal(signal.SIGINT))
+    assert house.train("t", sets=sets) == 130
+    assert "best.pt" not in house.checkpoints("t")
+    assert house.train("t", "--resume", sets=sets) == 0
+    assert house.checkpoint("t", "best.pt")["training_step"] == 4
+    sets = ("evaluation.interval=0", "learning.training_steps=8")
+    house.crash("t", 7, "--resume", "--allow-changed", "learning.training_steps", sets=sets)
+    assert "best.pt" not in house.checkpoints("t")
+
+
 def test_patience_goes_on_where_it_was(house: House, monkeypatch) -> None:
     flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
     monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
@@ -388,6 +403,26 @@ def test_a_second_training_of_a_name_is_refused(house: House, capsys) -> None:
     assert {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")} == before
     lock.release()
     assert house.train("t", "--resume") == 0
+
+
+@pytest.mark.parametrize("state", ["training", "finished"])
+def test_without_locks_a_live_training_keeps_its_folder(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    status = {"state": state, "process": this_process()}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    if state == "finished":
+        RunLock(tmp_path)
+        return
+    with pytest.raises(ConfigError, match=f"under way .process {os.getpid()}"):
+        RunLock(tmp_path)
+    status["process"] = {**this_process(), "started": "0"}  # another had its number
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    RunLock(tmp_path)
 
 
 def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, whole, capsys):

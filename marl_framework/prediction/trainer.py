@@ -14,6 +14,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.files import files_read
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
@@ -24,6 +25,7 @@ from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.examination import examine
 from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from marl_framework.prediction.samples import Samples, fly
+from marl_framework.runs.checkpoint import check_weights
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.rounds import RoundTrainer
 
@@ -75,6 +77,9 @@ class PredictorTrainer(RoundTrainer):
         )
         self._scaler = grad_scaler(device, resolve_precision(config.compute.precision, device))
         self._samples: Samples | None = None
+        self._weights_read: dict[str, str] = {}
+        for number in range(len(settings.worlds)):
+            self._weights_read |= files_read(_in_world(config, number))
         self._symmetries = 8 if config.quarter_turns else 4
 
     def round(self) -> dict[str, float]:
@@ -176,10 +181,16 @@ class PredictorTrainer(RoundTrainer):
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "samples": None if kept is None else dict(vars(kept)),
+            "weights_read": self._weights_read,
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
+        """Load what `learned_state` returned.
+
+        Raises:
+            ConfigError: the map of a world has changed since.
+        """
+        check_weights(self._weights_read, state.get("weights_read", {}))
         self.network.load_state_dict(state["predictor"])
         self._optimizer.load_state_dict(state["optimizer"])
         load_scaler(self._scaler, state["scaler"])

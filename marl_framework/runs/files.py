@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.runs.process import is_alive
 
 LOCK = ".lock"
 """File in a run folder that the training process locks."""
@@ -210,12 +211,14 @@ class RunLock:
         except BlockingIOError:
             holder = os.pread(handle, 100, 0).decode(errors="replace").strip()
             self.release()
-            raise ConfigError(
-                f"run name {folder.name}: a training run of this name is under way"
-                f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
-            ) from None
-        except OSError:
-            return  # no locks on this file system; creating the folder was exclusive
+            raise _under_way(folder, holder) from None
+        except OSError:  # no locks on this file system: only a live process can be known
+            status = read_json(folder / "status.json")
+            process = status.get("process", {})
+            if status.get("state") == "training" and is_alive(process):
+                self.release()
+                raise _under_way(folder, f"process {process['number']}") from None
+            return
         with suppress(OSError):  # on a full disk the lock works without this note
             os.truncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
@@ -223,6 +226,13 @@ class RunLock:
     def release(self) -> None:
         """Release the lock."""
         self._close()
+
+
+def _under_way(folder: Path, holder: str) -> ConfigError:
+    return ConfigError(
+        f"run name {folder.name}: a training run of this name is under way"
+        f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
+    )
 
 
 def is_locked(folder: Path) -> bool:

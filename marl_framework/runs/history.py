@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,12 @@ def describe_run(run: Path) -> dict[str, Any]:
     """Return the metadata of a run: configuration, commit, versions, times, state and metrics."""
     environment = read_json(run / "environment.json")
     status, results = read_json(run / "status.json"), read_json(run / "summary.json", "results")
-    files = [path for path in run.rglob("*") if path.is_file() and path.name != _METADATA]
-    newest = max((path.stat().st_mtime for path in files), default=run.stat().st_mtime)
+    times = [run.stat().st_mtime]
+    for path in run.rglob("*"):
+        with suppress(OSError):  # one that a training replaces just now
+            if path.is_file() and path.name != _METADATA:
+                times.append(path.stat().st_mtime)
+    newest = max(times)
     state = status.get("state", "unknown")
     return {
         "name": run.name if not _STAMP.fullmatch(run.name) else run.parent.name,

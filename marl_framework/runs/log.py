@@ -44,6 +44,12 @@ class RunLog:
             self.write("".join(self._waiting))
         self._waiting = []
 
+    def detach(self) -> None:
+        """Let text wait again for a run folder, that of another run; what waits goes to none."""
+        if self._file is not None:
+            self._file.close()
+        self._path, self._file, self._waiting = None, None, []
+
     def write(self, text: str) -> None:
         """Add text to the log alone; a failure is reported once."""
         if self._path is None:

@@ -86,7 +86,9 @@ def train_runs(
     if jobs > 1:
         return _train_at_once(runs, train, title, jobs)
     codes = [0]
-    for name, config in runs.items():
+    for number, (name, config) in enumerate(runs.items()):
+        if number:
+            log.detach()
         print(title(name, config), flush=True)
         try:
             codes.append(train(config, run_name=name, log=log))
@@ -211,7 +213,7 @@ def _ended_with_error(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterato
 @contextmanager
 def threads_of_children(number: int) -> Iterator[None]:
     """Give the processes that start now a number of threads each, unless the user gave one."""
-    new = () if _THREADS[0] in os.environ else _THREADS
+    new = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(new, str(number)))
     try:
         yield

@@ -136,6 +136,11 @@ class Outputs(ExitStack):
         if self._run is not None:
             link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
 
+    def last_is_best_no_more(self) -> None:
+        """Take that back: the training goes on."""
+        if self._run is not None:
+            (self._run.checkpoints / BEST).unlink(missing_ok=True)
+
     def draw(self, step: int, record: FlightRecord) -> None:
         """Draw a flown mission into the run folder and the logs."""
         if self._run is None:

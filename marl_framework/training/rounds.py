@@ -20,7 +20,7 @@ from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
-from marl_framework.runs.files import link_file
+from marl_framework.runs.files import link_file, read_json
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
@@ -301,8 +301,8 @@ def _start_or_resume(
 
 def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     """Train; write logs, checkpoints and the summary; return the exit code."""
+    found: dict[str, float] = read_json(run.status_file, "last")  # of a run that goes on
     run.write_status("training", process=this_process())
-    found: dict[str, float] = {}
     store = CheckpointStore(run.checkpoints, _KEPT, warn)
 
     def tag(name: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict
+from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.runs.files import name_in_use, read_json, write_json
 from marl_framework.runs.log import RunLog
@@ -71,11 +72,28 @@ def train_each(
     code = train_runs(
         runs, train, log, jobs, lambda name, config: f"seed {config.environment.seed}: {name}"
     )
-    found = sum_up(runs)
+    found = sum_up({**_of_earlier_commands(summary, runs), **runs})
     if code in (0, FAILED) or (code == BAD_INPUT and found["runs"]):
         write_json(summary, found)
         print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return code
+
+
+def _of_earlier_commands(summary: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
+    """Return the runs of the summary as it stands that differ from these in their seed alone."""
+
+    def all_but_seed(config: Config) -> dict[str, Any]:
+        tree = config_to_dict(config)
+        del tree["environment"]["seed"], tree["compute"], tree["logging"]
+        return tree
+
+    found, (ours, *_) = {}, runs.values()
+    for name in read_json(summary, "runs"):
+        with suppress(ConfigError):  # it is gone, or of another version
+            other = load_config(summary.parent / name / "config.yaml")
+            if name not in runs and all_but_seed(other) == all_but_seed(ours):
+                found[name] = other
+    return found
 
 
 def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:

@@ -125,6 +125,8 @@ class Trainer:
             if self._waiting:
                 out.logger.load_state_dict(self._waiting, self.device)
             saved = first if self._resumed else None
+            if not self._best and not self.is_over():
+                out.last_is_best_no_more()
             while self._goes_on():
                 before = self.algorithm.training_steps
                 metrics, counts = self.training_step(timer)
@@ -172,7 +174,7 @@ class Trainer:
         written = out.logger.flush()
         self._last = written or self._last
         self._check_numbers(written, out, run)
-        if not self._best:
+        if not self._best and self.is_over():
             out.last_is_best()
         self._draw_mission(out)
 

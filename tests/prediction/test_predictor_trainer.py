@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from torch import Tensor
 
 from marl_framework import predict
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
@@ -122,6 +124,19 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path)
     assert [resumed.round(), resumed.round()] == rest
     for ours, theirs in zip(resumed.network.parameters(), whole.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_map_that_changed_is_refused(tmp_path: Path) -> None:
+    def trainer() -> PredictorTrainer:
+        np.save(tmp_path / "map.npy", generator.random((90, 90)))
+        raster = {"path": str(tmp_path / "map.npy"), "resolution": 1.0}
+        world = {"kinds": ("raster",), "raster": raster}
+        return PredictorTrainer(settings(worlds=({"kinds": ("split",)}, world)), CPU)
+
+    generator = np.random.default_rng(0)
+    state = trainer().state_dict()
+    with pytest.raises(ConfigError, match=r"raster.path: .*map.npy has other"):
+        trainer().load_state_dict(state)
 
 
 def command(tmp_path: Path, *arguments: str) -> int:

@@ -77,6 +77,20 @@ def test_an_interrupted_series_goes_on_and_is_summed_up(
     logs = [(runs / name / "train.log").read_text() for name in found["runs"]]
     assert all(log.count("done: ") == 1 for log in logs)
     assert all(f"/{name}/" in log for name, log in zip(found["runs"], logs, strict=True))
+    assert [log.count("seed ") for log in logs] == [1, 2, 1]  # one line at each start
+
+
+def test_a_later_seed_joins_the_summary(train: Train, tmp_path: Path) -> None:
+    assert train("3") == 0
+    summary = tmp_path / "runs" / "t-seeds.json"
+    assert train("4") == 0
+    assert json.loads(summary.read_text())["runs"] == {"t-3": 3, "t-4": 4}
+    assert train("5", "--set", "learning.gamma=0.5") == 0
+    assert json.loads(summary.read_text())["runs"] == {"t-5": 5}  # another training
+    assert train("6") == 0
+    assert json.loads(summary.read_text())["runs"] == {"t-6": 6}
+    assert train("4", "--resume") == 0
+    assert json.loads(summary.read_text())["runs"] == {"t-6": 6, "t-4": 4}
 
 
 def test_runs_of_another_kind_are_left_out_of_the_sums(tmp_path: Path) -> None:
