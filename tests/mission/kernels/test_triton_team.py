@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import torch
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.config.loading import load_config
+from marl_framework.device import autocast, configure_backends, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.networks.convolutional import place
+from marl_framework.networks.registry import make_actor
 from marl_framework.observations.kernels import ActionKernel, TritonBuilder
 from marl_framework.training.trainer import Trainer
 from tests.mission.kernels.compiling import (
@@ -168,3 +172,23 @@ def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool)
     )
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_network_on_a_gpu_is_that_of_plain_operators(precision: str) -> None:
+    off = ["compute.tf32=false", "compute.cudnn_benchmark=false"]
+    config = load_config("params_gpu.yaml", [*off, f"compute.precision={precision}"])
+    gpu, sizes = torch.device("cuda", 0), config.network_sizes
+    configure_backends(config.compute, gpu)
+    torch.manual_seed(0)
+    plain = make_actor(config.networks, config.compute, sizes).to(gpu)
+    fused = place(deepcopy(plain), config.compute, gpu)
+    maps = torch.rand(64, sizes.actor_channels, *sizes.shape, device=gpu)
+    for network in (plain, fused):
+        with autocast(gpu, resolve_precision(precision, gpu)):
+            network(maps).square().mean().backward()
+    most = 1e-4 if precision == "float32" else 3e-2
+    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() <= most * theirs.grad.norm()
+        assert ours.grad.stride() == ours.stride()  # as fused Adam asks for
