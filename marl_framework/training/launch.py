@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
-from marl_framework.runs.start import start_run
+from marl_framework.runs.start import leave_run, start_run
 from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
 from marl_framework.training.memory import (
     check_memory,
@@ -228,12 +227,8 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
             print(f"done: {run.summary_file}")
             return 0
         state, code, text = "interrupted", INTERRUPTED, "interrupted"
-    if fresh and trainer.algorithm.training_steps == 0:
-        run.discard()
-        print(f"{text}; nothing was learned yet", file=sys.stderr)
-        return code
-    run.write_status(state, **known)
-    print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)
+    empty = fresh and trainer.algorithm.training_steps == 0
+    leave_run(run, state, text, empty=empty, **known)
     return code
 
 

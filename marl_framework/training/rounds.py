@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from marl_framework.runs.files import link_file, read_json
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
-from marl_framework.runs.start import start_run
+from marl_framework.runs.start import leave_run, start_run
 from marl_framework.training.logging import make_logger
 from marl_framework.training.memory import is_out_of_memory
 from marl_framework.training.not_finite import NumericalError, tell_or_stop
@@ -286,11 +285,13 @@ def _start_or_resume(
             print(f"{describe_device(trainer.device)}\nrun folder: {run.path}", flush=True)
             with interruptible(trainer, Ranks()):
                 return _train(trainer, run)
+        except KeyboardInterrupt:
+            empty = found is None and trainer.rounds == 0
+            leave_run(run, "interrupted", "interrupted at once", empty=empty)
+            return INTERRUPTED
         except BaseException as error:
             if found is None and trainer.rounds == 0:
                 run.discard()  # nothing was learned yet; the name stays free
-            elif isinstance(error, KeyboardInterrupt):
-                run.write_status("interrupted")
             else:
                 run.write_status("failed", error=f"{type(error).__name__}: {error}"[:1000])
             raise
@@ -328,8 +329,7 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     timing, machine = {"seconds": trainer.seconds()}, {"device": describe_device(trainer.device)}
     run.write_summary(results, timing, machine)
     if not trainer.is_over():
-        run.write_status("interrupted")
-        print(f"interrupted; its state is in {run.path}; continue with --resume", file=sys.stderr)
+        leave_run(run, "interrupted", "interrupted", empty=False)
         return INTERRUPTED
     link_file(run.checkpoints / LAST, run.checkpoints / BEST)
     run.write_status("finished")

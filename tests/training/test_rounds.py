@@ -51,7 +51,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     return House(tmp_path)
 
 
-def fail_in_round(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
+def fail_in_round(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
     real = PredictorTrainer.round
 
     def failing(trainer: PredictorTrainer) -> dict[str, float]:
@@ -119,6 +119,31 @@ def test_a_failed_run_says_why_and_goes_on(
     assert summary["timing"]["seconds"] > 3600
     kept = {path.name for path in (house.run / "checkpoints").iterdir()}
     assert kept == {"step-00000003.pt", "last.pt", "best.pt"}
+
+
+@pytest.mark.parametrize(("number", "told"), [(1, "nothing was learned yet"), (3, "--resume")])
+def test_an_interruption_at_once_says_where_the_state_is(
+    number: int,
+    told: str,
+    house: House,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_in_round(patch, number, KeyboardInterrupt())
+        assert house.predict() == 130
+    error = capsys.readouterr().err
+    assert error.startswith("interrupted at once; ")
+    assert told in error
+    assert house.run.exists() is (number > 1)
+
+
+def test_a_run_killed_after_its_last_round_keeps_what_that_found(house: House) -> None:
+    assert house.predict() == 0
+    (house.run / "summary.json").unlink()
+    assert house.predict("--resume") == 0
+    summary = json.loads((house.run / "summary.json").read_text())
+    assert summary["results"]["last"]["loss"] > 0
 
 
 @pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 1), (2, 0)])
