@@ -48,9 +48,9 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
         entropy = record.metrics["roi_entropy"][0, number].item()
         ax.set_title(f"{number} readings, H {entropy:.2f}")
         for n, (colour, _) in enumerate(uav_lines(record.path.shape[2])):
-            flown = record.path[0, :number, n].numpy()
+            flown, marker = record.path[0, :number, n].numpy(), _marker(record, int(number), n)
             ax.plot(flown[:, 0], flown[:, 1], color=colour, linewidth=1.2)
-            ax.plot(flown[-1:, 0], flown[-1:, 1], "o", color=colour, markeredgecolor="w")
+            ax.plot(flown[-1:, 0], flown[-1:, 1], marker, color=colour, markeredgecolor="w")
     figure.colorbar(image, ax=list(axes), label="P(region of interest)", shrink=0.7)
     figure.suptitle(f"{record.planner}: belief of mission {index}")
     figure.supxlabel("x [m]")
@@ -91,6 +91,7 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
                 paths[n].set_data(flown[:, 0], flown[:, 1])
                 for end in (ends[n], ends[n + len(colours)]):
                     end.set_data(flown[-1:, 0], flown[-1:, 1])
+                    end.set_marker(_marker(record, number, n))
                 footprint = record.footprints[0, number - 1, n].tolist()
                 outlines[n].set_data(*footprint_outline(footprint, record.config))
             entropy, f1 = (record.metrics[name][0, number].item() for name in ("roi_entropy", "f1"))
@@ -100,6 +101,11 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
             last = number == record.film.shape[1] - 1
             for _ in range(_LAST_FRAME_REPEATS if last else 1):
                 writer.grab_frame()
+
+
+def _marker(record: FlightRecord, number: int, n: int) -> str:
+    """Return the marker of a UAV after so many readings: a cross once it has stopped."""
+    return "o" if number <= int(record.active[0, :, n].sum()) else "X"
 
 
 def _terrain(axes: Axes, record: FlightRecord) -> None:

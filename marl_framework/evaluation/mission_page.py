@@ -88,6 +88,7 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
     covered = (rows * config.cell_size[0], cols * config.cell_size[1])
     scale = matplotlib.colormaps[BELIEF_COLOURS]
     truth = _averaged(first.truth[0].float(), shape) > 0.5
+    rounds = max(record.film.shape[1] for record in records.values())
     return {
         "size": [config.environment.x_dim, config.environment.y_dim],
         "shape": shape,
@@ -97,23 +98,31 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
         "lines": _LINES,
         "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first)],
         "truth": _packed(truth.numpy().astype(np.uint8)),
-        "policies": [_policy(name, record, shape) for name, record in records.items()],
+        "policies": [_policy(name, record, shape, rounds) for name, record in records.items()],
     }
 
 
-def _policy(name: str, record: FlightRecord, shape: tuple[int, int]) -> dict[str, Any]:
-    levels = (_averaged(record.film[0].float(), shape) * _LEVELS).round().byte().numpy()
+def _policy(name: str, record: FlightRecord, shape: tuple[int, int], rounds: int) -> dict[str, Any]:
+    """Return what a policy did; where it ended before others, all stays as it was then."""
+    film = _held(record.film[0], rounds)
+    levels = (_averaged(film.float(), shape) * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
     res_x, res_y = record.config.cell_size
     size = torch.tensor([res_x, res_x, res_y, res_y])
     return {
         "name": name,
         "belief": _packed(changes),
-        "path": record.path[0].transpose(0, 1).tolist(),
+        "readings": record.active[0].sum(0).tolist(),
+        "path": _held(record.path[0], rounds - 1).transpose(0, 1).tolist(),
         "footprints": _rounded(record.footprints[0].transpose(0, 1) * size),
-        "entropy": _rounded(record.metrics["roi_entropy"][0]),
-        "f1": _rounded(record.metrics["f1"][0]),
+        "entropy": _rounded(_held(record.metrics["roi_entropy"][0], rounds)),
+        "f1": _rounded(_held(record.metrics["f1"][0], rounds)),
     }
+
+
+def _held(values: Tensor, rounds: int) -> Tensor:
+    """Return values [T, …] of so many rounds: the last ones again at the end."""
+    return torch.cat((values, values[-1:].repeat_interleave(rounds - len(values), 0)))
 
 
 def _averaged(maps: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,29 @@ def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) 
     assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
         np.multiply(record.config.map_shape, record.config.cell_size).tolist()
     )
+
+
+def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_path: Path) -> None:
+    whole = records["coverage"]
+    active = whole.active.clone()
+    active[0, 2:, 1] = False  # one UAV stops after 2 readings
+    stopped = replace(whole, active=active)
+    active = active.clone()
+    active[0, 4:] = False  # and all do after 4
+    given = {"whole": whole, "stopped": stopped, "short": replace(whole, active=active)}
+    mission_page.write_page(given, 0, tmp_path / "mission.html")
+    long, one, short = data(tmp_path / "mission.html")["policies"]
+    assert long["readings"] == [6, 6, 6]
+    assert one["readings"] == [6, 2, 6]
+    assert short["readings"] == [4, 2, 4]
+    for name in ("f1", "entropy"):
+        assert short[name] == long[name][:5] + [long[name][4]] * 2
+    assert [len(track) for track in short["path"]] == [6, 6, 6]
+    assert short["path"][0][3:] == [long["path"][0][3]] * 3
+    beliefs = (unpacked(each["belief"]).reshape(7, -1) for each in (short, long))
+    held, grown = (each.cumsum(0, dtype=np.uint8) for each in beliefs)
+    np.testing.assert_array_equal(held[:5], grown[:5])
+    assert (held[5:] == held[4]).all()
 
 
 def test_a_page_needs_no_network(page: Path) -> None:

@@ -136,9 +136,12 @@ function drawTeam(layer, policy, reading) {
     const [x, y, altitude] = track[flown - 1];
     const at = `translate(${mapX(x)} ${mapY(y)})`;
     const marker = make(layer, "g", { class: "marker", transform: at });
-    make(marker, "title", {}, `UAV ${n + 1}, ${altitude} m above ground`);
-    make(marker, "circle", { r: 9, fill: mission.uavs[n], stroke: "#fff", "stroke-width": 1.5 });
-    make(marker, "text", { y: 4, style: `fill:${inkOn(mission.uavs[n])}` }, n + 1);
+    const stopped = reading > policy.readings[n];
+    const state = stopped ? "has stopped" : `${altitude} m above ground`;
+    make(marker, "title", {}, `UAV ${n + 1}, ${state}`);
+    const [fill, stroke] = stopped ? ["#fff", mission.uavs[n]] : [mission.uavs[n], "#fff"];
+    make(marker, "circle", { r: 9, fill, stroke, "stroke-width": 1.5 });
+    make(marker, "text", { y: 4, style: `fill:${inkOn(fill)}` }, n + 1);
   });
 }
 
@@ -240,7 +243,8 @@ function legend() {
     span.append("no-fly zone or obstacle");
   }
   const team = entry();
-  team.append("UAVs: ○ start, ● now, dashed: footprint");
+  const stops = mission.policies.some((policy) => policy.readings.some((last) => last < LAST));
+  team.append(`UAVs: ○ start, ● now, dashed: footprint${stops ? ", white: stopped" : ""}`);
 }
 
 function valueTable() {
