@@ -34,6 +34,7 @@ SECTIONS = frozenset(_sections)
 """Dotted names of all sections; the empty name is the whole configuration."""
 KEYS = tuple(_keys)
 """Dotted names of all keys that hold a value, in the order of the files."""
+_WORLDS = "prediction.worlds"  # the list whose entries are sections
 
 
 def join(section: str, key: object) -> str:
@@ -118,7 +119,11 @@ def _place(location: tuple[int | str, ...]) -> tuple[str, str]:
     if rest and rest[0] in (ONE, LIST):
         rest.pop(0)
     if rest and (isinstance(rest[0], int) or path.endswith(".table")):
-        return path, f"{path}[{rest[0]}]"
+        below = rest[1:] if path == _WORLDS else []
+        place = f"{path}[{rest[0]}]"
+        for part in below:
+            place += f"[{part}]" if isinstance(part, int) else f".{part}"
+        return path, place
     return path, path
 
 
@@ -146,6 +151,7 @@ _EXPECTATIONS = {
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
     "literal_error": "one of {expected}",
+    "missing": "there: the list is too short",
     "model_type": "a section with keys below it",
     "string_too_long": "a text of at most {max_length} characters",
     "string_too_short": "a text that is not empty",

@@ -235,7 +235,7 @@ def _read(name: str) -> Mapping[str, Any]:
     if not os.path.isfile(path):
         raise _error(f"{name} does not exist or is no file")
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise _error(f"{name} cannot be read as GeoJSON: {' '.join(str(error).split())}") from error
     features = tree.get("features") if isinstance(tree, dict) else None
@@ -270,12 +270,16 @@ def _zone(feature: Any, place: Place | None) -> Zone:
     if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
         raise ValueError("its geometry must be a Polygon or a MultiPolygon")
     try:
-        found = shapely.force_2d(shape(geometry))
+        with np.errstate(invalid="ignore"):  # NaN is told below
+            found = shapely.force_2d(shape(geometry))
     except Exception as error:  # whatever shapely makes of lists of other things than points
         raise ValueError("its coordinates must be rings of at least four points") from error
     if found.is_empty or not found.is_valid:
         raise ValueError(f"it is no valid polygon: {shapely.is_valid_reason(found)}")
     properties = feature.get("properties") or {}
+    for name in properties:
+        if name not in ("floor", "height") and name.lower() in ("floor", "height"):
+            raise ValueError(f"it has {name}, which must be written {name.lower()}")
     floor = _altitude(properties, "floor", 0.0)
     height = _altitude(properties, "height", math.inf)
     if not floor < height:

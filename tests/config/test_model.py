@@ -292,6 +292,12 @@ BAD_FILES: list[tuple[str | bytes, str]] = [
     ("experiment: {missions: {n_agents: x}}", "n_agents: must be a whole number or a list of such"),
     ("experiment: {missions: {n_agents: 0}}", "n_agents: must be at least 1, got 0"),
     ("experiment: {constraints: {budget: {a: 1}}}", "budget: must be a whole number or a list of"),
+    (
+        "prediction: {worlds: [{kinds: [random_field], cluster_radius: -1}]}",
+        "prediction.worlds[0].cluster_radius: must be above 0, got -1",
+    ),
+    ("prediction: {worlds: [{}, {kinds: [sea]}]}", "prediction.worlds[1].kinds[0]: must be one"),
+    ("deployment: {home: [48.1]}", "deployment.home[1]: must be there: the list is too short, got"),
     ("sensor: {simulation: {kinds: [hills]}}", "kinds[0]: must be one of 'split'"),
     ("sensor: {simulation: {type: hills}}", "sensor.simulation.type: must be absent"),
     ("sensor: {simulation: {raster: {threshold: p100}}}", "threshold: must be a number or a perc"),

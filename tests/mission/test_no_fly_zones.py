@@ -66,6 +66,15 @@ def test_a_floor_and_a_height_are_read(tmp_path: Path) -> None:
     assert [(zone.floor, zone.height) for zone in env.zones.zones] == [(2, 7.5), (0, np.inf)]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "zones.json"
+    write_zones(path, SQUARE)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    zones = environment(path).zones
+    assert zones is not None
+    assert len(zones.zones) == 1
+
+
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: None, "does not exist or is no file"),
     "text": (lambda path: path.write_text("{"), "cannot be read as GeoJSON"),
@@ -101,6 +110,22 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "huge height": (
         lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height=10**400)),
         "its height must be a number of metres, 0 or more, of ordinary size",
+    ),
+    "nan": (
+        lambda path: write_zones(
+            path,
+            {
+                "geometry": {
+                    "type": "Polygon",
+                    "coordinates": [[[0, 0], [1, 0], [float("nan"), 1], [0, 0]]],
+                }
+            },
+        ),
+        "no valid polygon: Invalid Coordinate",
+    ),
+    "misspelt": (
+        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), Height=9)),
+        "feature 1: it has Height, which must be written height",
     ),
     "upside down": (
         lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), floor=9, height=4)),

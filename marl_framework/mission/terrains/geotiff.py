@@ -26,6 +26,7 @@ WGS84 = "EPSG:4326"
 _PATH, _KEY, _RESOLUTION = (f"sensor.simulation.raster.{k}" for k in ("path", "key", "resolution"))
 # ModelPixelScale, ModelTransformation, GeoKeyDirectory, GDAL_NODATA.
 _GEO_TAGS = {33550, 34264, 34735, 42113}
+_MOST_PIXELS = 2**28  # of a resampled map, 1 GiB; more where the file has as many
 _SCALE_ERROR = 2e-3
 """Largest error of metres on the map; UTM's is below 1e-3, Web Mercator's is not."""
 
@@ -109,6 +110,9 @@ def read_geotiff(
 
     with quiet_rasterio(), rasterio.open(path) as file:
         band = _band(file, name, key)
+        kind = np.dtype(file.dtypes[band - 1])
+        if kind.kind == "c":
+            raise ConfigError(f"{_PATH}: {name} holds {kind}; real numbers are needed")
         masked = file.read(band, masked=True).astype(np.float32)
         values = np.ma.filled(masked * file.scales[band - 1] + file.offsets[band - 1], np.nan)
         values = np.asarray(values, np.float32)
@@ -145,8 +149,8 @@ def _in_metres(
             )
         return values, at.a, Place(file.crs.to_wkt(), (at.c, at.f + file.height * at.e))
     if true:
-        return _resample(file, values, file.crs, resolution or min(nominal))
-    return _resample(file, values, local, resolution or min(sides))
+        return _resample(file, values, name, file.crs, resolution or min(nominal))
+    return _resample(file, values, name, local, resolution or min(sides))
 
 
 def _on_map(file: Any, pixels: Array) -> Array:
@@ -156,9 +160,13 @@ def _on_map(file: Any, pixels: Array) -> Array:
 
 
 def _resample(
-    file: Any, values: Array, system: Any, resolution: float
+    file: Any, values: Array, name: str, system: Any, resolution: float
 ) -> tuple[Array, float, Place]:
-    """Return a band north up in another coordinate system, bilinearly interpolated."""
+    """Return a band north up in another coordinate system, bilinearly interpolated.
+
+    Raises:
+        ConfigError: it would be too large.
+    """
     from rasterio.transform import from_origin
     from rasterio.warp import Resampling, reproject
 
@@ -168,6 +176,11 @@ def _resample(
     (left, bottom), (right, top) = found.min(0), found.max(0)
     columns = max(1, math.ceil((right - left) / resolution - 1e-6))
     rows = max(1, math.ceil((top - bottom) / resolution - 1e-6))
+    if rows * columns > max(_MOST_PIXELS, 4 * values.size):
+        raise ConfigError(
+            f"{_RESOLUTION}: {resolution:g} m makes {rows} x {columns} pixels of {name}, which has "
+            f"{file.height} x {file.width}; give a coarser one"
+        )
     resampled = np.full((rows, columns), np.nan, np.float32)
     reproject(
         values,

@@ -294,7 +294,11 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     if split == DEPLOYMENT:
         strip, admissible = (slice(None), slice(None)), admissible_corners(measured, pixels)
         if not admissible.any():
-            raise _error("path", f"{raster.name} has no measured window of {_metres(extent)}")
+            raise _error(
+                "path",
+                f"{raster.name} covers {_covered(raster)} and has no measured window of "
+                f"{_metres(extent)}; take a larger map: a team flies the area it was trained on",
+            )
     else:
         strips = split_windows(measured, pixels)
         if strips is None:
@@ -327,6 +331,12 @@ def _metres(extent: tuple[float, float]) -> str:
     return f"{extent[0]:g} x {extent[1]:g} m"
 
 
+def _covered(raster: RasterMap) -> str:
+    rows, cols = raster.values.shape
+    share = (~np.isnan(raster.values)).mean()
+    return f"{_metres((rows * raster.resolution, cols * raster.resolution))} ({share:.0%} measured)"
+
+
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
     """Return the error of a map in which some split has no window."""
     measured = ~np.isnan(raster.values)
@@ -342,11 +352,12 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
     if low > 1:
         fit = low * raster.resolution
         fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
-        advice = f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m"
-    covered = [n * raster.resolution for n in raster.values.shape]
+        advice = (
+            f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or take a larger map "
+            "for a team that is trained already"
+        )
     return _error(
         "path",
-        f"{raster.name} covers {covered[0]:g} x {covered[1]:g} m "
-        f"({measured.mean():.0%} measured), too little for fully measured windows of "
+        f"{raster.name} covers {_covered(raster)}, too little for fully measured windows of "
         f"{_metres(extent)} in separate parts for {', '.join(SPLITS)}; {advice}",
     )

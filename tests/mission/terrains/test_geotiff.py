@@ -154,6 +154,19 @@ def test_a_map_in_degrees_is_resampled_to_the_resolution_asked_for(tmp_path: Pat
     assert 4 * read(path, resolution=1.0).values.size > read(path, resolution=0.5).values.size
 
 
+def test_a_resolution_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.tif", slope(), crs=DEGREES, transform=IN_DEGREES)
+    refused = r"raster\.resolution: 0.001 m makes \d+ x \d+ pixels .*60 x 80; give a coarser one"
+    with pytest.raises(ConfigError, match=refused):
+        read(path, resolution=1e-3)
+
+
+def test_complex_numbers_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.tif", slope().astype(np.complex64), crs=UTM, transform=NORTH_UP)
+    with pytest.raises(ConfigError, match=r"raster\.path: .*holds complex64; real numbers"):
+        read(path)
+
+
 def test_a_band_has_a_number_or_a_name(tmp_path: Path) -> None:
     at = {"crs": UTM, "transform": NORTH_UP, "names": ("red", "heat")}
     path = write(tmp_path / "m.tif", slope(), slope() + 7, **at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RasterConfig
-from marl_framework.mission.seeding import SPLITS
+from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 from marl_framework.mission.terrains import raster_file as raster_module
 from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.raster import RasterTerrain
@@ -295,6 +296,12 @@ def test_maps_that_do_not_serve_say_what_would(tmp_path, shape, extent, values, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_map_too_small_to_be_deployed_over_says_how_large_it_is(tmp_path) -> None:
+    path = saved(tmp_path, bumps(40, 30))
+    with pytest.raises(ConfigError, match=r"covers 40 x 30 m \(100% measured\) .* larger map"):
+        find_windows(configuration(path, (50, 20)), DEPLOYMENT)
+
+
 def test_a_mask_needs_a_value_between_its_own(tmp_path) -> None:
     """A percentile may be one of its two values, and nothing lies above the higher one."""
     mask = (bumps(160, 160) > 0).astype(np.float32)
@@ -310,9 +317,8 @@ def test_the_size_that_an_error_offers_is_the_largest_that_fits(tmp_path) -> Non
     path = saved(tmp_path, values)
     with pytest.raises(ConfigError, match="x_dim and y_dim to") as caught:
         Terrain(configuration(path, (60, 40)), "cpu", "training")
-    fit_x, fit_y = (
-        float(w) for w in str(caught.value).removesuffix(" m").split(" to ")[-1].split(" x ")
-    )
+    (fit,) = re.findall(r"y_dim to ([\d.]+) x ([\d.]+) m", str(caught.value))
+    fit_x, fit_y = map(float, fit)
     assert fit_x / fit_y == pytest.approx(1.5, abs=0.05)
     for split in SPLITS:
         assert len(find_windows(configuration(path, (fit_x, fit_y)), split).corners) > 0
