@@ -153,7 +153,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     from marl_framework.device import describe_device, resolve_device
     from marl_framework.evaluation import suite, suite_statistics
     from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
-    from marl_framework.planners.team import find_checkpoint
+    from marl_framework.planners.team import load_team
 
     loaded()
     missions = MISSIONS if options.missions is None else options.missions
@@ -163,7 +163,7 @@ def _run_suite(options: argparse.Namespace) -> None:
     if text is not None:
         names = asked.planner_names(text, text.split(","))
     runs = [] if options.checkpoint is None else options.checkpoint.split(",")
-    teams = [find_checkpoint(run.strip()) for run in runs]
+    teams = [load_team(run.strip()) for run in runs]
     device = resolve_device(options.device or "auto")
     flights = suite.Suite(
         options.suite,
@@ -271,10 +271,12 @@ def _prepare(
     """Return the flights in each world, by its name."""
     from marl_framework.device import resolve_device
     from marl_framework.evaluation import comparison
-    from marl_framework.planners.team import find_checkpoint
+    from marl_framework.planners.team import find_checkpoint, load_team
 
-    find = functools.cache(find_checkpoint)
-    checkpoint = find(options.checkpoint) if options.checkpoint is not None else None
+    find = functools.cache(load_team)
+    checkpoint = None
+    if options.checkpoint is not None:  # any, where its mission alone is wanted
+        checkpoint = (find if LEARNED in names else find_checkpoint)(options.checkpoint)
     teams = {
         world: {name: find(run) for name, run in _runs_in(world, runs, options).items()}
         for world in worlds

@@ -81,10 +81,10 @@ def _run(options: argparse.Namespace) -> int:
     # These load PyTorch: help and bad input come at once.
     from marl_framework.planners.exported import export, largest_difference, report, sample_inputs
     from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
-    from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
+    from marl_framework.planners.team import load_team, mission_config, trained_team
 
     loaded()
-    team = find_checkpoint(options.checkpoint)
+    team = load_team(options.checkpoint)
     config = mission_config(None, [*options.overrides, "compute.precision=float32"], team)
     actor = trained_team(config, team, "cpu").modules["actor"].eval()
     module: PortableActor | PortableTeam = PortableActor(actor)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from marl_framework import evaluate
+from marl_framework import evaluate, export, main
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.distillation.teachers import find_team
@@ -36,8 +36,32 @@ def test_the_page_beside_them_names_each() -> None:
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="pretrained:x: there is none; there are pretrained:pred"):
         checkpoint_file("pretrained:x")
+    with pytest.raises(ConfigError, match="its name is empty"):
+        checkpoint_file("")
     with pytest.raises(ConfigError, match=r"teachers\.split: checkpoint pretrained:x"):
         find_team("pretrained:x", "runs", "split")
+
+
+def test_a_predictor_is_no_team(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cpu = ["--set", "compute.device=cpu"]
+    taken = ["--checkpoint", "pretrained:predictor", *cpu]
+    test = ["--config", "params_test.yaml", "--check", *cpu]
+    teacher = ["--set", "learning.teacher.run=pretrained:predictor"]
+    teacher += ["--set", "learning.teacher.weight=1"]
+    for command, arguments in (
+        (evaluate, [*taken, "--policies", "learned", "--missions", "2", "--out", "out"]),
+        (main, [*test, "--init-from", "pretrained:predictor"]),
+        (main, [*test, *teacher]),
+        (export, [*taken, "--format", "onnx", "--out", "p.onnx"]),
+    ):
+        assert command.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "it is a map predictor, no team" in error
+    assert evaluate.main([*taken, "--policies", "random", "--missions", "1", "--out", "out"]) == 0
 
 
 def test_the_predictor_knows_more_than_the_belief() -> None:

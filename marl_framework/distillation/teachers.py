@@ -20,7 +20,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import Checkpoint, find_checkpoint, team_logits
+from marl_framework.planners.team import Checkpoint, load_team, team_logits
 from marl_framework.runs.files import PRETRAINED
 
 
@@ -127,7 +127,7 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     for path in (teacher, os.path.join(directory, teacher)):
         if path.startswith(PRETRAINED) or os.path.exists(path):
             with found_at(where):
-                return find_checkpoint(path)
+                return load_team(path)
     if "." in teacher and all(part.isidentifier() for part in teacher.split(".")):
         return None  # a planner of the user's own
     raise ConfigError(

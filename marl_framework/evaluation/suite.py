@@ -26,7 +26,7 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
-from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
+from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
 from marl_framework.runs.files import folder_guard, strict, write_json
 from marl_framework.runs.folder import describe_environment
 
@@ -119,7 +119,7 @@ def _searches(overrides: Sequence[str]) -> list[Flyer]:
     predictors = [find_checkpoint(run.strip()) for run in runs]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
     if settings["prior"] is not None:
-        settings["prior"] = digest(find_checkpoint(settings["prior"]))
+        settings["prior"] = digest(load_team(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
     return [
         Flyer(

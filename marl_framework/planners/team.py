@@ -66,6 +66,29 @@ def find_checkpoint(name: str) -> Checkpoint:
     return Checkpoint(path, load_checkpoint(path))
 
 
+def load_team(name: str) -> Checkpoint:
+    """Read the checkpoint of a trained team, see `find_checkpoint`.
+
+    Raises:
+        ConfigError: there is none, or it is something else.
+    """
+    checkpoint = find_checkpoint(name)
+    _check_team(checkpoint)
+    return checkpoint
+
+
+def _check_team(checkpoint: Checkpoint) -> None:
+    if isinstance(checkpoint.payload.get("actor"), Mapping):
+        return
+    what = "it lacks the key actor"
+    if "predictor" in checkpoint.payload:
+        what = (
+            "it is a map predictor, no team; networks.predictor and "
+            "experiment.baselines.search.predictor name such"
+        )
+    raise ConfigError(f"checkpoint {checkpoint.path}: {what}")
+
+
 def mission_config(
     file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | None
 ) -> Config:
@@ -222,9 +245,8 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
         ConfigError: the checkpoint's actor does not fit the configuration.
     """
     team = make_algorithm(config, device)
-    actor, saved = team.modules["actor"], checkpoint.payload.get("actor")
-    if not isinstance(saved, Mapping):
-        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key actor")
+    _check_team(checkpoint)
+    actor, saved = team.modules["actor"], checkpoint.payload["actor"]
     where = misfit(actor.state_dict(), saved)
     if where is not None:
         trained = mission_config(None, (), checkpoint)

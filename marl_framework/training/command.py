@@ -127,9 +127,9 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
         )
     else:
         checkpoint_file(options.checkpoint)  # a missing one is told before PyTorch loads
-        from marl_framework.planners.team import deployed_config, find_checkpoint, mission_config
+        from marl_framework.planners.team import deployed_config, load_team, mission_config
 
-        checkpoint = find_checkpoint(options.checkpoint)
+        checkpoint = load_team(options.checkpoint)
         if name is None:
             config = deployed_config(options.overrides, checkpoint)
         else:

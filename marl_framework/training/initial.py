@@ -14,8 +14,8 @@ from marl_framework.config.model import Config
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
-    find_checkpoint,
     first_difference,
+    load_team,
     mission_config,
     refuse_differences,
     trained_team,
@@ -99,7 +99,7 @@ def follow_teacher(
     if follow is None:
         raise ConfigError(f"{key}: {config.experiment.algorithm} has no follow_teacher; set null")
     with found_at(key):
-        checkpoint = find_checkpoint(teacher.run)
+        checkpoint = load_team(teacher.run)
     trained = mission_config(None, (), checkpoint)
     who = f"{key} {checkpoint.path}"
     check_lattice(config, trained, who)

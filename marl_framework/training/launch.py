@@ -13,7 +13,7 @@ from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.fusion import window_kernels
-from marl_framework.planners.team import find_checkpoint
+from marl_framework.planners.team import load_team
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
@@ -175,7 +175,7 @@ def _initial(trainer: Trainer, init_from: str | None) -> dict[str, Any] | None:
     if init_from is None:
         return None
     with found_at("--init-from"):
-        checkpoint = find_checkpoint(init_from)
+        checkpoint = load_team(init_from)
     record, line = trainer.start_from(checkpoint)
     _say(trainer.ranks, line)
     return record

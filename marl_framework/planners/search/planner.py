@@ -25,7 +25,7 @@ from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
 from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
-from marl_framework.planners.team import find_checkpoint, team_logits, team_weights
+from marl_framework.planners.team import load_team, team_logits, team_weights
 
 KEY = "experiment.baselines.search.predictor"
 PRIOR = "experiment.baselines.search.prior"
@@ -181,7 +181,7 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     if settings.prior is not None:
         if settings.method != "tree":
             raise ConfigError(f"{PRIOR}: a tree alone has one; leave it out, or set method to tree")
-        prior = team_logits(environment, find_checkpoint(settings.prior))
+        prior = team_logits(environment, load_team(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = load_predictor(settings.predictor, KEY).to(environment.device)
     precision = environment.config.compute.precision
@@ -203,7 +203,7 @@ def weights_read(settings: SearchConfig) -> dict[str, str]:
     """Return checksums of what the planner of `make` reads, see `check_weights`."""
     found = predictor_weights(settings.predictor, KEY)
     if settings.prior is not None:
-        found |= team_weights(find_checkpoint(settings.prior), PRIOR)
+        found |= team_weights(load_team(settings.prior), PRIOR)
     return found
 
 
