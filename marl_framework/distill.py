@@ -15,7 +15,7 @@ from marl_framework.distillation.tasks import with_tasks
 from marl_framework.distillation.workers import worker_runs
 from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
-from marl_framework.training.jobs import check_jobs, train_runs
+from marl_framework.training.jobs import check_jobs, train_runs, worst
 from marl_framework.training.rounds_command import configured, guarded, rounds_parser
 from marl_framework.training.seeds import check_free
 
@@ -103,7 +103,8 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
     loaded()
     start = Start(options.check, resume=options.resume, init_from=options.init_from)
     train_one = partial(train_on_own_device, start=start)
-    return train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
+    codes = train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
+    return worst(codes)
 
 
 def command() -> int:

@@ -70,7 +70,9 @@ def _brief(label: str, path: Path) -> str:
     entropy = known["best"].get("validation_entropy")
     best = f", best validation entropy {entropy:.4f}" if isinstance(entropy, float) else ""
     steps = known["training_step"]
-    return f"{label}: {known['state']}, {steps or 0} training steps{best}, began {known['started']}"
+    flew = steps is None and known["state"] == "finished"  # without training
+    made = "" if flew else f", {steps or 0} training steps"
+    return f"{label}: {known['state']}{made}{best}, began {known['started']}"
 
 
 def _parser() -> argparse.ArgumentParser:

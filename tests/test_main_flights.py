@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 import torch
 
+from marl_framework import history
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
-from marl_framework.evaluation import local_frame
+from marl_framework.evaluation import deployment, local_frame
 from marl_framework.evaluation.deployment import UprightStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.raster_file import read_raster
 from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.runs.folder import RunFolder
 from tests.small import small_config
 
 Run = Callable[..., int]
@@ -93,6 +95,7 @@ def test_a_policy_is_flown(
     bookkeeping = {".lock", "uncommitted.diff"}  # the diff is there where the checkout is dirty
     assert {path.name for path in run.iterdir()} - bookkeeping == {
         *("config.yaml", "environment.json", "summary.json", "results.json", "table.txt"),
+        "status.json",
         *("curves.png", f"mission_{planner}.png", f"film_{planner}.png", f"mission_{planner}.gif"),
     }
     found = read_json(run / "results.json")
@@ -122,6 +125,7 @@ def test_a_drawing_that_fails_leaves_what_was_flown(
     measured: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -133,6 +137,45 @@ def test_a_drawing_that_fails_leaves_what_was_flown(
     assert read_json(run / "summary.json")["results"]
     data = "mission_000/belief.npy" if deploy else "results.json"
     assert (run / data).is_file()
+    assert "runs/t has all results, but not all figures" in capsys.readouterr().err
+    assert history.main(["--runs", str(run.parent), "list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.startswith("t: finished, began ")
+
+
+@pytest.mark.parametrize("where", ["write", "summary", "draw"])
+def test_a_full_disk_is_one_line_with_the_folder(
+    where: str,
+    fly: Run,
+    measured: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    owner, name = {
+        "write": (deployment.Deployment, "write"),
+        "summary": (RunFolder, "write_summary"),
+        "draw": (deployment.Deployment, "draw"),
+    }[where]
+    monkeypatch.setattr(owner, name, fill)
+    assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=random") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: logging.directory: {tmp_path / 'runs' / 't'} cannot be writ")
+    assert "No space left on device" in error
+    assert "--resume" not in error
+    assert (tmp_path / "runs").exists() is (where == "draw")
+
+
+def test_a_name_in_use_is_resumed_only_where_a_training_may_be(
+    fly: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fly("t", "--set", "experiment.policy=random") == 0
+    assert fly("t", "--set", "experiment.policy=random") == 2
+    error = capsys.readouterr().err
+    assert "choose another name, or move the run away" in error
 
 
 @pytest.mark.usefixtures("drawn")
@@ -245,6 +288,7 @@ def test_a_classical_planner_is_deployed_without_a_checkpoint(
         (["--checkpoint", "{team}", "--profile", "1"], True, "--profile 1"),
         (["--checkpoint", "{team}", "--set", "experiment.policy=random"], True, "learned"),
         (["--checkpoint", "{team}", "--set", "environment.x_dim=150"], True, "150 x 50 m"),
+        (["--checkpoint", "pretrained:predictor"], True, "it is a map predictor, no team"),
         (["--checkpoint", "{team}", "--set", "experiment.constraints.num_actions=9"], True, "fit"),
         (["--checkpoint", "{team}", "--set", "experiment.uav.crash_rate=0.1"], True, "set it to 0"),
     ],

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from marl_framework.command_line import warn
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation import comparison, deployment, local_frame, report
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.folder import RunFolder, not_writable
 from marl_framework.runs.start import start_run
-
-T = TypeVar("T")
 
 
 def fly_baseline(config: Config, device: torch.device, options: argparse.Namespace) -> int:
@@ -31,7 +30,9 @@ def fly_baseline(config: Config, device: torch.device, options: argparse.Namespa
     if options.check:
         return _report_valid()
     with _created_run(config, device, options) as run:
-        records, seconds = _flown(run, flights.fly)
+        start = time.perf_counter()
+        records = flights.fly()
+        seconds = time.perf_counter() - start
         found = flights.results(records)
         text = report.table_text(records)
         comparison.write(text, found, run.path)
@@ -59,7 +60,9 @@ def deploy(
     if options.check:
         return _report_valid()
     with _created_run(config, device, options) as run:
-        record, seconds = _flown(run, flights.fly)
+        start = time.perf_counter()
+        record = flights.fly()
+        seconds = time.perf_counter() - start
         missions_flown = flights.write(record, run.path)
         results = {
             "planner": record.planner,
@@ -70,9 +73,9 @@ def deploy(
             "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+        _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
+        _warn_of_zones(missions_flown)
         flights.draw(record, run.path, options.html)
-    _warn_of_approaches(missions_flown, config.experiment.constraints.spacing / 2)
-    _warn_of_zones(missions_flown)
     print(f"done: {run.summary_file}")
     return 0
 
@@ -110,26 +113,29 @@ def _report_valid() -> int:
 def _created_run(
     config: Config, device: torch.device, options: argparse.Namespace
 ) -> Iterator[RunFolder]:
-    """Create the run folder, print the device and the folder; release it at the end."""
+    """Create the run folder, print the device and the folder; release it at the end.
+
+    Where it ends before the summary is written the folder goes, so that its name can be used again.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
     run = start_run(
         config, device, options.run_name, archive_earlier=options.archive_earlier, folders=()
     )
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     try:
         yield run
+    except BaseException as error:
+        if run.summary_file.exists():
+            run.write_status("finished")
+            warn(f"warning: {run.path} has all results, but not all figures")
+        else:
+            run.discard()
+        if isinstance(error, OSError):
+            raise not_writable(run.path, error) from error
+        raise
+    else:
+        run.write_status("finished")
     finally:
         run.release()
-
-
-def _flown(run: RunFolder, fly: Callable[[], T]) -> tuple[T, float]:
-    """Return what `fly` returns and how long it took [s].
-
-    After an error the run folder is deleted, so that its name can be used again.
-    """
-    start = time.perf_counter()
-    try:
-        found = fly()
-    except BaseException:
-        run.discard()
-        raise
-    return found, time.perf_counter() - start

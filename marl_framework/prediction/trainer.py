@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import load_scaler
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
@@ -160,14 +160,15 @@ class PredictorTrainer(RoundTrainer):
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
         """Return the missions of each world: the largest team in the longest missions."""
-        settings = self._settings
+        missions, worlds = self._settings.missions, range(len(self._settings.worlds))
         config = self.config.of_mission(self.config.most_agents, max(self.config.budgets))
-        return [
-            MissionEnvironment(
-                _in_world(config, number), settings.missions, self.device, split, rank=number
-            )
-            for number in range(len(settings.worlds))
-        ]
+
+        def world(number: int) -> MissionEnvironment:
+            with found_at(f"prediction.worlds[{number}]"):
+                there = _in_world(config, number)
+                return MissionEnvironment(there, missions, self.device, split, rank=number)
+
+        return [world(number) for number in worlds]
 
     def mission_streams(self) -> list[torch.Generator]:
         """Return the generators of all missions."""

@@ -41,9 +41,10 @@ def check_run_name(name: str) -> None:
 def name_in_use(path: Path) -> ConfigError:
     """Return the error that a run folder, or something else in its place, exists."""
     return ConfigError(
-        f"run name {path.name}: {path} exists; choose another name, continue a training with "
-        "--resume, or move the run away with python -m marl_framework.history --runs "
-        f"{path.parent} archive {path.name}"
+        f"run name {path.name}: {path} exists; choose another name, "
+        f"{'continue a training with --resume, ' if (path / 'checkpoints').exists() else ''}"
+        f"or move the run away with python -m marl_framework.history --runs {path.parent} archive "
+        f"{path.name}"
     )
 
 
@@ -69,6 +70,8 @@ def checkpoint_file(name: str) -> Path:
     """
     if name.startswith(PRETRAINED):
         return _pretrained(name)
+    if not name:
+        raise ConfigError("checkpoint: its name is empty; give a run folder or a checkpoint file")
     path = Path(name)
     if path.is_dir():
         candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]

@@ -108,7 +108,7 @@ class RunFolder:
         except BaseException as error:
             run.discard()
             if isinstance(error, OSError):
-                raise _not_writable(path, error) from error
+                raise not_writable(path, error) from error
             raise
         return run
 
@@ -142,7 +142,7 @@ class RunFolder:
                 remove_temporary_files(folder)
             self._fill(config, device, TRAINING_FOLDERS)
         except OSError as error:
-            raise _not_writable(self.path, error) from error
+            raise not_writable(self.path, error) from error
 
     def _fill(self, config: Config, device: torch.device | None, folders: Sequence[str]) -> None:
         for folder in folders:
@@ -292,7 +292,7 @@ def _make_parents(directory: Path) -> tuple[Path, ...]:
             raise NotADirectoryError(0, "Not a directory")
     except (OSError, ValueError) as error:
         _remove_empty(tuple(made))
-        raise _not_writable(directory, error) from error
+        raise not_writable(directory, error) from error
     return tuple(made)
 
 
@@ -304,7 +304,7 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise _not_writable(parent / candidate, error) from error
+            raise not_writable(parent / candidate, error) from error
         return parent / candidate
     raise name_in_use(parent / str(name))
 
@@ -316,7 +316,7 @@ def _lock_new(path: Path) -> RunLock:
         with suppress(OSError):
             path.rmdir()
         if isinstance(error, OSError):
-            raise _not_writable(path, error) from error
+            raise not_writable(path, error) from error
         raise
 
 
@@ -329,7 +329,8 @@ def _candidates(title: str) -> Iterator[str]:
         yield f"{base}-{number}"
 
 
-def _not_writable(path: Path, error: Exception) -> ConfigError:
+def not_writable(path: Path, error: Exception) -> ConfigError:
+    """Return the error that a run folder cannot be written."""
     reason = getattr(error, "strerror", None) or str(error)
     return ConfigError(
         f"logging.directory: {path} cannot be written: {reason}; name a folder where you may write"

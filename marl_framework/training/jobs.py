@@ -70,7 +70,7 @@ def train_runs(
     log: RunLog,
     jobs: int,
     title: Callable[[str, Config], str],
-) -> int:
+) -> dict[str, int]:
     """Train all runs; a failed one does not keep the others from being trained.
 
     Args:
@@ -81,29 +81,37 @@ def train_runs(
         title: returns a line about a run, which is printed before it.
 
     Returns:
-        0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
+        The exit code of each run that was begun, by its name, see `worst`.
     """
     if jobs > 1:
         return _train_at_once(runs, train, title, jobs)
-    codes = [0]
+    codes: dict[str, int] = {}
     for number, (name, config) in enumerate(runs.items()):
         if number:
             log.detach()
         print(title(name, config), flush=True)
         try:
-            codes.append(train(config, run_name=name, log=log))
+            codes[name] = train(config, run_name=name, log=log)
         except ConfigError as error:
             warn(f"error: {error}")
-            codes.append(BAD_INPUT)
+            codes[name] = BAD_INPUT
         except OSError as error:
             warn(describe_os_error(error))
-            codes.append(FAILED)
+            codes[name] = FAILED
         except Exception:  # of this run alone
             traceback.print_exc()
-            codes.append(FAILED)
-        if codes[-1] == INTERRUPTED:
-            return INTERRUPTED
-    return max(codes)
+            codes[name] = FAILED
+        if codes[name] == INTERRUPTED:
+            break
+    return codes
+
+
+def worst(codes: Mapping[str, int]) -> int:
+    """Return the exit code of a command from those of its runs.
+
+    0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
+    """
+    return max(codes.values(), default=INTERRUPTED)
 
 
 # Several at once -------------------------------------------------------------------------
@@ -114,7 +122,7 @@ def _train_at_once(
     train: TrainOne,
     title: Callable[[str, Config], str],
     jobs: int,
-) -> int:
+) -> dict[str, int]:
     """Train runs in processes of their own, `jobs` at a time.
 
     Each process gets its share of the cores, and makes what it would make alone with as many
@@ -124,10 +132,12 @@ def _train_at_once(
     threads = share_of_cores(min(jobs, len(runs)))
     waiting = list(runs.items())
     running: dict[int, tuple[str, BaseProcess]] = {}
-    codes = [0]
+    codes: dict[str, int] = {}
     with _passed_on(running) as (came, woken), _ended_with_error(running):
         while True:
-            while waiting and len(running) < jobs and not came and INTERRUPTED not in codes:
+            while (
+                waiting and len(running) < jobs and not came and INTERRUPTED not in codes.values()
+            ):
                 name, config = waiting.pop(0)
                 print(title(name, config), flush=True)
                 child = context.Process(
@@ -144,8 +154,8 @@ def _train_at_once(
                     continue
                 name, ended = running.pop(sentinel)
                 ended.join()
-                codes.append(_exit_code(name, ended.exitcode or 0, bool(came)))
-    return INTERRUPTED if waiting or INTERRUPTED in codes else max(codes)
+                codes[name] = _exit_code(name, ended.exitcode or 0, bool(came))
+    return codes | {name: INTERRUPTED for name, _ in waiting}
 
 
 def share_of_cores(jobs: int) -> int:
@@ -213,7 +223,8 @@ def _ended_with_error(running: Mapping[int, tuple[str, BaseProcess]]) -> Iterato
 @contextmanager
 def threads_of_children(number: int) -> Iterator[None]:
     """Give the processes that start now a number of threads each, unless the user gave one."""
-    new = [name for name in _THREADS if name not in os.environ]
+    given = _THREADS[0] in os.environ  # numba's threads are no more than PyTorch's
+    new = [] if given else [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(new, str(number)))
     try:
         yield

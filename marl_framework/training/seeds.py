@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from marl_framework.command_line import BAD_INPUT, FAILED
+from marl_framework.command_line import INTERRUPTED
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.runs.files import name_in_use, read_json, write_json
 from marl_framework.runs.log import RunLog
-from marl_framework.training.jobs import TrainOne, train_runs
+from marl_framework.training.jobs import TrainOne, train_runs, worst
 
 
 def read_seeds(text: str) -> list[int]:
@@ -67,16 +67,17 @@ def train_each(
         summary: file for the summary over the seeds, see `sum_up`.
 
     Returns:
-        See `train_runs`.
+        See `worst`.
     """
-    code = train_runs(
+    codes = train_runs(
         runs, train, log, jobs, lambda name, config: f"seed {config.environment.seed}: {name}"
     )
-    found = sum_up({**_of_earlier_commands(summary, runs), **runs})
-    if code in (0, FAILED) or (code == BAD_INPUT and found["runs"]):
+    done = {name: config for name, config in runs.items() if codes.get(name) == 0}
+    if done and INTERRUPTED not in codes.values():
+        found = sum_up({**_of_earlier_commands(summary, runs), **done})
         write_json(summary, found)
         print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
-    return code
+    return worst(codes)
 
 
 def _of_earlier_commands(summary: Path, runs: Mapping[str, Config]) -> dict[str, Config]:

@@ -171,8 +171,15 @@ def test_the_command_trains_resumes_and_ends(
     [
         (["--resume"], "error: --resume: name the run"),
         (["--set", "prediction.worlds=[]"], "prediction.worlds"),
+        (
+            ["--set", "prediction.worlds=[{}, {kinds: [raster], raster: {path: none.npy}}]"],
+            "error: prediction.worlds[1]: sensor.simulation.raster.path: none.npy",
+        ),
         (["--set", "experiment.baselines.search.prior=runs/a"], "search.prior: a predictor is"),
-        (["--set", "prediction.worlds=[{kinds: [sea]}]"], "prediction.worlds[0]: must be one of"),
+        (
+            ["--set", "prediction.worlds=[{kinds: [sea]}]"],
+            "prediction.worlds[0].kinds[0]: must be",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

@@ -11,7 +11,7 @@ from marl_framework.command_line import as_program
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog
-from marl_framework.training.jobs import train_runs
+from marl_framework.training.jobs import train_runs, worst
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 
@@ -60,7 +60,8 @@ def main() -> int:
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     jobs, *pairs = sys.argv[1:]
     runs = {name: cast(Config, text) for name, text in (pair.split("=") for pair in pairs)}
-    return train_runs(runs, train, RunLog(), int(jobs), lambda name, _: f"next: {name}")
+    codes = train_runs(runs, train, RunLog(), int(jobs), lambda name, _: f"next: {name}")
+    return worst(codes)
 
 
 if __name__ == "__main__":
