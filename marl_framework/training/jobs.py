@@ -186,12 +186,14 @@ def _passed_on(
     came: list[int] = []
     ignored = signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
     warning = signal.SIGTERM if ignored else signal.SIGUSR1
+    # Two that are urgent end a training at once; one more might end it before it can say so.
+    urgent = tuple(number for number in URGENT if number != warning)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         came.append(number)
         at_once = number in URGENT and len([each for each in came if each in URGENT]) > 1
         for _, child in list(running.values()):
-            for signal_of_child in URGENT if at_once else (warning,):
+            for signal_of_child in urgent if at_once else (warning,):
                 if child.pid is not None and child.is_alive():
                     os.kill(child.pid, signal_of_child)
 
