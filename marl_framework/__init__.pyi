@@ -20,6 +20,7 @@ from .config.loading import (
 from .config.model import Config as Config, NetworkSizes as NetworkSizes
 from .device import resolve_device as resolve_device
 from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
+from .exporting.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
 from .mission.camera import Camera as Camera
 from .mission.draws import ResetDraws as ResetDraws, StepDraws as StepDraws
 from .mission.environment import (
@@ -45,7 +46,6 @@ from .planners import (
     Planner as Planner,
     RandomPlanner as RandomPlanner,
 )
-from .planners.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
 from .planners.registry import make_planner as make_planner
 from .planners.team import find_checkpoint as find_checkpoint, mission_config as mission_config
 from .runs.checkpoint import (

@@ -79,8 +79,8 @@ def _run(options: argparse.Namespace) -> int:
         return _write_weights(options, out)
 
     # These load PyTorch: help and bad input come at once.
-    from marl_framework.planners.exported import export, largest_difference, report, sample_inputs
-    from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
+    from marl_framework.exporting.exported import export, largest_difference, report, sample_inputs
+    from marl_framework.exporting.portable import PortableActor, PortableTeam, mission_facts
     from marl_framework.planners.team import load_team, mission_config, trained_team
 
     loaded()

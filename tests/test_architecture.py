@@ -28,6 +28,7 @@ FLOORS = (
     "algorithms",
     "coma_wrapper",
     "planners",
+    "exporting",
     "evaluation",
     "training",
     "prediction",

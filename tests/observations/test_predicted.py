@@ -11,6 +11,7 @@ import torch
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.exporting.portable import PortableTeam
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations import kernels
@@ -18,7 +19,6 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.learned import LearnedPlanner
-from marl_framework.planners.portable import PortableTeam
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.runs.checkpoint import save_checkpoint
 from marl_framework.stage_timer import StageTimer

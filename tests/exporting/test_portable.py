@@ -7,10 +7,10 @@ import torch
 
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
+from marl_framework.exporting.portable import PortableActor, PortableTeam, mission_facts
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
-from marl_framework.planners.portable import PortableActor, PortableTeam, mission_facts
 from tests.small import random_actions, small_config
 
 WORLDS: list[dict[str, Any]] = [

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
+from marl_framework.exporting.portable import PortableActor, PortableTeam
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
-from marl_framework.planners.portable import PortableActor, PortableTeam
 
 FACTS = "mission"
 """Metadata key of the mission's data in an ONNX file, see `mission_facts`."""

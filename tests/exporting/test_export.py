@@ -20,18 +20,19 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.exporting import exported, portable
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.predictor import load_predictor, predictor_state
-from marl_framework.planners import LearnedPlanner, exported, portable
+from marl_framework.planners import LearnedPlanner
 from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from tests.small import small_config
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "fly_onnx.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fly_onnx.py"
 SURE = 1e-6  # so little noise that no reading is ever wrong
 
 

@@ -1,0 +1,1 @@
+"""Puts a trained team into one file that needs no library."""
