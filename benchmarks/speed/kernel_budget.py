@@ -52,9 +52,8 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
 
     def read(arguments: tuple[Any, ...]) -> OperatorCost:
         readings, pooled = arguments[6:8]  # windows are written whole
-        missions = len(readings)
         moved = readings.numel() + 4 * pooled.numel()
-        return 1, missions * cells * 3 + moved  # truth 1, bits 2
+        return 1, len(readings) * cells + moved  # truth 1; bits are drawn, not read
 
     def own(arguments: tuple[Any, ...]) -> OperatorCost:
         missions = len(arguments[0])

@@ -14,7 +14,8 @@ class StepDraws:
     """Randomness of one step."""
 
     sensor: Tensor
-    """[E, N, K_x, K_y] int16, uniform over all 16-bit integers."""
+    """[E, N, K_x, K_y] int16, uniform over all 16-bit integers; where `WindowFusion.draws_bits`,
+    keys that it draws them from, [E] int64."""
     communication: Tensor
     """[E, N, N] float32 in [0, 1)."""
     crashes: Tensor | None = None

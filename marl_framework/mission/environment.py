@@ -92,6 +92,7 @@ class MissionEnvironment:
         self.obstacles = Obstacles(config, self.lattice, split)
         self._moves = self._fixed_moves()
         self._fusion = make_fusion(config, self.camera, self.device)
+        self._draws_keys = self._fusion.draws_bits
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
@@ -137,6 +138,11 @@ class MissionEnvironment:
     def _draw_reading(self, reuse: bool = False) -> StepDraws:
         """Draw the randomness of a reading and its messages; see `draw_step`."""
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
+        if self._draws_keys:
+            keys = torch.empty(e, dtype=torch.int64, device=self.device)
+            return StepDraws(
+                keys.random_(-(2**63), None, generator=self.generator), self._uniform(e, n, n)
+            )
         words = self._words
         if words is None or not reuse:  # 64 random bits serve four cells
             words = torch.empty(-(-e * n * kx * ky // 4), dtype=torch.int64, device=self.device)

@@ -31,7 +31,10 @@ class WindowFusion:
 
     Attributes:
         tracks_uncertainty: whether pooled uncertainties are kept up to date.
+        draws_bits: whether it takes a key for each mission in place of the sensor's bits.
     """
+
+    draws_bits = False
 
     def __init__(self, config: Config, camera: Camera) -> None:
         self.tracks_uncertainty = config.observation.sees_uncertainty
@@ -232,8 +235,10 @@ class CompiledFusion(WindowFusion):
 class TritonFusion(WindowFusion):
     """The same on a GPU in Triton kernels, as operators that `torch.compile` sees whole.
 
-    `update` touches each belief once.
+    `update` touches each belief once. Bits are drawn where they are needed.
     """
+
+    draws_bits = True
 
     def __init__(self, config: Config, camera: Camera) -> None:
         super().__init__(config, camera)

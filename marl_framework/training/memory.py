@@ -23,7 +23,7 @@ GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _FLOAT = 4
-_IN_VIEW = 3  # bytes a cell in view that stay: its random bits and its reading
+_READING, _BITS = 1, 2  # bytes a cell in view that stay, the second where no kernel draws them
 _SCRATCH = 53  # and that plain operators need for a while: its index, beliefs, uncertainties
 _BUILDING = 4  # bytes a cell of a map while ground truths are made
 _MAKING_MOVES = 3  # bytes a move while the moves that obstacles leave are found
@@ -62,11 +62,12 @@ def memory_estimate(
     batch = -(-collected // learning.batch_number)
     part = min(learning.micro_batch or batch, batch)
     learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
-    mission, flown = _mission(config), config.environment.num_envs // ranks
+    fusion = WindowFusion if device is None else fusion_type(config, device)
+    mission, flown = _mission(config, fusion), config.environment.num_envs // ranks
     acting = flown * config.most_agents
     at_once = max(acting, min(target_chunk(device), collected * interval))
     rows, cols = config.map_shape
-    plain = device is None or fusion_type(config, device) is WindowFusion
+    plain = fusion is WindowFusion
     zones = config.has_zones * _MAKING_MOVES * _table_of_moves(config)
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
@@ -239,7 +240,7 @@ def _camera_tables(config: Config) -> int:
     return sum(2 * _FLOAT * p * p * levels * k for p, k in zip(shape, sides, strict=True))
 
 
-def _mission(config: Config) -> int:
+def _mission(config: Config, fusion: type[WindowFusion]) -> int:
     """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
     rows, cols = config.map_shape
     n = config.most_agents
@@ -249,7 +250,7 @@ def _mission(config: Config) -> int:
     maps += n * (49 + n) + 56  # of UAVs: positions, costs, …; of the mission
     if config.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
-    return maps + _cells_in_view(config) * _IN_VIEW
+    return maps + _cells_in_view(config) * (_READING + (not fusion.draws_bits) * _BITS)
 
 
 def _table_of_moves(config: Config) -> int:

@@ -29,6 +29,7 @@ from marl_framework.mission.fusion import TritonFusion, WindowFusion
 from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.training.trainer import Trainer
+from tests.mission.kernels.drawn_bits import drawn_bits
 
 CPU = torch.device("cpu")
 OPERATORS = ("read_windows", "fuse_own", "fuse_global")
@@ -77,6 +78,7 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
         truth: Tensor, bits: Tensor, flip_below: Tensor, boxes: Tensor, wide: Tensor,
         active: Tensor, readings: Tensor, pooled: Tensor,
     ) -> None:  # fmt: skip
+        bits = drawn_bits(bits, readings.shape[1], readings.shape[2:])
         levels = (wide[..., :1] == sides).long().argmax(-1)
         odds = torch.ones(*levels.shape, 2)
         unused = [torch.full((*levels.shape, *truth.shape[1:]), 0.5)]

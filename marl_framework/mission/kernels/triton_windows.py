@@ -117,6 +117,33 @@ def _inside(box, rows, cols, last):
 
 # Readings ---------------------------------------------------------------------------------
 
+_CELLS_OF_A_DRAW = tl.constexpr(8)  # of 16 bits: a block of Philox has 128
+
+
+@triton.jit
+def _draw(
+    key,
+    i,
+    rows,
+    first_col,
+    KX: tl.constexpr,
+    KY: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Draw 16 bits for each cell of a tile of a window, of UAV i in the mission of a key.
+
+    Philox4x32-10 (Salmon et al. 2011); a counter serves the next eight cells of a window row, so
+    that bits depend on key and place alone.
+    """
+    columns = tl.arange(0, BLOCK_C // _CELLS_OF_A_DRAW) + first_col // _CELLS_OF_A_DRAW
+    wide: tl.constexpr = (KY + _CELLS_OF_A_DRAW - 1) // _CELLS_OF_A_DRAW
+    a, b, c, d = tl.randint4x(key, (i * KX + rows)[:, None] * wide + columns[None, :])
+    # Cells 0 and 1 from a, 2 and 3 from b, …: first those of even number, then the odd ones.
+    low = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+    drawn = tl.interleave(low & 0xFFFF, low >> 16)
+    return drawn.to(tl.uint16).to(tl.int16, bitcast=True)
+
 
 @triton.jit
 def read(
@@ -135,6 +162,7 @@ def read(
     KX: tl.constexpr,
     KY: tl.constexpr,
     N: tl.constexpr,
+    KEYS: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_Y: tl.constexpr,
@@ -146,7 +174,7 @@ def read(
 
     Tensors:
         truth: [E, R, C].
-        bits: [E, N, K_x, K_y] int16.
+        bits: [E, N, K_x, K_y] int16, or KEYS that they are drawn from, [E] int64.
         flip_below: bits below this read wrongly, for cells not of interest and of interest,
             [E, N, 2] int16.
         boxes: [E, N, 8] int64.
@@ -166,6 +194,8 @@ def read(
         side_x = tl.load(sides + uav * 2).to(tl.int32)
         side_y = tl.load(sides + uav * 2 + 1).to(tl.int32)
         flip_other, flip_interest = tl.load(flip_below + uav * 2), tl.load(flip_below + uav * 2 + 1)
+        if KEYS:
+            i, key = (uav % N).to(tl.int32), tl.load(bits + e)
         low = tl.maximum(top + x * side_x // X, row0)
         high = tl.minimum(top + ((x + 1) * side_x + X - 1) // X, row1)
         # Rows of the window that this program clears where they lie outside the footprint.
@@ -178,6 +208,7 @@ def read(
             cols = window_cols + window_col
             in_window = window_cols < KY
             in_cols = (cols >= col0) & (cols < col1)
+            sees = (window_col + c0 < col1) & (window_col + c0 + BLOCK_C > col0)
             totals = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
             for r0 in range(low, high, BLOCK_R):
                 rows = r0 + tl.arange(0, BLOCK_R)
@@ -186,7 +217,12 @@ def read(
                 interest = (
                     tl.load(below + (rows[:, None] * C + cols[None, :]), mask=inside, other=0) != 0
                 )
-                drawn = tl.load(bits + window + at, mask=inside, other=0)
+                if KEYS:
+                    drawn = tl.zeros([BLOCK_R, BLOCK_C], tl.int16)
+                    if sees:
+                        drawn = _draw(key, i, rows - window_row, c0, KX, KY, BLOCK_R, BLOCK_C)
+                else:
+                    drawn = tl.load(bits + window + at, mask=inside, other=0)
                 flipped = drawn < tl.where(interest, flip_interest, flip_other)
                 sign = tl.where(inside, tl.where(interest != flipped, 1, -1), 0)
                 begins = (rows < high) & ((rows - top) * X // side_x == x)

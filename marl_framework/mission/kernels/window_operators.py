@@ -39,7 +39,7 @@ def read_windows(
 
     Args:
         truth: [E, R, C] bool.
-        bits: [E, N, K_x, K_y] int16.
+        bits: [E, N, K_x, K_y] int16, or keys that they are drawn from, [E] int64.
         flip_below: bits below this read wrongly, in cells not of interest and of interest,
             [E, N, 2] int16.
         boxes: see `Camera.boxes`, [E, N, 8] int64.
@@ -61,6 +61,7 @@ def read_windows(
             _bytes(active),
             readings,
             pooled_readings,
+            KEYS=bits.dtype == torch.int64,
             **_dimensions(truth, readings, pooled_readings),
             **OPTIONS,
         )

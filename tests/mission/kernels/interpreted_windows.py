@@ -23,6 +23,7 @@ from marl_framework.mission.kernels import window_operators
 from marl_framework.mission.reward import Utility
 from marl_framework.mission.state import MissionState
 from tests.mission.asymmetric import ASYMMETRIC
+from tests.mission.kernels.drawn_bits import drawn_bits
 from tests.small import random_actions, small_config
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -120,9 +121,13 @@ def test_a_round_is_that_of_the_twin(
     before, found = expected.clone(), expected.clone()
     window = (MISSIONS, env.n_agents, *env.camera.window)
     bits = torch.randint(-(2**15), 2**15, window, generator=generator).short()
+    given = bits
+    if way is at_once:  # as missions do: keys, of which the kernel draws
+        given = torch.randint(-(2**62), 2**62, (MISSIONS,), generator=generator)
+        bits = drawn_bits(given, window[1], window[2:])
     chosen = torch.tensor(active)
     gained = env._fusion.update(expected, bits, chosen)
-    assert_same_gain(way(kernels, found, bits, chosen), gained)
+    assert_same_gain(way(kernels, found, given, chosen), gained)
     assert_twins(found, expected)
     for name, tensor in before.tensors():
         assert getattr(found, name)[~chosen].equal(tensor[~chosen]), name

@@ -64,8 +64,7 @@ def launches(config: Config, work: Callable[[WindowFusion, MissionState], object
 
 
 def step(fusion: WindowFusion, state: MissionState) -> None:
-    bits = torch.zeros(state.readings.shape, dtype=torch.int16)
-    fusion.update(state, bits, torch.ones(1, dtype=torch.bool))
+    fusion.update(state, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool))
 
 
 def every_part(fusion: WindowFusion, state: MissionState) -> None:
@@ -83,7 +82,7 @@ STEP = ("read", "fuse", "add_parts", "fuse", "add_parts")
     [
         ("params_gpu.yaml", step, 5, ARCHITECTURES),
         # Parts of the same code: the oldest architecture stands for the others.
-        ("params_gpu.yaml", every_part, 7, ARCHITECTURES[:1]),
+        ("params_gpu.yaml", every_part, 8, ARCHITECTURES[:1]),
         ("params.yaml", step, 5, ARCHITECTURES[:1]),
     ],
 )
@@ -98,7 +97,8 @@ def test_kernels_compile_without_spills_and_atomics(
     assert tuple(name for name, *_ in kernels)[:5] == STEP
     variants = {}
     for name, *launch, constants in kernels:
-        flags = " ".join(f for f in ("TEAM", "OWN", "HEARD", "TRACKS") if constants.get(f))
+        known = ("KEYS", "TEAM", "OWN", "HEARD", "TRACKS")
+        flags = " ".join(f for f in known if constants.get(f))
         variants[name, flags] = (f"{name} {flags}", *launch, constants)
     assert len(variants) == number
     for launched, architecture in product(variants.values(), architectures):
