@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marl_framework.mission.kernels import cpu
+from tests.mission.kernels.drawn_bits import drawn_bits, philox
 
 WORDS = st.integers(0, 5000)
 SEEDS = st.integers(0, 2**40)
@@ -46,3 +47,13 @@ def test_each_call_draws_other_words() -> None:
     cpu.random_words(first, generator)
     cpu.random_words(second, generator)
     assert (first == second).sum() == 0
+
+
+def test_the_bits_that_kernels_draw_are_philox() -> None:
+    nothing = torch.zeros(1, dtype=torch.int64)
+    words = philox(nothing, nothing)[0].tolist()
+    # The first of the known answers that come with Random123.
+    assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    bits = drawn_bits(nothing, 1, (1, 9))[0, 0, 0].tolist()
+    assert [bit & 0xFFFF for bit in bits[:4]] == [0xE8D5, 0x6627, 0xC58D, 0xE169]
+    assert len(bits) == 9

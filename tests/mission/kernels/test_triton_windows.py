@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.mission.draws import StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion, window_kernels
 from marl_framework.mission.state import MissionState
@@ -26,6 +28,7 @@ from tests.mission.kernels.compiling import (
     interpreted,
     recorded,
 )
+from tests.mission.kernels.drawn_bits import drawn_bits
 from tests.small import meta_draws, small_config
 
 pytestmark = pytest.mark.skipif(
@@ -229,20 +232,34 @@ def test_a_machine_without_a_gpu_gets_plain_operators(monkeypatch: pytest.Monkey
 def test_missions_on_a_gpu_are_those_of_the_twin_and_repeat() -> None:
     """The GPU's own logarithm and reciprocal are good to 2^-22."""
 
-    def fly(compiled: bool) -> tuple[MissionState, Tensor]:
+    def environment(compiled: bool) -> MissionEnvironment:
         config = load_config("params_gpu.yaml", [f"compute.compile={str(compiled).lower()}"])
         env = MissionEnvironment(config, 4, GPU)
         assert type(env._fusion) is (TritonFusion if compiled else WindowFusion)
-        state = env.reset(env.draw_reset())
+        return env
+
+    source = environment(True)
+    start, steps = source.draw_reset(), [source.draw_step() for _ in range(5)]
+
+    def fly(compiled: bool) -> tuple[MissionState, Tensor]:
+        env = environment(compiled)
+
+        def given(draws: StepDraws) -> StepDraws:
+            if compiled:
+                return draws
+            bits = drawn_bits(draws.sensor, env.n_agents, env.camera.window)
+            return replace(draws, sensor=bits)
+
+        state = env.reset(replace(start, first=given(start.first)))
         generator, rewards = torch.Generator(GPU).manual_seed(0), []
-        for _ in range(5):
+        for draws in steps:
 
             def choose(_: int, mask: Tensor) -> Tensor:
                 drawn = torch.rand(mask.shape, generator=generator, device=GPU)
                 return (drawn * mask).argmax(-1)
 
             actions = env.lattice.choose_in_order(state.positions, choose)[0]
-            rewards.append(env.step(state, actions, env.draw_step()).reward)
+            rewards.append(env.step(state, actions, given(draws)).reward)
         return state, torch.stack(rewards)
 
     (found, ours), (again, repeated), (expected, theirs) = fly(True), fly(True), fly(False)
