@@ -216,9 +216,9 @@ class RunLock:
             self.release()
             raise _under_way(folder, holder) from None
         except OSError:  # no locks on this file system: only a live process can be known
-            status = read_json(folder / "status.json")
-            process = status.get("process", {})
-            if status.get("state") == "training" and is_alive(process):
+            process = read_json(folder / "status.json", "process")
+            training = read_json(folder / "status.json").get("state") == "training"
+            if training and is_alive(process):
                 self.release()
                 raise _under_way(folder, f"process {process['number']}") from None
             return
