@@ -17,6 +17,7 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
+from marl_framework.networks.convolutional import without_kernels
 from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
@@ -34,7 +35,7 @@ class PortableActor(nn.Module):
 
     def __init__(self, actor: nn.Module) -> None:
         super().__init__()
-        self.actor = actor
+        self.actor = without_kernels(actor)
 
     def forward(self, observation: Tensor, mask: Tensor) -> Tensor:
         """Return the policy [B, A] float32, 0 where masked.
@@ -105,7 +106,7 @@ class PortableTeam(nn.Module):
                 "--observations: the file knows no crashes; add --set "
                 "experiment.uav.crash_rate=0, or leave it out and choose for those that fly"
             )
-        self.actor = actor
+        self.actor = without_kernels(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         plain = with_changes(config, {"compute": {"compile": False}}, "an exported team")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import torch
@@ -151,13 +152,21 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
     Where Triton runs, it follows them with their biases and ReLUs.
     """
     network.to(device)
-    if not uses_triton(compute, device):
-        return network
-    if resolve_precision(compute.precision, device) != torch.float32:
+    fused = uses_triton(compute, device)
+    if fused and resolve_precision(compute.precision, device) != torch.float32:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return _with_kernels(network, fused)
+
+
+def without_kernels(network: Network) -> Network:
+    """Return a copy that runs anywhere, and that other formats can hold."""
+    return _with_kernels(deepcopy(network), False)
+
+
+def _with_kernels(network: Network, fused: bool) -> Network:
     for layer in network.modules():
         if isinstance(layer, ConvolutionReLU):
-            layer.fused = True
+            layer.fused = fused
     return network
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.optimisers import load_scaler
+from marl_framework.algorithms.optimisers import load_optimizer, load_scaler
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
@@ -59,7 +60,7 @@ class PredictorTrainer(RoundTrainer):
         lattice = self._worlds[0].lattice
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            self.network = MapPredictor(settings.width).to(device)
+            self.network = place(MapPredictor(settings.width), config.compute, device)
         self.modules: Mapping[str, nn.Module] = {"predictor": self.network}
         self._view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(self._view, self.network, config.compute.precision)
@@ -193,7 +194,7 @@ class PredictorTrainer(RoundTrainer):
         """
         check_weights(self._weights_read, state.get("weights_read", {}))
         self.network.load_state_dict(state["predictor"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self._optimizer, state["optimizer"])
         load_scaler(self._scaler, state["scaler"])
         if state["samples"] is not None:
             columns = {name: part.to(self.device) for name, part in state["samples"].items()}

@@ -17,6 +17,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import load_predictor, predictor_weights
@@ -183,7 +184,8 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
             raise ConfigError(f"{PRIOR}: a tree alone has one; leave it out, or set method to tree")
         prior = team_logits(environment, load_team(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = load_predictor(settings.predictor, KEY).to(environment.device)
+    network = load_predictor(settings.predictor, KEY)
+    network = place(network, environment.config.compute, environment.device)
     precision = environment.config.compute.precision
     model = PredictedMap(view, network, precision, settings.outside_weight)
     search = make_search(view, settings)

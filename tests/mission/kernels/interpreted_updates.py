@@ -20,8 +20,9 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
 from marl_framework.algorithms.optimisers import decide
+from marl_framework.exporting.portable import PortableActor
 from marl_framework.networks import convolutional
-from marl_framework.networks.convolutional import place
+from marl_framework.networks.convolutional import ConvolutionReLU, place
 from marl_framework.networks.registry import make_actor
 from marl_framework.networks.triton_bias import bias_relu
 from marl_framework.observations.symmetry import Symmetries
@@ -209,6 +210,22 @@ def test_a_network_with_fused_layers_is_its_twin(
         one.square().sum().backward()
     for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_leaves_a_gpu_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: True)
+    config, cpu = small_config(), torch.device("cpu")
+    network = place(
+        make_actor(config.networks, config.compute, config.network_sizes), config.compute, cpu
+    )
+    layers = [each for each in network.modules() if isinstance(each, ConvolutionReLU)]
+    assert all(layer.fused for layer in layers)
+    portable = PortableActor(network).actor
+    assert portable is not network
+    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: False)
+    for plain in (portable, place(network, config.compute, cpu)):
+        fused = [each.fused for each in plain.modules() if isinstance(each, ConvolutionReLU)]
+        assert fused == [False] * len(layers)
 
 
 def test_other_orders_of_memory_are_refused() -> None:
