@@ -169,6 +169,18 @@ def test_a_full_disk_is_one_line_with_the_folder(
     assert (tmp_path / "runs").exists() is (where == "draw")
 
 
+def test_an_error_of_what_flies_is_not_one_of_the_folder(
+    fly: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "my_map.bin")
+
+    monkeypatch.setattr("marl_framework.evaluation.comparison.evaluate", lacks)
+    assert fly("t", "--set", "experiment.policy=random") == 1
+    assert "No such file or directory: my_map.bin" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_name_in_use_is_resumed_only_where_a_training_may_be(
     fly: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,10 +133,16 @@ def _created_run(
             warn(f"warning: {run.path} has all results, but not all figures")
         else:
             run.discard()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and _is_of(run, error):
             raise not_writable(run.path, error) from error
         raise
     else:
         run.write_status("finished")
     finally:
         run.release()
+
+
+def _is_of(run: RunFolder, error: OSError) -> bool:
+    """Return whether an error comes from writing to the folder, not from what flies."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    return full or str(error.filename or "").startswith(str(run.path))

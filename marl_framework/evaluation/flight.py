@@ -219,8 +219,9 @@ def evaluate(
 ) -> FlightRecord:
     """Fly the missions of an evaluation seed with one planner, in batches of E.
 
-    The missions depend on configuration, seed, split and device type only, not on the planner or
-    E. The actions of a random planner do depend on E.
+    The missions depend on configuration, seed, split and device type only, and on a GPU on whether
+    Triton draws the sensor's bits; not on the planner or E. The actions of a random planner do
+    depend on E.
 
     Args:
         env: environment of `split`; its generator is not used.

@@ -63,13 +63,14 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
     """Return the page of mission `index`, alone in each record, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
     area, team = config.environment, config.most_agents
+    moves = max(record.config.episode_length for record in records.values())
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
     data = json.dumps(strict(_data(records, shrink)), separators=(",", ":"))
     return Template(parts["page.html"]).substitute(
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
             f"{team} UAV{'s' if team > 1 else ''} map {area.x_dim:g} × {area.y_dim:g} m in "
-            f"{config.episode_length} moves, at altitudes of "
+            f"{moves} moves, at altitudes of "
             f"{', '.join(f'{h:g}' for h in config.altitudes)} m"
         ),
         refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',

@@ -26,6 +26,7 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
+from marl_framework.mission.fusion import fusion_type
 from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
 from marl_framework.runs.files import folder_guard, strict, write_json
 from marl_framework.runs.folder import describe_environment
@@ -119,7 +120,7 @@ def _searches(overrides: Sequence[str]) -> list[Flyer]:
     predictors = [find_checkpoint(run.strip()) for run in runs]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
     if settings["prior"] is not None:
-        settings["prior"] = digest(load_team(settings["prior"]))
+        settings["prior"] = _team_digest(load_team(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
     return [
         Flyer(
@@ -236,6 +237,11 @@ class Suite:
     def _file(self, world: World) -> Path:
         return self.folder / "worlds" / f"{world.name}.json"
 
+    def _drawn_by(self, world: World) -> str:
+        """Return what draws the missions: other devices and kernels draw others."""
+        fusion = fusion_type(load_config(BASE, world.overrides), self.device)
+        return self.device.type + (" by Triton" if fusion.draws_bits else "")
+
     def _flown(self, world: World) -> dict[str, Any]:
         """Return what the folder has of a world, or a start without flights."""
         definition = world.definition(self.seed)
@@ -243,7 +249,7 @@ class Suite:
             "suite": VERSION,
             "missions": self.missions,
             "world": definition,
-            "device": self.device.type,  # which draws them
+            "device": self._drawn_by(world),
         }
         asked = json.loads(json.dumps(strict(asked)))
         file = self._file(world)

@@ -88,6 +88,8 @@ def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_pa
     given = {"whole": whole, "stopped": stopped, "short": replace(whole, active=active)}
     mission_page.write_page(given, 0, tmp_path / "mission.html")
     long, one, short = data(tmp_path / "mission.html")["policies"]
+    mission_page.write_page(dict(reversed(given.items())), 0, tmp_path / "turned.html")
+    assert "in 5 moves" in (tmp_path / "turned.html").read_text(encoding="utf-8")
     assert long["readings"] == [6, 6, 6]
     assert one["readings"] == [6, 2, 6]
     assert short["readings"] == [4, 2, 4]
