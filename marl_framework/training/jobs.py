@@ -81,7 +81,8 @@ def train_runs(
         title: returns a line about a run, which is printed before it.
 
     Returns:
-        The exit code of each run that was begun, by its name, see `worst`.
+        The exit code of each run by its name, see `worst`; runs that a signal kept from being
+        begun were interrupted, too.
     """
     if jobs > 1:
         return _train_at_once(runs, train, title, jobs)
@@ -103,7 +104,7 @@ def train_runs(
             codes[name] = FAILED
         if codes[name] == INTERRUPTED:
             break
-    return codes
+    return {name: codes.get(name, INTERRUPTED) for name in runs}
 
 
 def worst(codes: Mapping[str, int]) -> int:
@@ -111,7 +112,7 @@ def worst(codes: Mapping[str, int]) -> int:
 
     0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
     """
-    return max(codes.values(), default=INTERRUPTED)
+    return max(codes.values(), default=0)
 
 
 # Several at once -------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def _train_at_once(
                 name, ended = running.pop(sentinel)
                 ended.join()
                 codes[name] = _exit_code(name, ended.exitcode or 0, bool(came))
-    return codes | {name: INTERRUPTED for name, _ in waiting}
+    return {name: codes.get(name, INTERRUPTED) for name in runs}
 
 
 def share_of_cores(jobs: int) -> int:

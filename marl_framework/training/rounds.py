@@ -284,7 +284,7 @@ def _start_or_resume(
             log.attach(run.path)
             print(f"{describe_device(trainer.device)}\nrun folder: {run.path}", flush=True)
             with interruptible(trainer, Ranks()):
-                return _train(trainer, run)
+                return _train(trainer, run, fresh=found is None)
         except KeyboardInterrupt:
             empty = found is None and trainer.rounds == 0
             leave_run(run, "interrupted", "interrupted at once", empty=empty)
@@ -300,7 +300,7 @@ def _start_or_resume(
             run.release()
 
 
-def _train(trainer: RoundTrainer, run: RunFolder) -> int:
+def _train(trainer: RoundTrainer, run: RunFolder, fresh: bool) -> int:
     """Train; write logs, checkpoints and the summary; return the exit code."""
     found: dict[str, float] = read_json(run.status_file, "last")  # of a run that goes on
     run.write_status("training", process=this_process())
@@ -329,7 +329,8 @@ def _train(trainer: RoundTrainer, run: RunFolder) -> int:
     timing, machine = {"seconds": trainer.seconds()}, {"device": describe_device(trainer.device)}
     run.write_summary(results, timing, machine)
     if not trainer.is_over():
-        leave_run(run, "interrupted", "interrupted", empty=False)
+        empty = fresh and trainer.rounds == 0
+        leave_run(run, "interrupted", "interrupted", empty=empty)
         return INTERRUPTED
     link_file(run.checkpoints / LAST, run.checkpoints / BEST)
     run.write_status("finished")

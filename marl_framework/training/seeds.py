@@ -74,7 +74,7 @@ def train_each(
     )
     done = {name: config for name, config in runs.items() if codes.get(name) == 0}
     if done and INTERRUPTED not in codes.values():
-        found = sum_up({**_of_earlier_commands(summary, runs), **done})
+        found = sum_up({**_of_earlier_commands(summary, runs), **done}, summary.parent)
         write_json(summary, found)
         print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return worst(codes)
@@ -97,8 +97,8 @@ def _of_earlier_commands(summary: Path, runs: Mapping[str, Config]) -> dict[str,
     return found
 
 
-def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
-    """Return means and intervals over the finished runs.
+def sum_up(runs: Mapping[str, Config], folder: Path) -> dict[str, Any]:
+    """Return means and intervals over the finished runs in a folder.
 
     Returns:
         `runs`: name to seed; `metrics`: last ones, those of the best validation, and the times,
@@ -107,7 +107,7 @@ def sum_up(runs: Mapping[str, Config]) -> dict[str, Any]:
     """
     rows, seeds = [], {}
     for name, config in runs.items():
-        summary = Path(config.logging.directory) / name / "summary.json"
+        summary = folder / name / "summary.json"
         results, timing = read_json(summary, "results"), read_json(summary, "timing")
         if results.get("finished") and "best" in results:  # trainings in rounds have none
             seeds[name] = config.environment.seed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.training import rounds
 from tests.small import small_config
 
 CPU = torch.device("cpu")
@@ -136,6 +139,22 @@ def test_an_interruption_at_once_says_where_the_state_is(
     assert error.startswith("interrupted at once; ")
     assert told in error
     assert house.run.exists() is (number > 1)
+
+
+def test_an_interruption_before_the_first_round_leaves_nothing(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rounds.make_logger
+
+    def interrupted(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "make_logger", interrupted)
+        assert house.predict() == 130
+    assert capsys.readouterr().err == "interrupted; nothing was learned yet\n"
+    assert not house.run.exists()
 
 
 def test_a_run_killed_after_its_last_round_keeps_what_that_found(house: House) -> None:

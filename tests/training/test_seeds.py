@@ -91,6 +91,11 @@ def test_a_later_seed_joins_the_summary(train: Train, tmp_path: Path) -> None:
     assert json.loads(summary.read_text())["runs"] == {"t-6": 6}
     assert train("4", "--resume") == 0
     assert json.loads(summary.read_text())["runs"] == {"t-6": 6, "t-4": 4}
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    elsewhere = ("--set", f"logging.directory={tmp_path / 'moved'}")
+    assert train("8", *elsewhere) == 0
+    (tmp_path / "moved").rename(tmp_path / "runs")
+    assert json.loads(summary.read_text())["runs"] == {"t-6": 6, "t-4": 4, "t-8": 8}
     assert train("3,4,7", "--resume", "--set", "learning.gamma=0.9") == 2  # two are refused
     assert json.loads(summary.read_text())["runs"] == {"t-7": 7}
 
@@ -101,7 +106,7 @@ def test_runs_of_another_kind_are_left_out_of_the_sums(tmp_path: Path) -> None:
     for name, summary in {"t-1": predicted, "t-2": {"results": [1]}, "t-3": [2]}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
-    found = seeds_module.sum_up(seeds_module.with_seeds(config, "t", [1, 2, 3]))
+    found = seeds_module.sum_up(seeds_module.with_seeds(config, "t", [1, 2, 3]), tmp_path)
     assert found == {"runs": {}, "metrics": {}}
 
 

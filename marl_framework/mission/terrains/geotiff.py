@@ -110,8 +110,8 @@ def read_geotiff(
 
     with quiet_rasterio(), rasterio.open(path) as file:
         band = _band(file, name, key)
-        kind = np.dtype(file.dtypes[band - 1])
-        if kind.kind == "c":
+        kind = file.dtypes[band - 1]
+        if kind.startswith("complex"):
             raise ConfigError(f"{_PATH}: {name} holds {kind}; real numbers are needed")
         masked = file.read(band, masked=True).astype(np.float32)
         values = np.ma.filled(masked * file.scales[band - 1] + file.offsets[band - 1], np.nan)
