@@ -55,7 +55,13 @@ def _printed(name: str, table: Callable[..., str]) -> Table:
 
 _WORKERS = tuple(
     f"suite_workers-{world}"
-    for world in ("split_8_uavs_radio_inf", "mixed_8_uavs_radio_25", "mixed_8_uavs_radio_inf")
+    for world in (
+        "split_8_uavs_radio_inf",
+        "mixed_8_uavs_radio_25",
+        "mixed_8_uavs_radio_inf",
+        "mixed_4_uavs_radio_inf",
+        "throne_held_out_8_uavs_radio_inf",
+    )
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 TABLES = {
