@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = "tests/data/replay"
 TESTS = (
     *(f"tests/{name}.py" for name in ("test_device", "test_stage_timer")),
-    *(f"tests/planners/test_{name}.py" for name in ("planners", "portable")),
+    "tests/planners/test_planners.py",
+    "tests/exporting/test_portable.py",
     *(f"tests/training/test_{name}.py" for name in ("cuda_graphs", "hardware", "logging")),
     *(f"tests/mission/kernels/test_triton_{name}.py" for name in ("windows", "team")),
     *(f"tests/mission/terrains/test_{name}.py" for name in ("raster", "mixture", "rectangles")),
