@@ -61,6 +61,7 @@ _WORKERS = tuple(
         "mixed_8_uavs_radio_inf",
         "mixed_4_uavs_radio_inf",
         "throne_held_out_8_uavs_radio_inf",
+        "throne_held_out_4_uavs_radio_inf",
     )
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
