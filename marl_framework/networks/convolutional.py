@@ -154,6 +154,7 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
     network.to(device)
     fused = uses_triton(compute, device)
     if fused and resolve_precision(compute.precision, device) != torch.float32:
+        # PyTorch's hints lack it.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return _with_kernels(network, fused)
 

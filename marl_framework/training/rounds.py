@@ -285,12 +285,12 @@ def _start_or_resume(
             print(f"{describe_device(trainer.device)}\nrun folder: {run.path}", flush=True)
             with interruptible(trainer, Ranks()):
                 return _train(trainer, run, fresh=found is None)
-        except KeyboardInterrupt:
-            empty = found is None and trainer.rounds == 0
-            leave_run(run, "interrupted", "interrupted at once", empty=empty)
-            return INTERRUPTED
         except BaseException as error:
-            if found is None and trainer.rounds == 0:
+            empty = found is None and trainer.rounds == 0
+            if isinstance(error, KeyboardInterrupt):
+                leave_run(run, "interrupted", "interrupted at once", empty=empty)
+                return INTERRUPTED
+            if empty:
                 run.discard()  # nothing was learned yet; the name stays free
             else:
                 run.write_status("failed", error=f"{type(error).__name__}: {error}"[:1000])

@@ -72,7 +72,7 @@ def train_each(
     codes = train_runs(
         runs, train, log, jobs, lambda name, config: f"seed {config.environment.seed}: {name}"
     )
-    done = {name: config for name, config in runs.items() if codes.get(name) == 0}
+    done = {name: config for name, config in runs.items() if codes[name] == 0}
     if done and INTERRUPTED not in codes.values():
         found = sum_up({**_of_earlier_commands(summary, runs), **done}, summary.parent)
         write_json(summary, found)
