@@ -257,17 +257,18 @@ def _train_alone(config: Config, name: str, train: TrainOne, command: list[str])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.orig_argv = command  # for the records of the run
 
+    streams: list[Named] = []
+
     def work() -> int:
         loaded()
-        streams = [Named(stream, name) for stream in (sys.stdout, sys.stderr)]
+        streams.extend(Named(stream, name) for stream in (sys.stdout, sys.stderr))
         sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in streams)
-        try:
-            return guarded(lambda log: train(config, run_name=name, log=log))
-        finally:
-            for stream in streams:
-                stream.end()
+        return guarded(lambda log: train(config, run_name=name, log=log))
 
-    sys.exit(as_program(work))
+    code = as_program(work)  # from here on signals are ignored
+    for stream in streams:
+        stream.end()
+    sys.exit(code)
 
 
 def _end_with_parent() -> None:

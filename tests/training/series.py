@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 from typing import cast
+from unittest.mock import patch
 
 from marl_framework.command_line import as_program
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog
-from marl_framework.training.jobs import train_runs, worst
+from marl_framework.training.jobs import Named, train_runs, worst
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 
@@ -47,6 +48,14 @@ def train(config: Config, *, run_name: str, log: RunLog) -> int:
         raise RuntimeError("broken")
     if text == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
+    if text == "signalled":  # when all has been said
+        end = Named.end
+
+        def signalled(stream: Named) -> None:
+            end(stream)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.object(Named, "end", signalled).start()
     if text in ("hears", "works"):
         Patient(text == "hears").train()
         return 130

@@ -122,6 +122,12 @@ def test_a_killed_run_is_told_also_when_a_signal_follows() -> None:
     assert "error: a: its process was killed by signal 9" in series.text
 
 
+def test_a_run_that_is_done_stays_done() -> None:
+    with Started("2", "a=signalled", "b=done") as series:
+        assert series.end() == 0
+    assert series.text.count("no line end") == 2
+
+
 @pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGUSR1"])
 def test_a_second_signal_ends_all_at_once(ignored: str) -> None:
     with Started("2", "a=works", "b=works", IGNORED=ignored) as series:
