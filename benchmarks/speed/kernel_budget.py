@@ -40,15 +40,20 @@ STEP, MOST = 64, 2**15
 
 
 def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], OperatorCost]]:
-    """Return what the window operators cost: kernels, and bytes at the mean of flown missions."""
+    """Return what the window operators cost: kernels, and bytes at the mean of flown missions.
+
+    A mission's readings come once from memory: those who hear them ask for them side by side.
+    """
     work = count_work(with_overrides(config, "learning.symmetries=false"))
-    cells, seen, heard, updated = (
-        work[f"cells_{name}"] for name in ("measured", "seen", "heard", "updated")
-    )
+    cells, seen, updated = (work[f"cells_{name}"] for name in ("measured", "seen", "updated"))
 
     def small(tensors: Sequence[torch.Tensor]) -> int:
         """Bytes of maps on the lattice: read, written, and their parts written and read."""
         return sum(6 * t.numel() * t.element_size() for t in tensors)
+
+    def maps(beliefs: torch.Tensor, cells: float, prior: float | None) -> float:
+        """Bytes of beliefs: the cells of a mission read and written, or all written."""
+        return 8 * cells * len(beliefs) if prior is None else 4 * beliefs.numel()
 
     def read(arguments: tuple[Any, ...]) -> OperatorCost:
         readings, pooled = arguments[6:8]  # windows are written whole
@@ -56,13 +61,12 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
         return 1, len(readings) * cells + moved  # truth 1; bits are drawn, not read
 
     def own(arguments: tuple[Any, ...]) -> OperatorCost:
-        missions = len(arguments[0])
-        # A reading 1, a cell of a belief 4 + 4.
-        return 2, missions * (cells + heard + 8 * updated) + small(arguments[6:8])
+        moved = maps(arguments[5], updated, arguments[-1])
+        return 2, len(arguments[0]) * cells + moved + small(arguments[6:8])
 
     def team(arguments: tuple[Any, ...]) -> OperatorCost:
-        missions = len(arguments[0])
-        return 2, missions * (cells + 8 * seen) + small(arguments[5:7])
+        moved = maps(arguments[4], seen, arguments[-1])
+        return 2, len(arguments[0]) * cells + moved + small(arguments[5:7])
 
     names = {"read_windows": read, "fuse_own": own, "fuse_global": team}
     return {f"marl_framework.{name}": cost for name, cost in names.items()}

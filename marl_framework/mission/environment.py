@@ -22,7 +22,7 @@ from marl_framework.mission.obstacles import NUMBERS, Obstacles
 from marl_framework.mission.outside import OutsideGains
 from marl_framework.mission.reward import Utility, make_reward
 from marl_framework.mission.seeding import split_seed
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, assign, fill
 from marl_framework.mission.terrains.mixture import Terrain
 
 
@@ -202,47 +202,43 @@ class MissionEnvironment:
         """
         if state is None:
             state, mask = self._empty_state(), None
-        started = self._all if mask is None else mask
-        truth = self.terrain.build(draws.terrain)
         sizes = self._drawn(self._team_sizes, draws.team)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
         if draws.moves is None and self.zones is not None and self.zones.follows_windows:
             raise ValueError("draws.moves: zones over windows of a map need it")
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
-        _assign(state.team_size, sizes, mask)
-        _assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
-        _assign(state.active, self._ids < sizes.unsqueeze(1), mask)
-        _assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
+        assign(state.team_size, sizes, mask)
+        assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
+        assign(state.active, self._ids < sizes.unsqueeze(1), mask)
+        assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
         failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
-        _assign(state.failure_rate, failure_rate, mask)
-        _assign(state.crash_rate, self._drawn(self._crash_rates, draws.crash_rate), mask)
+        assign(state.failure_rate, failure_rate, mask)
+        assign(state.crash_rate, self._drawn(self._crash_rates, draws.crash_rate), mask)
         if self._has_cost:
             limits = self._limits if draws.limit is None else self._limits[draws.limit]
             for cost in (state.limit, state.left):
-                _assign(cost, limits.expand(cost.shape), mask)
-        _assign(state.truth, truth, mask)
-        _assign(state.positions, positions, mask)
+                assign(cost, limits.expand(cost.shape), mask)
+        if mask is None:
+            self.terrain.build(draws.terrain, out=state.truth)
+        else:
+            assign(state.truth, self.terrain.build(draws.terrain), mask)
+        assign(state.positions, positions, mask)
         if self._moves_differ:
             boxes = self.obstacles.boxes(draws.boxes, positions)
             moves = fixed & ~self.obstacles.closed(boxes)
-            _assign(state.moves, moves, mask)
-            _assign(state.open_share, self.lattice.open_share(moves), mask)
-        _assign(state.communication_range, self._ranges[draws.range_choice], mask)
-        _fill(state.t, 0, mask)
-        for belief in (
-            state.beliefs,
-            state.global_belief,
-            state.pooled_beliefs,
-            state.pooled_global,
-        ):
-            _fill(belief, self._prior, mask)
+            assign(state.moves, moves, mask)
+            assign(state.open_share, self.lattice.open_share(moves), mask)
+        assign(state.communication_range, self._ranges[draws.range_choice], mask)
+        fill(state.t, 0, mask)
+        for pooled in (state.pooled_beliefs, state.pooled_global):
+            fill(pooled, self._prior, mask)
         if self._fusion.tracks_uncertainty:
             for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
-                _fill(pooled, self._blank_uncertainty, mask)
-        _fill(state.entropy, self._blank_entropy, mask)
-        _fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
-        _assign(state.heard, self.hear(state, draws.first.communication), mask)
-        self._fusion.update(state, draws.first.sensor, started)
+                fill(pooled, self._blank_uncertainty, mask)
+        fill(state.entropy, self._blank_entropy, mask)
+        fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
+        assign(state.heard, self.hear(state, draws.first.communication), mask)
+        self._fusion.begin(state, draws.first.sensor, mask)
         self._outside.begin(state)
         return state
 
@@ -428,20 +424,3 @@ def hear(
         arrives = arrives & active.unsqueeze(1) & active.unsqueeze(2)
     itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
     return arrives | itself
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(-1, *(1,) * (like.dim() - 1))
-
-
-def _assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """Write `value` into `target` for the missions of a mask, or for all of them."""
-    target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
-
-
-def _fill(target: Tensor, value: float, mask: Tensor | None) -> None:
-    """Fill `target` for the missions of a mask, or for all of them."""
-    if mask is None:
-        target.fill_(value)
-    else:
-        target.masked_fill_(_expand(mask, target), value)

@@ -17,7 +17,7 @@ from marl_framework.mission.belief import bayes_update, uncertainty
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.mission.reward import Utility, changes, utility
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, fill
 
 
 class WindowFusion:
@@ -69,6 +69,18 @@ class WindowFusion:
         gained = self.fuse_global(state, flown)
         self.fuse_heard(state, flown)
         return gained
+
+    def begin(self, state: MissionState, bits: Tensor, mask: Tensor | None) -> None:
+        """Blank the beliefs of missions that start, and `update` them with their first readings.
+
+        Args:
+            state: as for `update`; pooled maps and information sums are those of blank beliefs.
+            bits: as for `update`.
+            mask: missions that start, [E] bool; all without it.
+        """
+        for belief in (state.beliefs, state.global_belief):
+            fill(belief, self._prior, mask)
+        self.update(state, bits, _started(state, mask))
 
     def measure(self, state: MissionState, bits: Tensor, flown: Tensor) -> None:
         """Take a reading at each UAV and put it into the UAV's own belief.
@@ -254,12 +266,22 @@ class TritonFusion(WindowFusion):
         """Return whether Triton compiles for a device."""
         return triton_lacks(device) is None
 
+    def begin(self, state: MissionState, bits: Tensor, mask: Tensor | None) -> None:
+        """See `WindowFusion.begin`."""
+        self._update(state, bits, _started(state, mask), prior=self._prior)
+
     def update(self, state: MissionState, bits: Tensor, flown: Tensor) -> Utility:
         """See `WindowFusion.update`."""
+        return self._update(state, bits, flown)
+
+    def _update(
+        self, state: MissionState, bits: Tensor, flown: Tensor, prior: float | None = None
+    ) -> Utility:
+        """Do what `update` does, to beliefs that are blank where there is a `prior`."""
         boxes, odds = self._look_up(state)
         self._read(state, bits, flown, boxes)
-        gained = self._fuse_team(state, flown, boxes, odds)
-        self._fuse_own(state, flown, boxes, odds, takes_own=True, takes_heard=True)
+        gained = self._fuse_team(state, flown, boxes, odds, prior)
+        self._fuse_own(state, flown, boxes, odds, takes_own=True, takes_heard=True, prior=prior)
         return gained
 
     def measure(self, state: MissionState, bits: Tensor, flown: Tensor) -> None:
@@ -296,7 +318,12 @@ class TritonFusion(WindowFusion):
         )
 
     def _fuse_team(
-        self, state: MissionState, flown: Tensor, boxes: Tensor, odds: Tensor
+        self,
+        state: MissionState,
+        flown: Tensor,
+        boxes: Tensor,
+        odds: Tensor,
+        prior: float | None = None,
     ) -> Utility:
         """Put all readings into the global belief."""
         sums = self._operators.fuse_global(
@@ -308,6 +335,7 @@ class TritonFusion(WindowFusion):
             state.pooled_global,
             state.pooled_global_uncertainty,
             self.tracks_uncertainty,
+            prior,
         )
         return utility(sums, state, self._cells)
 
@@ -319,6 +347,7 @@ class TritonFusion(WindowFusion):
         odds: Tensor,
         takes_own: bool,
         takes_heard: bool,
+        prior: float | None = None,
     ) -> None:
         """Put readings into own beliefs."""
         self._operators.fuse_own(
@@ -333,6 +362,7 @@ class TritonFusion(WindowFusion):
             takes_own,
             takes_heard,
             self.tracks_uncertainty,
+            prior,
         )
 
 
@@ -365,6 +395,11 @@ def window_kernels(config: Config, device: torch.device) -> tuple[str, Lack | No
 def make_fusion(config: Config, camera: Camera, device: torch.device) -> WindowFusion:
     """Make the fusion of `fusion_type`."""
     return fusion_type(config, device)(config, camera)
+
+
+def _started(state: MissionState, mask: Tensor | None) -> Tensor:
+    """Return a mask of missions, [E] bool, that of all where there is none."""
+    return torch.ones_like(state.t, dtype=torch.bool) if mask is None else mask
 
 
 def _listens(state: MissionState, flown: Tensor) -> Tensor:

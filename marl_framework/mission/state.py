@@ -92,3 +92,20 @@ class MissionState:
     def __getitem__(self, index: slice) -> Self:
         """Select missions by a slice (views, no copies)."""
         return type(self)(**{name: tensor[index] for name, tensor in self.tensors()})
+
+
+def assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Write `value` into `target` for the missions of a mask, or for all of them."""
+    target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
+
+
+def fill(target: Tensor, value: float, mask: Tensor | None) -> None:
+    """Fill `target` for the missions of a mask, or for all of them."""
+    if mask is None:
+        target.fill_(value)
+    else:
+        target.masked_fill_(_expand(mask, target), value)
+
+
+def _expand(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.view(-1, *(1,) * (like.dim() - 1))

@@ -87,10 +87,16 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
             truth, bits, flip_below, boxes, active, odds, levels, readings, pooled, *unused
         )
 
+    def blank(beliefs: Tensor, active: Tensor, prior: float | None) -> None:
+        if prior is not None:
+            beliefs[active] = prior
+
     def fuse_own(
         readings: Tensor, heard: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
         beliefs: Tensor, pooled: Tensor, unsure: Tensor, own: bool, others: bool, tracks: bool,
+        prior: float | None,
     ) -> None:  # fmt: skip
+        blank(beliefs, active, prior)
         itself = torch.eye(heard.shape[1], dtype=torch.bool)
         for wanted, who in ((own, itself.expand_as(heard)), (others, heard & ~itself)):
             if wanted:
@@ -99,8 +105,9 @@ def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
 
     def fuse_global(
         readings: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
-        belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool,
+        belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool, prior: float | None,
     ) -> Tensor:  # fmt: skip
+        blank(belief, active, prior)
         return loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure)
 
     return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))

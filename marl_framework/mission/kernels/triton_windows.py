@@ -305,6 +305,7 @@ def fuse(
     parts,
     uncertainty_parts,
     sums,
+    prior,
     R: tl.constexpr,
     C: tl.constexpr,
     X: tl.constexpr,
@@ -312,6 +313,7 @@ def fuse(
     KX: tl.constexpr,
     KY: tl.constexpr,
     N: tl.constexpr,
+    BLANK: tl.constexpr,
     TEAM: tl.constexpr,
     OWN: tl.constexpr,
     HEARD: tl.constexpr,
@@ -337,6 +339,8 @@ def fuse(
             written.
         uncertainty_parts: the same of the pooled uncertainty, written where it TRACKS that.
         sums: those of `reward.changes`, [E, X, 3] float64, written for the TEAM.
+        prior: what all cells hold before, where beliefs are BLANK; those are written whole, and
+            not read.
     """
     MAPS: tl.constexpr = 1 if TEAM else N
     x = tl.program_id(0) % X
@@ -356,6 +360,8 @@ def fuse(
             high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
             low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
             high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
+        if BLANK:
+            low_r, high_r, low_c, high_c = first, last, 0, C
     own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
     own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
     uncertainty_carry = tl.zeros([BLOCK_Y], tl.float32)
@@ -380,9 +386,14 @@ def fuse(
                 ):
                     covered |= _inside(box, rows, cols, last)
                     near = 1
+            if BLANK:
+                covered, near = (rows < last)[:, None] & (cols < C)[None, :], 1
             if near != 0:  # the rectangle has gaps
                 at = mine + (rows[:, None] * C + cols[None, :])
-                old = tl.load(at, mask=covered, other=0.5)
+                if BLANK:
+                    old = tl.zeros([BLOCK_R, BLOCK_C], tl.float32) + prior
+                else:
+                    old = tl.load(at, mask=covered, other=0.5)
                 new = old
                 for turn in range(N):
                     j = _sender(turn, i, TEAM)

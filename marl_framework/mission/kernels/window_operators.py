@@ -82,6 +82,7 @@ def fuse_own(
     takes_own: bool,
     takes_heard: bool,
     tracks: bool,
+    prior: float | None,
 ) -> None:
     """Update own beliefs with the own readings, then with those heard in order of ids.
 
@@ -97,12 +98,15 @@ def fuse_own(
         takes_own: whether to take the own readings.
         takes_heard: whether to take the readings heard.
         tracks: whether to update `pooled_uncertainty`.
+        prior: what all cells are taken to hold before; beliefs are then not read, but written
+            whole.
     """
     _check(readings, heard, boxes, odds, active, beliefs, pooled, pooled_uncertainty)
     _fuse(
         (readings, _bytes(heard), boxes, odds, _bytes(active)),
         (beliefs, pooled, pooled_uncertainty),
         {"TEAM": False, "OWN": takes_own, "HEARD": takes_heard, "TRACKS": tracks},
+        prior,
     )
 
 
@@ -118,6 +122,7 @@ def fuse_global(
     pooled: Tensor,
     pooled_uncertainty: Tensor,
     tracks: bool,
+    prior: float | None,
 ) -> Tensor:
     """Update global beliefs with all readings, in order of ids.
 
@@ -130,6 +135,7 @@ def fuse_global(
         pooled: its area means [E, X, Y], updated.
         pooled_uncertainty: area means of its uncertainty [E, X, Y], updated.
         tracks: whether to update `pooled_uncertainty`.
+        prior: see `fuse_own`.
 
     Returns:
         The sums of `reward.changes`, [3, E] float64.
@@ -139,6 +145,7 @@ def fuse_global(
         (readings, _bytes(active), boxes, odds, _bytes(active)),  # who is heard is not read
         (belief, pooled, pooled_uncertainty),
         {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks},
+        prior,
     )
 
 
@@ -158,7 +165,10 @@ def _(readings: Tensor, *arguments: Any) -> Tensor:
 
 
 def _fuse(
-    inputs: tuple[Tensor, ...], maps: tuple[Tensor, Tensor, Tensor], flags: dict[str, bool]
+    inputs: tuple[Tensor, ...],
+    maps: tuple[Tensor, Tensor, Tensor],
+    flags: dict[str, bool],
+    prior: float | None,
 ) -> Tensor:
     """Launch `fuse` and `add_parts`; return the sums of the team, else nothing of use."""
     beliefs, pooled, pooled_uncertainty = maps
@@ -177,6 +187,8 @@ def _fuse(
             parts,
             uncertainty_parts,
             sums,
+            0.5 if prior is None else prior,
+            BLANK=prior is not None,
             **dimensions,
             **flags,
             FAST=beliefs.is_cuda,

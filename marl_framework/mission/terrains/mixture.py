@@ -114,19 +114,24 @@ class Terrain:
         origins = raster.origins(self.numbers(draws, "raster"))
         return torch.where(chosen[:, None], origins, torch.nan)
 
-    def build(self, draws: TerrainDraws) -> Tensor:
+    def build(self, draws: TerrainDraws, out: Tensor | None = None) -> Tensor:
         """Return the ground truths [E, R, C] bool, True = region of interest.
 
         The same draws give the same maps.
+
+        Args:
+            draws: from `draw`.
+            out: is written and returned, where it is given.
         """
         num = draws.kind.shape[0]
-        if num <= self._chunk:
-            return self._build_part(draws)
-        truth = torch.empty(num, *self.shape, dtype=torch.bool, device=draws.kind.device)
+        if out is None:
+            if num <= self._chunk:
+                return self._build_part(draws)
+            out = torch.empty(num, *self.shape, dtype=torch.bool, device=draws.kind.device)
         for start in range(0, num, self._chunk):
             part = slice(start, start + self._chunk)
-            truth[part] = self._build_part(draws[part])
-        return truth
+            out[part] = self._build_part(draws[part])
+        return out
 
     def _build_part(self, draws: TerrainDraws) -> Tensor:
         """Build ground truths that fit into memory together."""

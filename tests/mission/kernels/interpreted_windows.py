@@ -133,6 +133,22 @@ def test_a_round_is_that_of_the_twin(
         assert getattr(found, name)[~chosen].equal(tensor[~chosen]), name
 
 
+@pytest.mark.parametrize(("index", "starting"), [(0, None), (1, [False, True])])
+def test_missions_begin_as_those_of_the_twin(index: int, starting: list[bool] | None) -> None:
+    env, kernels = world(index)
+    expected = random_state(env, torch.Generator().manual_seed(index))
+    before, found = expected.clone(), expected.clone()
+    mask = None if starting is None else torch.tensor(starting)
+    keys = torch.tensor([3, 4])
+    bits = drawn_bits(keys, env.n_agents, env.camera.window)
+    env._fusion.begin(expected, bits, mask)
+    kernels.begin(found, keys, mask)
+    assert_twins(found, expected)
+    if mask is not None:
+        for name, tensor in before.tensors():
+            assert getattr(found, name)[~mask].equal(tensor[~mask]), name
+
+
 @pytest.mark.parametrize(
     "options", [FINE | {"agents": 2}, SQUARE | UNSURE | {"agents": 3, "uav": {"failure_rate": 0.4}}]
 )

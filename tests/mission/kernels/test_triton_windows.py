@@ -77,6 +77,10 @@ def every_part(fusion: WindowFusion, state: MissionState) -> None:
     fusion.fuse_heard(state, active)
 
 
+def start(fusion: WindowFusion, state: MissionState) -> None:
+    fusion.begin(state, torch.zeros(1, dtype=torch.int64), None)
+
+
 STEP = ("read", "fuse", "add_parts", "fuse", "add_parts")
 
 
@@ -86,6 +90,7 @@ STEP = ("read", "fuse", "add_parts", "fuse", "add_parts")
         ("params_gpu.yaml", step, 5, ARCHITECTURES),
         # Parts of the same code: the oldest architecture stands for the others.
         ("params_gpu.yaml", every_part, 8, ARCHITECTURES[:1]),
+        ("params_gpu.yaml", start, 5, ARCHITECTURES),
         ("params.yaml", step, 5, ARCHITECTURES[:1]),
     ],
 )
@@ -129,6 +134,7 @@ def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
             fakes["pooled_global"],
             fakes["pooled_global_uncertainty"],
             True,
+            None,
         )
     assert (sums.shape, sums.dtype, sums.device.type) == ((3, 3), torch.float64, "cuda")
 
