@@ -30,12 +30,12 @@ from .mission.environment import (
 from .mission.lattice import Lattice as Lattice
 from .mission.reward import Reward as Reward, Utility as Utility
 from .mission.sensor import Sensor as Sensor
-from .mission.state import MissionState as MissionState
+from .mission.state import MissionState as MissionState, Seen as Seen
 from .mission.terrains.mixture import Terrain as Terrain, TerrainDraws as TerrainDraws
 from .mission.terrains.protocol import TerrainKind as TerrainKind
 from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
 from .networks.registry import make_actor as make_actor
-from .observations.builder import ObservationBuilder as ObservationBuilder, Seen as Seen
+from .observations.builder import ObservationBuilder as ObservationBuilder
 from .observations.task import MissionTask as MissionTask
 from .planners import (
     CoveragePlanner as CoveragePlanner,

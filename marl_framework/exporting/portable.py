@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import Seen
 from marl_framework.networks.convolutional import without_kernels
 from marl_framework.observations.builder import ObservationBuilder
 
@@ -45,27 +45,6 @@ class PortableActor(nn.Module):
             mask: allowed actions, at least one per UAV, [B, A] bool.
         """
         return policy_probabilities(self.actor(observation), mask, 0.0)
-
-
-@dataclass
-class _BuilderInput:
-    """The part of a mission's state that the observation builder reads."""
-
-    beliefs: Tensor
-    positions: Tensor
-    t: Tensor
-    heard: Tensor
-    pooled_beliefs: Tensor
-    pooled_readings: Tensor
-    pooled_uncertainty: Tensor
-    open_share: Tensor
-    active: Tensor
-    team_size: Tensor
-    sector: Tensor
-    communication_range: Tensor
-    budget: Tensor
-    limit: Tensor
-    left: Tensor
 
 
 class PortableTeam(nn.Module):
@@ -150,7 +129,7 @@ class PortableTeam(nn.Module):
             sector = torch.full_like(positions[..., 0], self._size)
         pooled = area_pool(beliefs, *self._area)
         tiles = self._camera.tile_weights(positions)
-        state = _BuilderInput(
+        state = Seen(
             beliefs=beliefs,
             positions=positions,
             t=t,

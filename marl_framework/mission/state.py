@@ -11,27 +11,17 @@ from torch import Tensor
 
 
 @dataclass
-class MissionState:
-    """E missions of N UAVs each. `MissionEnvironment.step` advances it in place.
+class Seen:
+    """What actors see of E missions of N UAVs each."""
 
-    The maps are too large to copy in every step: `clone()` keeps a state as it is.
-    """
-
-    truth: Tensor
-    """Region of interest, [E, R, C] bool."""
     beliefs: Tensor
     """Own belief of each UAV, P(region of interest), [E, N, R, C] float32."""
-    global_belief: Tensor
-    """Belief from the readings of all UAVs, [E, R, C] float32."""
     positions: Tensor
     """Lattice indices (x, y, z), [E, N, 3] int64."""
     t: Tensor
     """Moves made so far, [E] int64."""
     communication_range: Tensor
     """Radio range of this episode [m], [E] float32."""
-    readings: Tensor
-    """Latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
-    +1 read as region of interest, -1 read as not, 0 outside the footprint."""
     pooled_readings: Tensor
     """Area means of `readings` over X × Y parts of the unclipped footprint square,
     [E, N, X, Y] float32; 0 where the square lies beyond the map."""
@@ -39,24 +29,12 @@ class MissionState:
     """heard[e, i, j]: i hears j (itself always), [E, N, N] bool."""
     pooled_beliefs: Tensor
     """Area means of `beliefs` on the lattice, [E, N, X, Y] float32, kept up to date."""
-    pooled_global: Tensor
-    """Area means of `global_belief`, [E, X, Y] float32, kept up to date."""
     pooled_uncertainty: Tensor
     """Area means of p·H(p) of the own beliefs, [E, N, X, Y] float32, kept up to date where a
     network sees uncertainty, else 0."""
-    pooled_global_uncertainty: Tensor
-    """The same of `global_belief`, [E, X, Y] float32."""
-    moves: Tensor
-    """Actions that lattice, zones and obstacles allow at each position, [E, X, Y, Z, A] bool."""
     open_share: Tensor
     """Share of the moves at each (x, y), of those on the lattice, that zones and obstacles leave,
     [E, X, Y] float32."""
-    weighted_entropy: Tensor
-    """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
-    entropy: Tensor
-    """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
-    f1: Tensor
-    """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
     active: Tensor
     """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
     read nothing, neither hear nor are heard, and are on no map. All True where
@@ -67,14 +45,42 @@ class MissionState:
     """Number of each UAV's part of the area, see `Sectors`; N where none flies, [E, N] int64."""
     budget: Tensor
     """Moves of each mission before its last one, [E] int64."""
-    failure_rate: Tensor
-    """Share of messages that are lost in each mission, [E] float32."""
-    crash_rate: Tensor
-    """Share of the UAVs that crash after each move of a mission, [E] float32."""
     limit: Tensor
     """Cost that each UAV may spend in all, [E, N] float64; 0 where moves cost nothing."""
     left: Tensor
     """What of `limit` each UAV has not spent yet, [E, N] float64."""
+
+
+@dataclass
+class MissionState(Seen):
+    """E missions of N UAVs each. `MissionEnvironment.step` advances it in place.
+
+    The maps are too large to copy in every step: `clone()` keeps a state as it is.
+    """
+
+    truth: Tensor
+    """Region of interest, [E, R, C] bool."""
+    global_belief: Tensor
+    """Belief from the readings of all UAVs, [E, R, C] float32."""
+    readings: Tensor
+    """Latest reading of each UAV in its map window, [E, N, K_x, K_y] int8:
+    +1 read as region of interest, -1 read as not, 0 outside the footprint."""
+    pooled_global: Tensor
+    """Area means of `global_belief`, [E, X, Y] float32, kept up to date."""
+    pooled_global_uncertainty: Tensor
+    """The same of `global_belief`, [E, X, Y] float32."""
+    moves: Tensor
+    """Actions that lattice, zones and obstacles allow at each position, [E, X, Y, Z, A] bool."""
+    weighted_entropy: Tensor
+    """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+    entropy: Tensor
+    """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
+    f1: Tensor
+    """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
+    failure_rate: Tensor
+    """Share of messages that are lost in each mission, [E] float32."""
+    crash_rate: Tensor
+    """Share of the UAVs that crash after each move of a mission, [E] float32."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) pairs."""

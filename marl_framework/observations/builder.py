@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,48 +14,13 @@ from marl_framework.config.model import Config
 from marl_framework.mission.area import covered
 from marl_framework.mission.camera import Camera, Footprint
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations import channels
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction
 from marl_framework.observations.predictor import load_predictor
-
-
-class Seen(Protocol):
-    """What actors see of missions; a MissionState is one."""
-
-    beliefs: Tensor
-    """Own beliefs, [E, N, R, C] float32; only predicted channels look at them."""
-    positions: Tensor
-    """Lattice indices (x, y, z), [E, N, 3] int64."""
-    t: Tensor
-    """Moves made so far, [E] int64."""
-    heard: Tensor
-    """Who hears whom, itself included, [E, N, N] bool."""
-    pooled_beliefs: Tensor
-    """Area means of the own beliefs on the lattice, [E, N, X, Y] float32."""
-    pooled_readings: Tensor
-    """Area means of the latest readings, [E, N, X, Y] float32."""
-    pooled_uncertainty: Tensor
-    """Area means of the own beliefs' p·H(p), [E, N, X, Y] float32."""
-    open_share: Tensor
-    """Share of the moves at each (x, y) that zones leave, [E, X, Y] float32."""
-    active: Tensor
-    """UAVs that fly, [E, N] bool."""
-    team_size: Tensor
-    """UAVs that fly at the start, [E] int64."""
-    sector: Tensor
-    """Numbers of the UAVs' sectors, [E, N] int64."""
-    communication_range: Tensor
-    """Radio range [m], [E] float32."""
-    budget: Tensor
-    """Moves before the last one, [E] int64."""
-    limit: Tensor
-    """Cost that each UAV may spend in all, [E, N]; looked at where moves cost."""
-    left: Tensor
-    """Cost that each UAV may still spend, [E, N]; looked at where moves cost."""
 
 
 class ObservationBuilder:

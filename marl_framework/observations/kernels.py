@@ -14,8 +14,8 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, fusion_type
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.state import MissionState
-from marl_framework.observations.builder import ObservationBuilder, Seen
+from marl_framework.mission.state import MissionState, Seen
+from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
 
 DRAWN_BY_OPERATORS = (
