@@ -15,8 +15,9 @@ from marl_framework.distillation.tasks import with_tasks
 from marl_framework.distillation.workers import worker_runs
 from marl_framework.runs.files import check_checkpoint
 from marl_framework.runs.log import RunLog
+from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs, train_runs, worst
-from marl_framework.training.rounds_command import configured, guarded, rounds_parser
+from marl_framework.training.rounds_command import configured, rounds_parser
 from marl_framework.training.seeds import check_free
 
 

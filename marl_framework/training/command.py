@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_framework.command_line import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    describe_os_error,
-    loaded,
-    plain_warnings,
-    warn,
-)
+from marl_framework.command_line import BAD_INPUT, loaded, warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
@@ -26,8 +16,9 @@ from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.files import check_checkpoint, check_run_name, checkpoint_file
 from marl_framework.runs.log import RunLog
+from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs
-from marl_framework.training.ranks import LeaderError, Ranks
+from marl_framework.training.ranks import Ranks
 from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
 
 # Modules that load PyTorch are imported where they are used: bad input is told at once.
@@ -44,39 +35,12 @@ _FOR_TRAININGS = {
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options say; return the exit code, see `main.main`."""
-    log = RunLog()
-    with log if _leads() else nullcontext():
-        return _guarded(options, log)
-
-
-def _leads() -> bool:
-    try:
-        return Ranks.of().leads
-    except ConfigError:  # reported below
-        return True
-
-
-def _guarded(options: argparse.Namespace, log: RunLog) -> int:
-    """Run; turn what went wrong into one line and an exit code."""
-    ranks = Ranks()
     try:
         ranks = Ranks.of()
-        with plain_warnings(ranks.leads):
-            return _run(options, ranks, log)
     except ConfigError as error:
-        if ranks.leads:
-            warn(f"error: {error}")
-        ranks.wait_for_leader()
+        warn(f"error: {error}")
         return BAD_INPUT
-    except LeaderError as error:
-        ranks.wait_for_leader()
-        return error.exit_code
-    except KeyboardInterrupt:  # before or after the training
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except OSError as error:
-        print(describe_os_error(error), file=sys.stderr)
-        return FAILED
+    return guarded(lambda log: _run(options, ranks, log), ranks)
 
 
 def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 
-from marl_framework.command_line import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    Parser,
-    add_overrides,
-    describe_os_error,
-    plain_warnings,
-)
+from marl_framework.command_line import Parser, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.runs.files import check_run_name
-from marl_framework.runs.log import RunLog
 
 
 def rounds_parser(program: str, description: str | None, config: str) -> argparse.ArgumentParser:
@@ -45,26 +34,6 @@ def rounds_parser(program: str, description: str | None, config: str) -> argpars
         "--resume", action="store_true", help="continue the run of this name, or start it"
     )
     return parser
-
-
-def guarded(run: Callable[[RunLog], int]) -> int:
-    """Run a command; turn what went wrong into one line and an exit code.
-
-    Returns:
-        0 done, 1 failed, 2 bad input, 130 interrupted.
-    """
-    try:
-        with RunLog() as log, plain_warnings():
-            return run(log)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except OSError as error:
-        print(describe_os_error(error), file=sys.stderr)
-        return FAILED
 
 
 def configured(options: argparse.Namespace) -> Config:

@@ -124,6 +124,18 @@ def test_a_failed_run_says_why_and_goes_on(
     assert kept == {"step-00000003.pt", "last.pt", "best.pt"}
 
 
+def test_a_full_disk_is_one_line_in_the_log_too(
+    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in_round(monkeypatch, 2, OSError(28, "No space left on device", "disk"))
+    assert house.predict() == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: No space left on device: disk; ")
+    log = (house.run / "train.log").read_text()
+    assert log.endswith(error)
+    assert "Traceback" not in log
+
+
 @pytest.mark.parametrize(("number", "told"), [(1, "nothing was learned yet"), (3, "--resume")])
 def test_an_interruption_at_once_says_where_the_state_is(
     number: int,
