@@ -108,12 +108,12 @@ def test_an_actor_that_does_not_fit_is_refused_by_the_key(ours: dict[str, Any], 
 # --- a pull instead of a start ---------------------------------------------------------------
 
 
-def pulled(tmp_path: Path, there: Config) -> Trainer:
+def pulled(tmp_path: Path, there: Config, **sections: Any) -> Trainer:
     """Return a trainer whose actor is pulled to a team that was trained elsewhere."""
     path = tmp_path / "teacher.pt"
     save_checkpoint(path, team(there).payload)
     teacher = {"run": str(path), "weight": 1.0}
-    return Trainer(small_config(learning={"teacher": teacher}), CPU)
+    return Trainer(small_config(learning={"teacher": teacher}, **sections), CPU)
 
 
 def test_a_training_is_pulled_to_its_teacher_of_any_width(tmp_path: Path) -> None:
@@ -143,6 +143,22 @@ def test_a_teacher_that_does_not_fit_is_refused_by_the_key(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^learning.teacher.run.*{line}"):
         pulled(tmp_path, small_config(**there))
+
+
+def test_a_teacher_sees_the_predictions_that_it_learned_with(tmp_path: Path) -> None:
+    network = MapPredictor(4)
+    payloads = [predictor_state(network, 4), predictor_state(network, 4)]
+    payloads.append(predictor_state(MapPredictor(4), 4))
+    learned, same, other = (
+        {"observation": {"predicted": True}, "networks": {"predictor": str(tmp_path / name)}}
+        for name in ("learned.pt", "same.pt", "other.pt")
+    )
+    for sections, payload in zip((learned, same, other), payloads, strict=True):
+        save_checkpoint(Path(sections["networks"]["predictor"]), payload)
+    there = small_config(**learned)
+    pulled(tmp_path, there, **same)
+    with pytest.raises(ConfigError, match=r"networks.predictor is .*learned.pt, and .*other.pt"):
+        pulled(tmp_path, there, **other)
 
 
 def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:

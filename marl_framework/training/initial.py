@@ -9,8 +9,13 @@ import torch
 
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.errors import ConfigError, found_at
-from marl_framework.config.learning import ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS
+from marl_framework.config.learning import (
+    ACTOR_CHANNELS,
+    CRITIC_ONLY_CHANNELS,
+    PREDICTED_CHANNELS,
+)
 from marl_framework.config.model import Config
+from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
@@ -104,9 +109,30 @@ def follow_teacher(
     who = f"{key} {checkpoint.path}"
     check_lattice(config, trained, who)
     refuse_differences(config, trained, _SEEN, who)
+    _check_predictor(config, trained, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
     return {f"{key}: {teacher.run}": tensors_checksum(checkpoint.payload["actor"])}
+
+
+def _check_predictor(config: Config, trained: Config, who: str) -> None:
+    """Check that a teacher is shown predictions of the predictor that it learned with.
+
+    Raises:
+        ConfigError: it is not, or one cannot be read.
+    """
+    here, there = (each.networks.predictor for each in (config, trained))
+    if here == there or not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
+        return
+    ours, theirs = (
+        tensors_checksum(load_predictor(name, f"{where}networks.predictor").state_dict())
+        for name, where in ((here, ""), (there, f"{who}: "))
+    )
+    if ours != theirs:
+        raise ConfigError(
+            f"{who}: networks.predictor is {there}, and {here} of the team that learns; a teacher "
+            "judges what the predictor shows that it learned with"
+        )
 
 
 def _sizes(config: Config, role: str) -> tuple[str, ...]:

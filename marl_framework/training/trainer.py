@@ -140,7 +140,8 @@ class Trainer:
                 if better:
                     with timer("checkpoint"):
                         out.save_best(self.state_dict(out.logger.state_dict(), timer))
-                if self.ranks.any(out.is_checkpoint_due(step, before)):
+                # What goes on after a crash knows its best.pt.
+                if better or self.ranks.any(out.is_checkpoint_due(step, before)):
                     saved = self._save(out, timer) or saved
                 if passes(self.config.logging.figure_interval, before, step):
                     with timer("figure"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from marl_framework.planners.team import find_checkpoint
+from marl_framework.runs.checkpoint import load_checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
@@ -27,6 +28,24 @@ def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> N
     results = Trainer(config, torch.device("cpu")).train(run)["results"]
     assert results["best"]["training_step"] == step
     assert find_checkpoint(str(run.path)).payload["training_step"] == step
+
+
+def test_what_goes_on_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
+    flown = iter(VALIDATIONS)
+
+    def fly_validation(trainer: Trainer) -> dict[str, torch.Tensor]:
+        if trainer.algorithm.training_steps == 3:
+            raise MemoryError
+        return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(next(flown)), strict=True))
+
+    monkeypatch.setattr(Trainer, "fly_validation", fly_validation)
+    config = small_config(evaluation={"interval": 1}, learning={"training_steps": 4})
+    run = RunFolder.create(tmp_path, "t", config)
+    with pytest.raises(MemoryError):
+        Trainer(config, torch.device("cpu")).train(run)
+    best, last = (load_checkpoint(run.checkpoints / name) for name in ("best.pt", "last.pt"))
+    assert best["best"] == last["best"]
+    assert best["best"]["training_step"] == 2
 
 
 def test_patience_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,15 @@ def _area_means(values, row_shares, col_shares):
 
 
 @triton.jit
+def _hears(heard, flying, j, MASKED: tl.constexpr):
+    """Return whether a UAV hears UAV j, which may have crashed since it was heard."""
+    hears = tl.load(heard + j) != 0
+    if MASKED:
+        hears &= tl.load(flying + j) != 0
+    return hears
+
+
+@triton.jit
 def draw_actor(
     positions,
     t,
@@ -191,10 +200,7 @@ def draw_actor(
         value = tl.where(on_map, 1.0, 0.0)
         value = tl.where((far_x == own_x) & (far_y == own_y), (own_z + 1.0) / (Z + 1), value)
         for j in range(N):
-            shown = (j != i) & (tl.load(heard + index * N + j) != 0)
-            if MASKED:
-                shown &= tl.load(flying + j) != 0
-            if shown:
+            if (j != i) & _hears(heard + index * N, flying, j, MASKED):
                 other_x, other_y, other_z = _position(team, j)
                 there = (far_x == other_x) & (far_y == other_y)
                 value = tl.where(there, (other_z + 1.0) / (Z + 1), value)
@@ -240,7 +246,7 @@ def draw_actor(
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for turn in range(N + 1):  # the own footprint last: it hides the others
             j = tl.where(turn < N, turn, i)
-            if (turn == N) | (tl.load(heard + index * N + j) != 0):
+            if (turn == N) | _hears(heard + index * N, flying, j, MASKED):
                 other_x, other_y, other_z = _position(team, j)
                 place = (other_x * Y + other_y) * Z + other_z
                 in_rows = _covers(boxes, place, row_start, row_end)

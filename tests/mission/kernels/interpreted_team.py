@@ -94,6 +94,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=1, seed=1)
 @example(index=2, seed=2)
 @example(index=3, seed=3)
+@example(index=3, seed=8)  # a UAV heard before it crashed would change a footprint
 @settings(max_examples=1, suppress_health_check=list(HealthCheck), deadline=None)
 def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
     env = world(index)
