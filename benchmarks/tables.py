@@ -57,6 +57,7 @@ _WORKERS = tuple(
     f"suite_workers-{world}"
     for world in (
         "split_8_uavs_radio_inf",
+        "split_12_uavs_radio_inf",
         "mixed_8_uavs_radio_25",
         "mixed_8_uavs_radio_inf",
         "mixed_4_uavs_radio_inf",
@@ -103,7 +104,7 @@ TABLES = {
     "teams": Table(("suite_student_teams",), suites.teams),
     "team_counts": Table(("suite_student_teams",), suites.team_counts),
     "near_search": Table(("suite_student_teams",), suites.near_search),
-    "workers": Table(("suite_student_teams", *_WORKERS), suites.workers),
+    "workers": Table(("suite_student_teams", f"stages{_HERE}", *_WORKERS), suites.workers),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
 }
 

@@ -14,6 +14,8 @@ from marl_framework.evaluation.suite_statistics import METRICS, counted, differe
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
+_TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
+"""A task of `benchmarks.learning.stages`, and the world of the suite that it is."""
 _LEARNERS = dict.fromkeys((BALANCED, FINE_TUNED, _STUDENT), "learned") | {_SEARCH: "search"}
 
 
@@ -102,7 +104,13 @@ def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, 
 
 def _changes(world: Found, theirs: Mapping[str, Any], label: str) -> list[Found]:
     """Return the differences of a world's learned team to others there, by metric."""
-    ours, blocks = world["finals"]["learned"], world["blocks"]
+    return _differences(world["finals"]["learned"], theirs, world["blocks"], label)
+
+
+def _differences(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str
+) -> list[Found]:
+    """Return the differences of what two policies flew in a world, by metric."""
     ground = None if blocks is None else torch.tensor(blocks)
     return [
         difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground)
@@ -152,16 +160,37 @@ def near_search(found: Found) -> str:
     )
 
 
-def workers(student: Found, *files: Found) -> str:
-    """Return how the students differ from workers, each file's made for the one world in it."""
+def workers(student: Found, stages: Found, *files: Found) -> str:
+    """Return how the students differ from workers, and these from `search`.
+
+    Args:
+        student: of the suite with all teams, `search` too.
+        stages: of the benchmark of that name; a worker of it is made for a world of the suite.
+        files: of the suite, each flown by workers in the one world that they are made for.
+    """
+    flown = [
+        (name, world["finals"]["learned"])
+        for file in files
+        for name, world in file["worlds"].items()
+    ]
+    made = [r for r in stages["runs"] if (r["variant"], r["task"]) == ("worker", _TASK)]
+    finals = {metric: [run["finals"][metric] for run in made] for metric in METRICS}
     rows = []
-    for file in files:
-        ((name, world),) = file["worlds"].items()
-        ours = student["worlds"][name]
-        changes = _changes(ours, world["finals"]["learned"], "worker")
-        means = (_means(each["summary"]["learned"]) for each in (world, ours))
-        rows.append((f"`{name}`", *means, *map(_change, changes)))
-    return markdown(("world", "worker", "student", "− worker, ROI entropy", "− worker, F1"), rows)
+    for name, theirs in (*flown, (_WORLD_OF_TASK, finals)):
+        world = student["worlds"][name]
+        searched = world["finals"]["search"]
+        beside, _ = _differences(theirs, searched, world["blocks"], "search")
+        rows.append(
+            (
+                f"`{name}`",
+                _means_of(theirs),
+                _means(world["summary"]["learned"]),
+                *map(_change, _changes(world, theirs, "worker")),
+                _change(beside),
+            )
+        )
+    header = ("− worker, ROI entropy", "− worker, F1", "worker − `search`, ROI entropy")
+    return markdown(("world", "worker", "student", *header), rows)
 
 
 def fresh(standard: Found, teams: Found) -> str:
@@ -187,6 +216,12 @@ def _means_or_better(row: Found, policy: str) -> str:
 
 def _means(row: Found | None) -> str:
     return "–" if row is None else f"{row['roi_entropy']['mean']:.3f} / {row['f1']['mean']:.3f}"
+
+
+def _means_of(finals: Mapping[str, Any]) -> str:
+    """Return the same of what each training seed flew."""
+    means = {metric: {"mean": torch.tensor(finals[metric]).mean().item()} for metric in METRICS}
+    return _means(means)
 
 
 def _suite_cells(row: Found) -> tuple[str, str]:

@@ -188,23 +188,34 @@ def test_worlds_are_counted_by_what_is_left_beside_search(tmp_path: Path) -> Non
 
 
 def test_students_are_compared_with_the_worker_of_each_world(tmp_path: Path) -> None:
-    def world(entropy: float, f1: float) -> dict[str, Any]:
-        finals = {"roi_entropy": [[entropy] * 2] * 3, "f1": [[f1] * 2] * 3}
-        means = {name: {"mean": values[0][0]} for name, values in finals.items()}
-        return {"blocks": None, "finals": {"learned": finals}, "summary": {"learned": means}}
+    def finals(entropy: float, f1: float) -> dict[str, Any]:
+        return {"roi_entropy": [[entropy] * 2] * 3, "f1": [[f1] * 2] * 3}
 
-    student, *workers = tables.TABLES["workers"].files
-    names = [f"w{k}" for k in range(len(workers))]
+    def world(entropy: float, f1: float) -> dict[str, Any]:
+        flown = {"learned": finals(entropy, f1), "search": finals(0.1, 0.8)}
+        means = {name: {"mean": values[0][0]} for name, values in flown["learned"].items()}
+        return {"blocks": None, "finals": flown, "summary": {"learned": means}}
+
+    student, stages, *workers = tables.TABLES["workers"].files
+    names = [f"w{k}" for k in range(len(workers))] + ["split_8_uavs_radio_25"]
     flown = {student: {name: world(0.2 + 0.1 * k, 0.9) for k, name in enumerate(names)}}
-    flown |= {file: {name: world(0.3, 0.7)} for file, name in zip(workers, names, strict=True)}
-    for file, content in flown.items():
-        (tmp_path / f"{file}.json").write_text(json.dumps({"worlds": content}), encoding="utf-8")
-    first, second, *_ = tables.table("workers", tmp_path).splitlines()[2:]
+    flown |= {file: {name: world(0.3, 0.7)} for file, name in zip(workers, names, strict=False)}
+    contents = {file: {"worlds": worlds} for file, worlds in flown.items()}
+    made = {"variant": "worker", "task": "large_team", "finals": {"roi_entropy": [0.05] * 2}}
+    made["finals"]["f1"] = [0.5] * 2
+    others = [{**made, "variant": "student"}, {**made, "task": "split"}]
+    contents[stages] = {"runs": [*others, *[made] * 3]}
+    for file, content in contents.items():
+        (tmp_path / f"{file}.json").write_text(json.dumps(content), encoding="utf-8")
+    first, second, *_, last = tables.table("workers", tmp_path).splitlines()[2:]
     more = "**+0.200 [+0.200, +0.200]** better"
     less = "**−0.100 [−0.100, −0.100]** better"
-    assert first == f"| `w0` | 0.300 / 0.700 | 0.200 / 0.900 | {less} | {more} |"
+    beside = "**+0.200 [+0.200, +0.200]** worse"
+    assert first == f"| `w0` | 0.300 / 0.700 | 0.200 / 0.900 | {less} | {more} | {beside} |"
     same = "+0.000 [+0.000, +0.000]"
-    assert second == f"| `w1` | 0.300 / 0.700 | 0.300 / 0.900 | {same} | {more} |"
+    assert second == f"| `w1` | 0.300 / 0.700 | 0.300 / 0.900 | {same} | {more} | {beside} |"
+    assert last.startswith("| `split_8_uavs_radio_25` | 0.050 / 0.500 | 0.900 / 0.900 | ")
+    assert last.endswith(" | **−0.050 [−0.050, −0.050]** better |")
 
 
 def test_verdicts_on_fresh_missions_are_counted(tmp_path: Path) -> None:
