@@ -129,13 +129,13 @@ def test_stops_and_crashes_change_nothing(house: House, whole: Path, capsys) -> 
     assert house.train("t", "--resume") == 130  # starts it where there is none
     assert house.checkpoint("t")["training_step"] == 4
     house.crash("t", 6, "--resume")
-    assert house.checkpoint("t")["training_step"] == 4
+    assert house.checkpoint("t")["training_step"] == 5  # the best so far
     house.stop_in(8, lambda: signal.raise_signal(signal.SIGINT))
     assert house.train("t", "--resume") == 0
     house.assert_same("t", "whole")
     assert house.scalars("t") == house.scalars("whole")
     noted = json.loads((house.runs / "t" / "environment.json").read_text())
-    assert [entry["training_step"] for entry in noted["resumed"]] == [4, 4]
+    assert [entry["training_step"] for entry in noted["resumed"]] == [4, 5]
 
 
 DIFFERENT = (
@@ -220,14 +220,14 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(
 ) -> None:
     beside(house, whole)
     house.crash("t", 7)
-    assert house.checkpoints("t")[-2:] == ["step-00000004.pt", "step-00000006.pt"]
+    assert house.checkpoints("t")[-2:] == ["step-00000005.pt", "step-00000006.pt"]
     spoil(house.runs / "t" / "checkpoints" / "step-00000006.pt", how, tmp_path / "trap")
     capsys.readouterr()
     assert house.train("t", "--resume") == 0
     warned = capsys.readouterr().err.splitlines()
     assert len(warned) == 2
     assert "step-00000006.pt" in warned[0]
-    assert warned[1].endswith("step-00000004.pt, training step 4")
+    assert warned[1].endswith("step-00000005.pt, training step 5")
     assert not (tmp_path / "trap").exists()
     house.assert_same("t", "whole")
     assert "step-00000006.pt.damaged" in house.checkpoints("t")
@@ -434,9 +434,9 @@ def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, wh
 
     house.stop_in(6, twice)
     assert house.train("t") == 130
-    assert house.checkpoint("t")["training_step"] == 4
+    assert house.checkpoint("t")["training_step"] == 5
     assert "interrupted at once" in capsys.readouterr().err
     status = json.loads((house.runs / "t" / "status.json").read_text())
-    assert (status["state"], status["training_step"]) == ("interrupted", 4)
+    assert (status["state"], status["training_step"]) == ("interrupted", 5)
     assert house.train("t", "--resume") == 0
     house.assert_same("t", "whole")

@@ -44,6 +44,11 @@ PARAMS = next(
 )
 EXTENDS = "extends"
 """Key of a params file that names the one it differs from."""
+MISSION = (
+    *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
+    *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
+)
+"""Sections and keys that say what a mission is, whoever flies it and for whatever reward."""
 _LARGEST_FILE = 2**18  # bytes; a params file has a few thousand
 
 
@@ -117,6 +122,14 @@ def values_by_key(config: Config) -> dict[str, Any]:
     """Plain data of all keys by their dotted names, in the order of the files."""
     tree = config_to_dict(config)
     return {key: reduce(getitem, key.split("."), tree) for key in KEYS}
+
+
+def differences(
+    one: Config, other: Config, keys: Sequence[str] = KEYS
+) -> dict[str, tuple[Any, Any]]:
+    """Return those of some keys whose values differ, with both values."""
+    a, b = values_by_key(one), values_by_key(other)
+    return {key: (a[key], b[key]) for key in keys if a[key] != b[key]}
 
 
 def dump_config(config: Config, path: str | Path) -> None:

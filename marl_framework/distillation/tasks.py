@@ -8,6 +8,7 @@ from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
+    MISSION,
     config_from_dict,
     config_to_dict,
     read_text,
@@ -19,11 +20,8 @@ from marl_framework.config.yaml_text import parse_yaml
 from marl_framework.runs.files import check_run_name
 
 TASKS, TEACHERS = "distillation.tasks", "distillation.teachers"
-_MISSION = (
-    *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
-    *(f"experiment.{name}" for name in ("constraints", "uav", "missions", "reward", "baselines")),
-)
-"""What a mission is; all else belongs to the team that flies it."""
+_OF_TASK = (*MISSION, "experiment.reward", "experiment.baselines")
+"""What a task has of its own; all else belongs to the team that flies it."""
 
 
 def read_tasks(file: str) -> dict[str, dict[str, Any]]:
@@ -139,7 +137,7 @@ def with_mission(student: Config, mission: Config, name: str) -> Config:
         ConfigError: the two do not go together.
     """
     tree, other = config_to_dict(student), config_to_dict(mission)
-    for key in _MISSION:
+    for key in _OF_TASK:
         *sections, last = key.split(".")
         ours, theirs = tree, other
         for section in sections:

@@ -14,11 +14,12 @@ from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
+    MISSION,
     config_from_dict,
     config_to_dict,
+    differences,
     load_config,
     resolve_config_path,
-    values_by_key,
 )
 from marl_framework.config.messages import show
 from marl_framework.config.model import Config
@@ -35,10 +36,6 @@ _LATTICE = (
     "experiment.constraints.spacing",
     "experiment.constraints.min_altitude",
     "experiment.constraints.max_altitude",
-)
-_MISSION = (
-    *("sensor.", "mapping.", "environment.x_dim", "environment.y_dim"),
-    *(f"experiment.{name}." for name in ("constraints", "uav", "missions")),
 )
 _ACTIONS = "experiment.constraints.num_actions"
 
@@ -176,25 +173,18 @@ def refuse_differences(ours: Config, other: Config, keys: Sequence[str], who: st
     Raises:
         ConfigError: names the key that differs.
     """
-    key = first_difference(ours, other, keys)
-    if key is not None:
-        there, here = (show(values_by_key(config)[key]) for config in (other, ours))
+    if differing := differences(other, ours, keys):
+        key, (there, here) = next(iter(differing.items()))
         raise ConfigError(
-            f"{who}: {key} is {there}, and {here} of the team that learns; a network knows one "
-            "lattice, set of actions and list of channels"
+            f"{who}: {key} is {show(there)}, and {show(here)} of the team that learns; a network "
+            "knows one lattice, set of actions and list of channels"
         )
-
-
-def first_difference(ours: Config, other: Config, keys: Sequence[str]) -> str | None:
-    """Return the first of some keys whose values differ; None where there is none."""
-    a, b = values_by_key(ours), values_by_key(other)
-    return next((key for key in keys if a[key] != b[key]), None)
 
 
 def other_mission(ours: Config, other: Config) -> list[str]:
     """Return the keys in which the missions of two configurations differ."""
-    a, b = values_by_key(ours), values_by_key(other)
-    return [key for key in a if key.startswith(_MISSION) and a[key] != b[key]]
+    parts = tuple(f"{part}." for part in MISSION)
+    return [key for key in differences(ours, other) if f"{key}.".startswith(parts)]
 
 
 def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
@@ -251,9 +241,8 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     if where is not None:
         trained = mission_config(None, (), checkpoint)
         keys = () if config.lattice_shape == trained.lattice_shape else _LATTICE
-        key = first_difference(config, trained, (*keys, _ACTIONS))
-        if key is not None:
-            there, here = (values_by_key(known)[key] for known in (trained, config))
+        if differing := differences(trained, config, (*keys, _ACTIONS)):
+            key, (there, here) = next(iter(differing.items()))
             where = f"{key} is {there} there, {here} here"
         raise ConfigError(
             f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "

@@ -181,11 +181,12 @@ def state_of(run: Path) -> str:
 
 def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Return the differences of two runs as (name, value in the first, value in the second)."""
-    from marl_framework.config.loading import load_config, values_by_key
+    from marl_framework.config.loading import differences, load_config
     from marl_framework.config.messages import show
 
-    a, b = (values_by_key(load_config(run / "config.yaml")) for run in (first, second))
-    rows = [(key, show(a[key]), show(b[key])) for key in a if a[key] != b[key]]
+    config, other = (load_config(run / "config.yaml") for run in (first, second))
+    changed = differences(config, other)
+    rows = [(key, show(before), show(after)) for key, (before, after) in changed.items()]
     one, two = describe_run(first), describe_run(second)
     for name in ("commit", "training_step"):
         if one[name] != two[name]:

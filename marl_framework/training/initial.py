@@ -14,12 +14,12 @@ from marl_framework.config.learning import (
     CRITIC_ONLY_CHANNELS,
     PREDICTED_CHANNELS,
 )
+from marl_framework.config.loading import differences
 from marl_framework.config.model import Config
 from marl_framework.observations.predictor import load_predictor
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
-    first_difference,
     load_team,
     mission_config,
     refuse_differences,
@@ -63,7 +63,7 @@ def take_weights(
         raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
     names = list(algorithm.modules)
     keys = (*_OF_CRITIC, *_sizes(config, "critic"))
-    lack = first_difference(config, trained, keys) or _unfit(algorithm, saved, names)
+    lack = next(iter(differences(config, trained, keys)), None) or _unfit(algorithm, saved, names)
     taken = ["actor"] if lack else names
     for name in taken:
         algorithm.modules[name].load_state_dict(saved[name])

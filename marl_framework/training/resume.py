@@ -12,7 +12,7 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.former import RENAMED
-from marl_framework.config.loading import config_from_dict, load_config, values_by_key
+from marl_framework.config.loading import config_from_dict, differences, load_config, values_by_key
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint import misfit
@@ -101,12 +101,7 @@ def go_on(found: Resumption, config: Config, device: torch.device) -> None:
 
 def changed_keys(earlier: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     """Return the dotted names of keys that differ, with both values."""
-    before, after = values_by_key(earlier), values_by_key(now)
-    return {
-        key: (before[key], after[key])
-        for key in KEYS
-        if key != _ELSEWHERE and before[key] != after[key]
-    }
+    return differences(earlier, now, [key for key in KEYS if key != _ELSEWHERE])
 
 
 def refuse_changes(
