@@ -20,7 +20,6 @@ from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
 from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.runs.checkpoint import check_weights
 from marl_framework.training.rounds import RoundTrainer
 from marl_framework.training.schedule import passes
 
@@ -165,16 +164,10 @@ class Distiller(RoundTrainer):
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
             "replay": [samples.tensors() for samples in replay],
-            "weights_read": self._weights_read,
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned.
-
-        Raises:
-            ConfigError: a teacher or a predictor has changed since.
-        """
-        check_weights(self._weights_read, state["weights_read"])
+        """Load what `learned_state` returned."""
         self.algorithm.load_state_dict({**state, "training_step": 0})
         load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])

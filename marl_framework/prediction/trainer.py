@@ -26,7 +26,6 @@ from marl_framework.prediction.calibration import Reliability
 from marl_framework.prediction.examination import examine
 from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
 from marl_framework.prediction.samples import Samples, fly
-from marl_framework.runs.checkpoint import check_weights
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.rounds import RoundTrainer
 
@@ -183,16 +182,10 @@ class PredictorTrainer(RoundTrainer):
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "samples": None if kept is None else dict(vars(kept)),
-            "weights_read": self._weights_read,
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned.
-
-        Raises:
-            ConfigError: the map of a world has changed since.
-        """
-        check_weights(self._weights_read, state.get("weights_read", {}))
+        """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         load_optimizer(self._optimizer, state["optimizer"])
         load_scaler(self._scaler, state["scaler"])

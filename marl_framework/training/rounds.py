@@ -18,6 +18,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
+from marl_framework.runs.checkpoint import check_weights
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file, read_json
 from marl_framework.runs.folder import RunFolder
@@ -70,6 +71,7 @@ class RoundTrainer(ABC):
     name: str
     mark: str
     modules: Mapping[str, nn.Module]
+    _weights_read: Mapping[str, str]
     _optimizer: torch.optim.Optimizer
     _scaler: torch.amp.GradScaler
 
@@ -165,11 +167,7 @@ class RoundTrainer(ABC):
 
     @abstractmethod
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned.
-
-        Raises:
-            ConfigError: the training cannot go on from there.
-        """
+        """Load what `learned_state` returned."""
 
     def seconds(self) -> float:
         """Return how long this process and earlier ones have trained [s]."""
@@ -179,6 +177,7 @@ class RoundTrainer(ABC):
         """Return everything that decides how the training goes on."""
         return {
             **self.learned_state(),
+            "weights_read": self._weights_read,
             "config": config_to_dict(self.config),
             "training_step": self.rounds,
             "skipped_updates": self._skipped,
@@ -197,10 +196,12 @@ class RoundTrainer(ABC):
             report: shows a line where the run cannot be repeated exactly.
 
         Raises:
-            ConfigError: it is of another kind of training, or does not fit the configuration.
+            ConfigError: it is of another kind of training, does not fit the configuration, or a
+                file that the training reads has changed.
         """
         for name, module in self.modules.items():
             check_fit(name, module.state_dict(), state.get(name))
+        check_weights(self._weights_read, state.get("weights_read", {}))
         with complete_checkpoint():
             self.load_learned_state(state)
             self.rounds = int(state["training_step"])
