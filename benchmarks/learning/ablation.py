@@ -12,11 +12,8 @@ figure beside the JSON has the curves.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -29,25 +26,24 @@ from benchmarks.helpers.command_line import (
     answer,
     check_between,
     parse_names,
-    parse_numbers,
     read_options,
-    with_overrides,
     with_steps,
 )
 from benchmarks.helpers.harness import number_text
-from marl_framework.config.errors import ConfigError
+from benchmarks.helpers.kept_runs import (
+    MOST_STEPS,
+    SEEDS,
+    begin,
+    check_validates,
+    missing_runs,
+    read_seeds,
+)
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.runs.files import strict
-from marl_framework.stage_timer import StageTimer
-from marl_framework.training.trainer import Trainer
 
 SUITE = "ablation"
 STEPS = 120
-MOST_STEPS = 10**6
-SEEDS = "3,4,5"
 LEARNED = 0.30  # validation entropy [bit] that counts as learned, for the time it takes
-MOST_SEED = 2**20 - 1
 
 _CENTRED = [
     f"observation.centred_{name}=false"
@@ -98,43 +94,6 @@ VARIANTS: dict[str, list[str]] = {
 """Overrides of the params file; `published` has the paper's learning on the same small networks."""
 
 
-def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
-    """Train as configured; return what each validation found, with the time spent on learning.
-
-    Returns:
-        Rows of `training_step`, `transitions`, `seconds` (without validation), `roi_entropy`
-        [bit], `f1`, `return`, and `policy_entropy` [nat], `kl`, `explained_variance` of the
-        training step before.
-    """
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    rows: list[dict[str, float]] = []
-    seconds = 0.0
-    while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
-        start = time.perf_counter()
-        metrics, _ = trainer.training_step(timer)
-        timer.wall()  # waits for the device
-        seconds += time.perf_counter() - start
-        found, _ = trainer.validate_when_due(before, timer)
-        if not found:
-            continue
-        transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
-        rows.append(
-            {
-                "training_step": trainer.algorithm.training_steps,
-                "transitions": transitions,
-                "seconds": seconds,
-                "roi_entropy": found["validation_entropy"],
-                "f1": found["validation_f1"],
-                "return": found["validation_return"],
-                **{
-                    name: float(metrics[name])
-                    for name in ("policy_entropy", "kl", "explained_variance")
-                },
-            }
-        )
-    return rows
-
-
 def run(
     config: Config, device: torch.device, variants: Sequence[str], seeds: Sequence[int], path: Path
 ) -> dict[str, Any]:
@@ -148,70 +107,15 @@ def run(
         path: the JSON.
 
     Returns:
-        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `learn`).
+        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `kept_runs.learn`).
     """
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
-    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
-    found["machine"] = harness.announce_machine(device)
+    found = begin(path, settings, device)
     for one, _ in missing_runs(found, config, device, variants, seeds):
         found["runs"].append(one)
         harness.write_json(path, SUITE, found)
         draw(found, path.with_suffix(".png"))
     return found
-
-
-def missing_runs(
-    found: Mapping[str, Any],
-    config: Config,
-    device: torch.device,
-    variants: Sequence[str],
-    seeds: Sequence[int],
-) -> Iterator[tuple[dict[str, Any], Config]]:
-    """Train the variants and seeds that are not among the runs found, one after the other.
-
-    Args:
-        found: `runs`, and `settings` with the overrides of `variants`.
-        config: what the variants change.
-        device: where everything lives.
-        variants: names.
-        seeds: of `environment.seed`.
-
-    Yields:
-        A run: `variant`, `seed` and `rows` (see `learn`); its configuration.
-    """
-    known = {(one["variant"], one["seed"]) for one in found["runs"]}
-    for seed, variant in dict.fromkeys(product(seeds, variants)):
-        if (variant, seed) not in known:
-            overrides = found["settings"]["variants"][variant]
-            chosen = with_overrides(config, f"environment.seed={seed}", *overrides)
-            rows = learn(chosen, device)
-            print(f"{variant}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
-            yield {"variant": variant, "seed": seed, "rows": rows}, chosen
-
-
-def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the runs of an earlier JSON whose variants are the same, none without a JSON.
-
-    Args:
-        path: the JSON, with `settings` and `runs`, each of a `variant`.
-        settings: `configuration`, and `variants` with their overrides.
-
-    Raises:
-        ConfigError: the file is another's, or its configuration is another one.
-    """
-    if not path.is_file():
-        return []
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        settings = json.loads(json.dumps(strict(settings)))  # as it is written
-        same = before["settings"]["configuration"] == settings["configuration"]
-        runs: list[dict[str, Any]] = before["runs"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--out {path}: it is not a file of this benchmark") from error
-    if not same:
-        raise ConfigError(f"--out {path}: its runs are of another configuration; name a new file")
-    variants, same_variants = before["settings"]["variants"], settings["variants"]
-    return [one for one in runs if variants[one["variant"]] == same_variants.get(one["variant"])]
 
 
 # Table and figure -------------------------------------------------------------------------
@@ -291,11 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
     variants = parse_names("--variants", options.variants, VARIANTS)
-    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    seeds = read_seeds(options)
     check_between("--steps", options.steps, 1, MOST_STEPS)
     config, device, path = read_options(options, SUITE)
-    if not config.evaluation.interval:
-        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    check_validates(config)
     found = run(with_steps(config, options.steps), device, variants, seeds, path)
     return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 

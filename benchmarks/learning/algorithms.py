@@ -35,9 +35,9 @@ from benchmarks.helpers.command_line import (
     with_overrides,
     with_steps,
 )
+from benchmarks.helpers.kept_runs import MOST_SEED, MOST_STEPS, begin, check_validates, learn
 from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
 from benchmarks.helpers.short_training import last_fifth
-from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, known_runs, learn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -100,7 +100,7 @@ def run(
 
     Returns:
         `settings`, `machine`, `chosen`: the candidate of each algorithm, and `runs`: `variant`,
-        `world`, `seed`, `rows` (see `ablation.learn`).
+        `world`, `seed`, `rows` (see `kept_runs.learn`).
     """
     variants = {
         name: overrides
@@ -112,8 +112,7 @@ def run(
         "variants": variants,
         "configuration": config_to_dict(config),
     }
-    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings), "chosen": {}}
-    found["machine"] = harness.announce_machine(device)
+    found = {**begin(path, settings, device), "chosen": {}}
     half = with_steps(config, max(config.learning.training_steps // 2, 1))
     for algorithm, seed in product(asked["algorithms"], asked["development_seeds"]):
         for variant in candidates(config, algorithm):
@@ -314,8 +313,7 @@ def _measured(options: argparse.Namespace) -> str:
         )
     check_between("--steps", options.steps, 1, MOST_STEPS)
     config, device, path = read_options(options, SUITE)
-    if not config.evaluation.interval:
-        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    check_validates(config)
     found = run(with_steps(config, options.steps), device, {**names, **seeds}, path)
     return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
 

@@ -23,13 +23,18 @@ from benchmarks.helpers.command_line import (
     answer,
     check_between,
     parse_names,
-    parse_numbers,
     read_options,
     with_steps,
 )
+from benchmarks.helpers.kept_runs import (
+    MOST_STEPS,
+    SEEDS,
+    begin,
+    check_validates,
+    missing_runs,
+    read_seeds,
+)
 from benchmarks.helpers.run_statistics import seeds_text
-from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs, missing_runs
-from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
@@ -59,12 +64,11 @@ def run(
         path: the JSON.
 
     Returns:
-        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `ablation.learn`) and
+        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `kept_runs.learn`) and
         `planners`, the validation entropy of each [bit].
     """
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
-    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
-    found["machine"] = harness.announce_machine(device)
+    found = begin(path, settings, device)
     for one, chosen in missing_runs(found, config, device, variants, seeds):
         one["planners"] = {name: planner_entropy(name, chosen, device) for name in PLANNERS}
         found["runs"].append(one)
@@ -113,12 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
     variants = parse_names("--variants", options.variants, VARIANTS)
-    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    seeds = read_seeds(options)
     config, device, path = read_options(options, SUITE)
     steps = config.learning.training_steps if options.steps is None else options.steps
     check_between("--steps", steps, 1, MOST_STEPS)
-    if not config.evaluation.interval:
-        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    check_validates(config)
     found = run(with_steps(config, steps), device, variants, seeds, path)
     return f"{table(found)}\n{path}"
 

@@ -23,26 +23,26 @@ from benchmarks.helpers.command_line import (
     answer,
     check_between,
     parse_names,
-    parse_numbers,
     read_options,
     with_overrides,
     with_steps,
 )
-from benchmarks.helpers.run_statistics import seeds_text
-from benchmarks.learning.ablation import (
-    MOST_SEED,
+from benchmarks.helpers.kept_runs import (
     MOST_STEPS,
     SEEDS,
-    STEPS,
-    known_runs,
+    begin,
+    check_validates,
     missing_runs,
+    read_seeds,
 )
+from benchmarks.helpers.run_statistics import seeds_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import PREDICTED_CHANNELS
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 
 SUITE = "predicted"
+STEPS = 120
 WITHOUT = "without"
 VARIANTS: dict[str, list[str]] = {
     WITHOUT: [],
@@ -68,11 +68,10 @@ def run(
         path: the JSON.
 
     Returns:
-        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `ablation.learn`).
+        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `kept_runs.learn`).
     """
     settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
-    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
-    found["machine"] = harness.announce_machine(device)
+    found = begin(path, settings, device)
     for seed, predictor in predictors.items():
         chosen = with_overrides(config, f"networks.predictor={predictor}")
         for one, _ in missing_runs(found, chosen, device, variants, [seed]):
@@ -118,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
     variants = parse_names("--variants", options.variants, VARIANTS)
-    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    seeds = read_seeds(options)
     check_between("--steps", options.steps, 1, MOST_STEPS)
     predictors = (options.predictors or "").split(",")
     if not all(predictors) or len(predictors) != len(seeds):
@@ -126,8 +125,7 @@ def _measured(options: argparse.Namespace) -> str:
             f"--predictors: name {len(seeds)}, one for each of --seeds, such as runs/a,runs/b"
         )
     config, device, path = read_options(options, SUITE)
-    if not config.evaluation.interval:
-        raise ConfigError("evaluation.interval 0: nothing would be validated; give training steps")
+    check_validates(config)
     of_seeds = dict(zip(seeds, predictors, strict=True))
     found = run(with_steps(config, options.steps), device, variants, of_seeds, path)
     return f"{table(found)}\n{path}"

@@ -24,10 +24,9 @@ from benchmarks.helpers.command_line import (
     Parser,
     answer,
     check_between,
-    parse_numbers,
     read_options,
 )
-from benchmarks.learning.ablation import MOST_SEED, SEEDS, known_runs
+from benchmarks.helpers.kept_runs import SEEDS, begin, read_seeds
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, with_changes
 from marl_framework.config.model import Config
@@ -96,9 +95,10 @@ def run(
     flown = {"tasks": tasks, "missions": missions, "seed": seed}
     settings = {"variants": dict.fromkeys(STYLES, flown), "configuration": config_to_dict(config)}
     asked = _asked(tasks, runs)
-    known = known_runs(path, settings)
+    found = begin(path, settings, device)
+    known = found["runs"]
     made = [one for one in known if any(flight.items() <= one.items() for flight, _ in asked)]
-    found = {"settings": settings, "machine": harness.announce_machine(device), "runs": made}
+    found["runs"] = made
     for flight, team in asked:
         if any(flight.items() <= one.items() for one in made):
             continue
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
-    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    seeds = read_seeds(options)
     check_between("--missions", options.missions, 1, _MOST_MISSIONS)
     check_between("--seed", options.seed, 0, MAX_SEED - 1)
     tasks = read_tasks(options.tasks)

@@ -28,12 +28,11 @@ from benchmarks.helpers.command_line import (
     answer,
     check_between,
     parse_names,
-    parse_numbers,
     read_options,
     with_overrides,
 )
+from benchmarks.helpers.kept_runs import MOST_STEPS, SEEDS, begin, read_seeds
 from benchmarks.helpers.run_statistics import seeds_text
-from benchmarks.learning.ablation import MOST_SEED, MOST_STEPS, SEEDS, known_runs
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.distillation.trainer import Distiller
@@ -90,8 +89,7 @@ def run(
         for name, overrides in (DISTILLED | CONTINUED).items()
     }
     settings = {"variants": filled, "configuration": config_to_dict(config)}
-    found: dict[str, Any] = {"settings": settings, "runs": known_runs(path, settings)}
-    found["machine"] = harness.announce_machine(device)
+    found = begin(path, settings, device)
 
     def add(variant: str, seed: int, seconds: float, tasks: Means) -> None:
         entropy = mean(task["roi_entropy"] for task in tasks.values())
@@ -201,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(options: argparse.Namespace) -> str:
     """Do what a command line asks for; return what it prints."""
     variants = parse_names("--variants", options.variants, DISTILLED | CONTINUED)
-    seeds = parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0)
+    seeds = read_seeds(options)
     for name in ("rounds", "steps"):
         check_between(f"--{name}", getattr(options, name), 1, MOST_STEPS)
     config, device, path = read_options(options, SUITE)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks.helpers import kept_runs
 from benchmarks.learning import ablation
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.loading import resolve_config_path as at
@@ -23,8 +24,8 @@ def test_runs_are_kept_and_not_made_again(tmp_path, capsys, monkeypatch):
     (only,) = first["runs"]
     assert [row["training_step"] for row in only["rows"]] == [1, 2]
     made = []
-    learn = ablation.learn
-    monkeypatch.setattr(ablation, "learn", lambda *a: made.append(a) or learn(*a))
+    learn = kept_runs.learn
+    monkeypatch.setattr(kept_runs, "learn", lambda *a: made.append(a) or learn(*a))
     assert run(out, "--variants", "kept,not_clipped") == 0
     assert len(made) == 1  # the other was there
     second = json.loads(out.read_text())

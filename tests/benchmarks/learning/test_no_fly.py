@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.learning import ablation, no_fly
+from benchmarks.helpers import kept_runs
+from benchmarks.learning import no_fly
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from tests.benchmarks.running import refusal, run
 
@@ -17,8 +18,8 @@ def test_runs_are_written_and_not_made_again(tmp_path, capsys, monkeypatch):
     (only,) = first["runs"]
     assert set(only["planners"]) == {"information_gain", "random"}
     made = []
-    learn = ablation.learn
-    monkeypatch.setattr(ablation, "learn", lambda *a: made.append(a) or learn(*a))
+    learn = kept_runs.learn
+    monkeypatch.setattr(kept_runs, "learn", lambda *a: made.append(a) or learn(*a))
     second = run(no_fly, tmp_path, *TINY, "--variants", "open,obstacles")
     assert len(made) == 1
     assert second["runs"][0] == only

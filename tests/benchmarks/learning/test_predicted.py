@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.learning import ablation, predicted
+from benchmarks.helpers import kept_runs
+from benchmarks.learning import predicted
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
@@ -23,8 +24,8 @@ def test_differences_are_seed_by_seed(
     for file in files:
         save_checkpoint(Path(file), predictor_state(MapPredictor(4), 4))
     seen = []
-    learn = ablation.learn
-    monkeypatch.setattr(ablation, "learn", lambda c, d: seen.append(c) or learn(c, d))
+    learn = kept_runs.learn
+    monkeypatch.setattr(kept_runs, "learn", lambda c, d: seen.append(c) or learn(c, d))
     options = ("--predictors", ",".join(files), "--seeds", "3,4", "--steps", "2")
     found = run(predicted, tmp_path, *options)
     assert [(one.environment.seed, one.networks.predictor) for one in seen] == [
