@@ -8,16 +8,7 @@ import pytest
 import torch
 
 from marl_framework.stage_timer import StageTimer
-
-
-class Clock:
-    """A clock that only tests move [s]."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.terminal import Clock
 
 
 @pytest.fixture

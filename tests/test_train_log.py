@@ -16,6 +16,7 @@ import pytest
 from marl_framework.main import main
 from marl_framework.runs.files import RunLock
 from marl_framework.training.trainer import Trainer
+from tests.terminal import Terminal
 
 GIVEN = ("--config=params_test.yaml", "--device=cpu", "--run-name=t")
 Train = Callable[..., int]
@@ -48,11 +49,6 @@ def raise_in_step_2(monkeypatch: pytest.MonkeyPatch, problem: Callable[[], None]
         return real(self, timer)
 
     monkeypatch.setattr(Trainer, "training_step", step)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_the_log_holds_what_was_printed(train: Train, log: Path, capsys) -> None:

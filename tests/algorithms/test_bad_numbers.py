@@ -8,7 +8,7 @@ import torch
 from marl_framework.algorithms import actor_critic
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.optimisers import descend
-from tests.algorithms.test_wrapper import make, rollout_on, same, settings
+from tests.algorithms.making import make, rollout_on, same, settings
 from tests.algorithms.toy_game import ToyGame
 
 

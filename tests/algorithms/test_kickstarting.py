@@ -13,7 +13,7 @@ from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import ALGORITHMS
-from tests.algorithms.test_wrapper import make, rollout_on
+from tests.algorithms.making import make, rollout_on
 from tests.algorithms.toy_game import ToyGame
 
 

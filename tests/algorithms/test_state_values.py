@@ -19,8 +19,8 @@ from marl_framework.algorithms.state_values import SomeChannels
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.parts import ALGORITHMS
-from tests.algorithms.test_wrapper import make as make_any
-from tests.algorithms.test_wrapper import rollout_on, same
+from tests.algorithms.making import make as make_any
+from tests.algorithms.making import rollout_on, same
 from tests.algorithms.toy_game import ToyGame
 
 NAMES = [name for name in ALGORITHMS if name != "coma"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from marl_framework.algorithms.threads import LEAST, with_batch_threads
 from marl_framework.config.learning import NetworkConfig
 from marl_framework.networks.convolutional import ConvolutionalNetwork
-from tests.algorithms.test_wrapper import make, rollout_on
+from tests.algorithms.making import make, rollout_on
 
 CPU = torch.device("cpu")
 THREADS = 3

@@ -15,7 +15,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import NetworkConfig
 from marl_framework.networks.convolutional import ConvolutionalNetwork
 from marl_framework.training.logging import METRICS
-from tests.algorithms.test_wrapper import concatenate, make, rollout_on, same, settings
+from tests.algorithms.making import concatenate, make, rollout_on, same, settings
 from tests.algorithms.toy_game import ToyGame
 
 

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pkgutil import resolve_name
 
 import pytest
 import torch
 from torch.func import functional_call, grad
 from torch.utils._pytree import tree_map
 
-from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.losses import (
@@ -18,68 +16,13 @@ from marl_framework.algorithms.losses import (
     taken,
 )
 from marl_framework.algorithms.policy import policy_probabilities
-from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.learning import NetworkConfig
-from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.config.parts import ALGORITHMS
+from marl_framework.config.model import NetworkSizes
 from marl_framework.networks.convolutional import ConvolutionalNetwork
 from marl_framework.networks.registry import make_actor, make_critic
+from tests.algorithms.making import concatenate, make, rollout_on, same, settings
 from tests.algorithms.toy_game import ToyGame
-
-
-def settings(compute=None, algorithm="coma", **options) -> Config:
-    """Small networks that learn fast; options are keys of `learning`."""
-    learning = {
-        "data_passes": 2,
-        "batch_number": 2,
-        "actor": {"learning_rate": 3e-3},
-        "critic": {"learning_rate": 1e-2},
-    }
-    for key, value in options.items():
-        learning[key] = {**learning.get(key, {}), **value} if isinstance(value, dict) else value
-    widths = {"conv_channels": 16, "hidden_dim": 16}
-    return Config.model_validate(
-        {
-            "experiment": {"algorithm": algorithm},
-            "networks": {"actor": widths, "critic": widths},
-            "learning": learning,
-            "compute": {"precision": "float32", "device": "cpu", **(compute or {})},
-        }
-    )
-
-
-def make(seed=0, algorithm="coma", device="cpu", **options) -> ActorCritic:
-    torch.manual_seed(seed)
-    made = resolve_name(ALGORITHMS[algorithm])
-    return made(settings(algorithm=algorithm, **options), ToyGame.sizes, device)
-
-
-def rollout_on(device="cpu", num_envs=3, seed=0) -> Rollout:
-    """Random data in the shape of a toy rollout, T = 2."""
-    lead, sizes = (2, num_envs, 2), ToyGame.sizes
-    generator = torch.Generator().manual_seed(seed)
-    masks = torch.ones(*lead, sizes.num_actions, dtype=torch.bool)
-    maps = torch.randn(*lead, sizes.critic_channels, 3, 3, generator=generator)
-    rollout = Rollout(
-        observations=maps[..., : sizes.actor_channels, :, :],
-        critic_maps=maps[..., sizes.actor_channels :, :, :],
-        actions=torch.randint(2, lead, generator=generator),
-        masks=masks,
-        probabilities=masks / 2,
-        rewards=torch.randn(*lead[:2], generator=generator),
-        metrics=torch.zeros(*lead[:2], 0),
-    )
-    return Rollout(**{name: field.to(device) for name, field in rollout.tensors().items()})
-
-
-def concatenate(rollouts: list[Rollout]) -> Rollout:
-    """Join rollouts along the environment axis."""
-    return Rollout(
-        **{
-            name: torch.cat([vars(r)[name] for r in rollouts], dim=1)
-            for name in rollouts[0].tensors()
-        }
-    )
 
 
 @pytest.mark.parametrize(("seed", "advantage"), [(0, "critic"), (1, "return")])
@@ -127,10 +70,6 @@ def test_targets_come_from_the_target_critic():
         for parameter in coma.critic.parameters():
             parameter.add_(1.0)
     torch.testing.assert_close(coma.targets(rollout), before)
-
-
-def same(a, b) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def test_hard_target_copies_every_copy_rate_steps():

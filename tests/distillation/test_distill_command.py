@@ -15,8 +15,8 @@ from marl_framework.distillation.trainer import Distiller
 from marl_framework.evaluate import main as evaluate
 from marl_framework.main import main as train
 from marl_framework.runs.log import LOG
-from tests.distillation.test_labels import save_team
 from tests.small import small_config
+from tests.teams import save_team
 
 TASKS = {
     "field": {"sensor": {"simulation": {"kinds": ["random_field"], "cluster_radius": 3.0}}},

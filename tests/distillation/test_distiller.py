@@ -21,8 +21,8 @@ from marl_framework.observations.predictor import predictor_state
 from marl_framework.observations.task import MissionTask
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from tests.distillation.hand_made import ToTheCorner
-from tests.distillation.test_labels import save_team
 from tests.small import small_config
+from tests.teams import save_team
 
 CPU = torch.device("cpu")
 CORNER = "tests.distillation.hand_made.corner"

@@ -19,9 +19,9 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.planners.team import find_checkpoint
-from marl_framework.runs.checkpoint import save_checkpoint
 from tests.distillation.hand_made import Scored
 from tests.small import random_actions, small_config
+from tests.teams import save_team
 from tests.turned import turned_mission
 
 CPU = torch.device("cpu")
@@ -35,16 +35,6 @@ def flown(config: Config, missions: int = 6) -> tuple[MissionEnvironment, Missio
     for _ in range(2):
         env.step(state, random_actions(env, state, generator), env.draw_step())
     return env, state
-
-
-def save_team(path: Path, config: Config, seed: int = 5) -> Path:
-    """Write the checkpoint of a team that has learned nothing, with wide logits."""
-    torch.manual_seed(seed)
-    team = make_algorithm(config, "cpu")
-    with torch.no_grad():
-        team.modules["actor"].head.weight.mul_(20)
-    save_checkpoint(path, {**team.state_dict(), "config": config_to_dict(config)})
-    return path
 
 
 def student_masks(env: MissionEnvironment, state: MissionState) -> torch.Tensor:

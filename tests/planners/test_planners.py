@@ -26,8 +26,8 @@ from marl_framework.planners import (
     registry,
 )
 from marl_framework.planners.team import find_checkpoint
-from tests.distillation.test_labels import save_team
 from tests.small import small_config
+from tests.teams import save_team
 
 
 def make_config(n_agents: int = 3, num_actions: int = 6) -> Config:

@@ -21,8 +21,8 @@ from marl_framework.planners.team import (
     with_team,
 )
 from marl_framework.training.trainer import Trainer
-from tests.distillation.test_labels import save_team
 from tests.small import small_config
+from tests.teams import save_team
 
 CPU = torch.device("cpu")
 MAPPO = {"experiment": {"algorithm": "mappo"}, "learning": {"clip_ratio": 0.2, "value_clip": 0.3}}

@@ -12,7 +12,7 @@ from marl_framework.runs.checkpoint_store import (
     newest_checkpoint,
     numbered_checkpoints,
 )
-from tests.training.test_console import Clock
+from tests.terminal import Clock
 
 
 def store_in(folder: Path, kept: int = 3, lines: list[str] | None = None) -> CheckpointStore:

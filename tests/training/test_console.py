@@ -5,21 +5,7 @@ import io
 import pytest
 
 from marl_framework.training.console import ProgressView
-
-
-class Clock:
-    """A clock that only tests move [s]."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.terminal import Clock, Terminal
 
 
 @pytest.fixture

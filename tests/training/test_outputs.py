@@ -21,7 +21,7 @@ from marl_framework.stage_timer import StageTimer
 from marl_framework.training.console import SilentProgress
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.trainer import Trainer
-from tests.training.test_console import Clock
+from tests.terminal import Clock
 
 CPU = torch.device("cpu")
 

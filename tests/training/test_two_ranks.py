@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
-from tests.algorithms.test_wrapper import concatenate
+from tests.algorithms.making import concatenate
 from tests.training.two_ranks import (
     CASES,
     STOP,

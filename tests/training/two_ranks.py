@@ -30,7 +30,7 @@ from marl_framework.training.distributed import joined
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.summary import flown_metrics
 from marl_framework.training.trainer import Trainer
-from tests.algorithms.test_wrapper import make, rollout_on
+from tests.algorithms.making import make, rollout_on
 
 SCHEDULE = (
     "learning.training_steps=8",

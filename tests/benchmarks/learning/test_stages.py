@@ -17,7 +17,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.evaluate import main as evaluate
 from marl_framework.evaluation.statistics import interval
 from tests.benchmarks.running import FLOAT32, refusal, run
-from tests.distillation.test_labels import save_team
+from tests.teams import save_team
 
 pytestmark = pytest.mark.usefixtures("quick")
 TASKS = {
