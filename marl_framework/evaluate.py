@@ -25,8 +25,9 @@ from marl_framework.config.loading import with_changes
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import options as asked
-from marl_framework.runs.files import checkpoint_file, write_json
+from marl_framework.runs.files import write_json
 from marl_framework.runs.log import Screen
+from marl_framework.runs.names import checkpoint_file
 
 # Modules that load PyTorch are imported where they are used: help and bad input come at once.
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from marl_framework.command_line import (
     plain_warnings,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.files import atomic_file, checkpoint_file
+from marl_framework.runs.files import atomic_file
+from marl_framework.runs.names import checkpoint_file
 
 TOLERANCE = 1e-5
 """Largest accepted difference of an output from PyTorch's."""

@@ -13,7 +13,7 @@ import pytest
 from marl_framework.config.loading import dump_config, load_config
 from marl_framework.history import main
 from marl_framework.runs import history
-from marl_framework.runs.files import RunLock
+from marl_framework.runs.lock import RunLock
 
 
 class House:

@@ -21,7 +21,7 @@ from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.prediction.samples import Samples, states
-from marl_framework.runs.files import checkpoint_file
+from marl_framework.runs.names import checkpoint_file
 
 PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
 

@@ -18,7 +18,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
-from marl_framework.runs.files import RunLock
+from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
 from tests.former import make_former

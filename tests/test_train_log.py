@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from marl_framework.main import main
-from marl_framework.runs.files import RunLock
+from marl_framework.runs.lock import RunLock
 from marl_framework.training.trainer import Trainer
 from tests.terminal import Terminal
 

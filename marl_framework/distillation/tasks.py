@@ -17,7 +17,7 @@ from marl_framework.config.loading import (
 from marl_framework.config.messages import show
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import parse_yaml
-from marl_framework.runs.files import check_run_name
+from marl_framework.runs.names import check_run_name
 
 TASKS, TEACHERS = "distillation.tasks", "distillation.teachers"
 _OF_TASK = (*MISSION, "experiment.reward", "experiment.baselines")

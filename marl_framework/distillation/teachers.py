@@ -21,7 +21,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, load_team, team_logits
-from marl_framework.runs.files import PRETRAINED
+from marl_framework.runs.names import PRETRAINED
 
 
 class Opinion(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TypeVar
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.runs.files import PRETRAINED, check_run_name
+from marl_framework.runs.names import PRETRAINED, check_run_name
 
 RASTER = "raster:"
 TERRAIN_NAMES = (*(name for name in TERRAINS if name != "raster"), "mixed")

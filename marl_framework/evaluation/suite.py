@@ -28,8 +28,9 @@ from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.mission.fusion import fusion_type
 from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
-from marl_framework.runs.files import folder_guard, strict, write_json
+from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.folder import describe_environment
+from marl_framework.runs.lock import folder_guard
 
 POLICIES = (LEARNED, *report.CLASSICAL)
 """Flown where the command line names none."""

@@ -8,7 +8,7 @@ from typing import Any
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
-from marl_framework.runs.files import checkpoint_file
+from marl_framework.runs.names import checkpoint_file
 
 
 def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:

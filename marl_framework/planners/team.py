@@ -28,7 +28,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.kernels import make_builder
 from marl_framework.observations.predictor import predictor_of, predictor_state, predictor_weights
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
-from marl_framework.runs.files import checkpoint_file, checkpoint_name
+from marl_framework.runs.names import checkpoint_file, checkpoint_name
 
 _LATTICE = (
     "environment.x_dim",

@@ -25,18 +25,10 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.device import describe_device
-from marl_framework.runs.files import (
-    LOCK,
-    RunLock,
-    atomic_file,
-    check_run_name,
-    folder_guard,
-    name_in_use,
-    read_json,
-    remove_temporary_files,
-    write_json,
-)
+from marl_framework.runs.files import atomic_file, read_json, remove_temporary_files, write_json
+from marl_framework.runs.lock import LOCK, RunLock, folder_guard
 from marl_framework.runs.log import LOG
+from marl_framework.runs.names import check_run_name, name_in_use
 
 _PACKAGES = ("torch", "kornia", "numpy")
 _CHECKOUT = Path(__file__).resolve().parents[2]

@@ -17,14 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.files import (
-    RunLock,
-    check_run_name,
-    folder_guard,
-    is_locked,
-    read_json,
-    write_json,
-)
+from marl_framework.runs.files import read_json, write_json
+from marl_framework.runs.lock import RunLock, folder_guard, is_locked
+from marl_framework.runs.names import check_run_name
 from marl_framework.runs.process import is_alive
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")

@@ -8,7 +8,7 @@ from marl_framework.command_line import Parser, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
-from marl_framework.runs.files import check_run_name
+from marl_framework.runs.names import check_run_name
 
 
 def rounds_parser(program: str, description: str | None, config: str) -> argparse.ArgumentParser:

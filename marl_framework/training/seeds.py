@@ -12,8 +12,9 @@ from marl_framework.command_line import INTERRUPTED
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.model import Config
-from marl_framework.runs.files import name_in_use, read_json, write_json
+from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.log import RunLog
+from marl_framework.runs.names import name_in_use
 from marl_framework.training.jobs import TrainOne, train_runs, worst
 
 

@@ -11,7 +11,8 @@ from marl_framework import evaluate
 from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.watching import latest_teams
 from marl_framework.main import main
-from marl_framework.runs.files import RunLock, write_json
+from marl_framework.runs.files import write_json
+from marl_framework.runs.lock import RunLock
 from tests.evaluation.test_evaluate import results, write_checkpoint
 
 

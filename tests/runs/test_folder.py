@@ -18,8 +18,9 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.runs import folder as folder_module
-from marl_framework.runs.files import check_run_name, checkpoint_file, read_json
+from marl_framework.runs.files import read_json
 from marl_framework.runs.folder import RunFolder, describe_environment
+from marl_framework.runs.names import check_run_name, checkpoint_file
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
 

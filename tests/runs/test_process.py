@@ -13,7 +13,7 @@ import torch
 
 from marl_framework import doctor, history
 from marl_framework.config.loading import dump_config, load_config
-from marl_framework.runs.files import RunLock
+from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import is_alive, start_time, this_process
 
 HERE = this_process()

@@ -255,7 +255,7 @@ def run_folders() -> Iterator[Case]:
 
 
 def _while_locked(command: Sequence[str], at: Path) -> Ended:
-    from marl_framework.runs.files import RunLock
+    from marl_framework.runs.lock import RunLock
 
     lock = RunLock(at / "runs" / "whole")
     try:

@@ -1,0 +1,94 @@
+"""Locks of run folders, which end with their process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.runs.files import read_json
+from marl_framework.runs.process import is_alive
+
+LOCK = ".lock"
+"""File in a run folder that the training process locks."""
+
+
+class RunLock:
+    """Locks a run folder for this process; the system releases the lock when the process ends.
+
+    Args:
+        folder: run folder.
+
+    Raises:
+        ConfigError: another process holds the lock, or the lock file cannot be created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / LOCK
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 100, 0).decode(errors="replace").strip()
+            self.release()
+            raise _under_way(folder, holder) from None
+        except OSError:  # no locks on this file system: only a live process can be known
+            process = read_json(folder / "status.json", "process")
+            training = read_json(folder / "status.json").get("state") == "training"
+            if training and is_alive(process):
+                self.release()
+                raise _under_way(folder, f"process {process['number']}") from None
+            return
+        with suppress(OSError):  # on a full disk the lock works without this note
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._close()
+
+
+def _under_way(folder: Path, holder: str) -> ConfigError:
+    return ConfigError(
+        f"run name {folder.name}: a training run of this name is under way"
+        f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
+    )
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether any process, including this one, holds the lock of a run folder."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def folder_guard(folder: Path) -> Iterator[None]:
+    """Lock a folder of runs briefly, while run folders in it are created or moved."""
+    handle = None
+    with suppress(OSError):  # without locks, rename and mkdir are still atomic
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)

@@ -1,0 +1,90 @@
+"""Names of runs, and of checkpoints. Loads no PyTorch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from marl_framework.config.errors import ConfigError, found_at
+
+PRETRAINED = "pretrained:"
+"""Before the name of a checkpoint that comes with the library."""
+_SHIPPED = Path(__file__).parents[1] / "pretrained"
+_NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
+
+
+def check_run_name(name: str) -> None:
+    """Check a run name.
+
+    Raises:
+        ConfigError: the name is too long or contains forbidden characters.
+    """
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ConfigError(
+            f"run name {name!r}: use up to 200 letters, digits, '.', '_', '-'; "
+            "not '.', '..' or a leading '-'"
+        )
+
+
+def name_in_use(path: Path) -> ConfigError:
+    """Return the error that a run folder, or something else in its place, exists."""
+    return ConfigError(
+        f"run name {path.name}: {path} exists; choose another name, "
+        f"{'continue a training with --resume, ' if (path / 'checkpoints').exists() else ''}"
+        f"or move the run away with python -m marl_framework.history --runs {path.parent} archive "
+        f"{path.name}"
+    )
+
+
+def check_checkpoint(option: str, name: str) -> None:
+    """Check that the checkpoint that an option names is there.
+
+    Raises:
+        ConfigError: there is none; the message begins with the option.
+    """
+    with found_at(option):
+        checkpoint_file(name)
+
+
+def checkpoint_file(name: str) -> Path:
+    """Return a checkpoint file.
+
+    Args:
+        name: the file, a run folder, whose best or else last checkpoint it is, or
+            `pretrained:NAME`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name.startswith(PRETRAINED):
+        return _pretrained(name)
+    if not name:
+        raise ConfigError("checkpoint: its name is empty; give a run folder or a checkpoint file")
+    path = Path(name)
+    if path.is_dir():
+        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
+        found = [file for file in candidates if file.is_file()]
+        if not found:
+            raise ConfigError(
+                f"checkpoint {name}: the folder has neither checkpoints/best.pt nor "
+                "checkpoints/last.pt; give a run folder or a checkpoint file"
+            )
+        return found[0]
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no readable file"
+        raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
+    return path
+
+
+def checkpoint_name(path: Path) -> str:
+    """Return what `checkpoint_file` finds a checkpoint by, on other machines too if it can."""
+    return PRETRAINED + path.stem if path.parent == _SHIPPED else str(path)
+
+
+def _pretrained(name: str) -> Path:
+    shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
+    if name not in shipped:
+        raise ConfigError(f"checkpoint {name}: there is none; there are {', '.join(shipped)}")
+    return shipped[name]
