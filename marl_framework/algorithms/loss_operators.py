@@ -169,7 +169,7 @@ class TritonLosses(Losses):
         returns: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Losses.judge`."""
-        logits = logits.contiguous()
+        logits, values = _exact(logits), _exact(values)
         probabilities, advantages = judge_actions(
             logits.detach(), part.masks, self.floor(epsilon), values, part.actions, returns
         )
@@ -205,9 +205,14 @@ class TritonLosses(Losses):
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """See `Losses.critic`."""
-        values = values.contiguous()
+        values = _exact(values)
         gradient, parts = critic_gradient(values.detach(), part.actions, part.targets, part.weights)
         return _WithGradient.apply(values, parts.sum(), gradient)
+
+
+def _exact(outputs: Tensor) -> Tensor:
+    """Return what a network of one's own put out as kernels need it: float32, and contiguous."""
+    return outputs.float().contiguous()
 
 
 class _WithGradient(torch.autograd.Function):

@@ -134,7 +134,8 @@ def lose_actor(
     if WEIGHTS:
         counts = tl.load(weights + rows, mask=known, other=0.0)
         loss *= counts
-        slopes *= counts[:, None]
+        counted = (counts != 0)[:, None]  # a slope may be infinite, and that times 0 no number
+        slopes = tl.where(counted, slopes * counts[:, None], 0.0)
     mean = tl.sum(slopes * softmax, 1)[:, None]
     tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
     tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)

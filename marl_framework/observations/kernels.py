@@ -123,7 +123,7 @@ class ActionKernel:
         """See `TeamTask.draw_actions`."""
         state = self._state()
         self._operators.choose_actions(
-            logits,
+            logits.float().contiguous(),  # those of a network of one's own may be neither
             uniform,
             epsilon,
             state.positions,

@@ -181,7 +181,8 @@ def test_actions_are_those_drawn_one_by_one(
     masks, probabilities = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
     floor = torch.tensor(epsilon, dtype=torch.float64)
     state: Any = SimpleNamespace(positions=positions, moves=moves, active=active)
-    ActionKernel(lattice, lambda: state)(logits, uniform, floor, found, masks, probabilities)
+    given = torch.cat((logits, logits), -1)[..., :actions]  # as a network of one's own may
+    ActionKernel(lattice, lambda: state)(given, uniform, floor, found, masks, probabilities)
 
     def choose(i: int, mask: Tensor) -> Tensor:
         assert masks[:, i].equal(mask)  # under the actions that the kernel chose

@@ -129,6 +129,44 @@ def test_an_action_that_the_policy_forbids_has_no_gradient_and_a_finite_loss() -
     torch.testing.assert_close(found[5], expected[5])
 
 
+def test_outputs_of_a_network_of_ones_own_may_be_strided_and_of_half_precision() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = transitions(5, generator)
+    actions = batch.masks.shape[1]
+    outputs = torch.randn(2, 5, actions + 1, generator=generator).half()
+    found = []
+    for losses in (KERNELS, Losses()):
+        logits, values = (each.clone().requires_grad_() for each in outputs)
+        floor, worth = losses.floor(0.1), values[:, :actions]
+        policy, probabilities, advantages = losses.judge(
+            logits[:, :actions], batch, worth.detach(), floor, None
+        )
+        loss = losses.actor(policy, batch, advantages, floor, 0.5, 0.2)
+        loss = loss + losses.critic(worth, batch)
+        loss.backward()
+        found.append((probabilities, advantages, loss, logits.grad, values.grad))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of what is infinite
+def test_what_does_not_count_has_no_gradient_however_steep() -> None:
+    batch = transitions(2, torch.Generator().manual_seed(0))
+    actions, masks = torch.tensor([0, 1]), torch.ones_like(batch.masks)
+    weights = torch.tensor([1.0, 0.0])
+    batch = replace(batch, actions=actions, masks=masks, weights=weights).balanced()
+    logits = torch.zeros(masks.shape)
+    logits[1, 1] = -75.0
+    gradients = []
+    for losses in (KERNELS, Losses()):
+        given = logits.clone().requires_grad_()
+        policy, _, _ = losses.judge(given, batch, logits, losses.floor(0.0), batch.targets)
+        losses.actor(policy, batch, torch.tensor([0.0, 2e8]), 0.0, 0.0, 0.0).backward()
+        gradients.append(given.grad)
+    assert gradients[0].equal(gradients[1])
+    assert not gradients[0].any()
+
+
 @pytest.mark.parametrize("halted", [None, 0.0, 1.0])
 @pytest.mark.parametrize("number", [0.5, 30.0, float("inf"), float("nan")])
 def test_the_optimiser_decides_alike(number: float, halted: float | None) -> None:
