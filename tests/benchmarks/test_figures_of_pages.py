@@ -104,6 +104,6 @@ def test_the_program_says_where_each_figure_comes_from(capsys: pytest.CaptureFix
     assert figures_of_pages.main([]) == 0
     printed = capsys.readouterr().out
     assert (
-        "159 transitions/s: training-float32--amd-epyc-2-cores agent_transitions_per_s" in printed
+        " transitions/s: training-float32--amd-epyc-2-cores agent_transitions_per_s" in printed
     )
     assert printed.splitlines()[-1].endswith(", 0 not")
