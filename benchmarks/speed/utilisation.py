@@ -223,7 +223,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         )
         axes.bar_label(bars, fmt="%.0f %%")
     axes.set_xticks(range(len(rows)), [row["name"].replace(", ", "\n") for row in rows])
-    axes.set(ylabel="%", ylim=(0, 115))
+    axes.set(ylabel="%", ylim=(0, 125), yticks=range(0, 101, 20))
     figures.tidy(axes, grid=False)
     axes.legend(frameon=False, ncols=2, loc="upper left")
     figures.save(figure, path, found["machine"]["device"])
