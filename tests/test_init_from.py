@@ -17,7 +17,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.predictor import predictor_state, predictor_weights
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.stage_timer import StageTimer
@@ -108,10 +108,10 @@ def test_an_actor_that_does_not_fit_is_refused_by_the_key(ours: dict[str, Any], 
 # --- a pull instead of a start ---------------------------------------------------------------
 
 
-def pulled(tmp_path: Path, there: Config, **sections: Any) -> Trainer:
+def pulled(tmp_path: Path, there: Config, noted: Any = None, **sections: Any) -> Trainer:
     """Return a trainer whose actor is pulled to a team that was trained elsewhere."""
     path = tmp_path / "teacher.pt"
-    save_checkpoint(path, team(there).payload)
+    save_checkpoint(path, {**team(there).payload, **(noted or {})})
     teacher = {"run": str(path), "weight": 1.0}
     return Trainer(small_config(learning={"teacher": teacher}, **sections), CPU)
 
@@ -159,6 +159,14 @@ def test_a_teacher_sees_the_predictions_that_it_learned_with(tmp_path: Path) -> 
     pulled(tmp_path, there, **same)
     with pytest.raises(ConfigError, match=r"networks.predictor is .*learned.pt, and .*other.pt"):
         pulled(tmp_path, there, **other)
+    # Where the team has noted its weights, the file need not be there, nor be the same.
+    file = tmp_path / "learned.pt"
+    noted = {"weights_read": predictor_weights(str(file), "networks.predictor")}
+    save_checkpoint(file, payloads[2])
+    with pytest.raises(ConfigError, match=r"networks.predictor is .*learned.pt, and .*learned.pt"):
+        pulled(tmp_path, there, noted, **learned)
+    file.unlink()
+    pulled(tmp_path, there, noted, **same)
 
 
 def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:

@@ -51,9 +51,9 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
         """Bytes of maps on the lattice: read, written, and their parts written and read."""
         return sum(6 * t.numel() * t.element_size() for t in tensors)
 
-    def maps(beliefs: torch.Tensor, cells: float, prior: float | None) -> float:
-        """Bytes of beliefs: the cells of a mission read and written, or all written."""
-        return 8 * cells * len(beliefs) if prior is None else 4 * beliefs.numel()
+    def maps(beliefs: torch.Tensor, touched: float, prior: float | None) -> float:
+        """Bytes of beliefs: cells of a mission read and written, or all written."""
+        return 8 * touched * len(beliefs) if prior is None else 4 * beliefs.numel()
 
     def read(arguments: tuple[Any, ...]) -> OperatorCost:
         readings, pooled = arguments[6:8]  # windows are written whole

@@ -403,7 +403,7 @@ class LoggingConfig(Section):
     figure_interval: Interval = 0
     """Between figures of a mission; there is one at the end anyway."""
     checkpoint_interval: Interval = 50
-    """Between checkpoints; there is one at the end anyway."""
+    """Between checkpoints; there is one with each better validation, and at the end anyway."""
     checkpoint_minutes: NonNegative = 10.0
     """Also after so long [min]."""
     checkpoints_kept: Count = 3

@@ -23,7 +23,8 @@ from marl_framework.mission.state import MissionState, fill
 class WindowFusion:
     """Takes readings and puts them into beliefs.
 
-    Every method takes `flown`, the missions to update, [E] bool; the others do not change.
+    Every method but `begin` takes `flown`, the missions to update, [E] bool; the others do not
+    change.
 
     Args:
         config: the mission.

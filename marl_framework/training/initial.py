@@ -16,7 +16,7 @@ from marl_framework.config.learning import (
 )
 from marl_framework.config.loading import differences
 from marl_framework.config.model import Config
-from marl_framework.observations.predictor import load_predictor
+from marl_framework.observations.predictor import predictor_weights
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
@@ -92,8 +92,8 @@ def follow_teacher(
         A checksum of the teacher's weights, see `check_weights`; empty where none is followed.
 
     Raises:
-        ConfigError: the team has another lattice, other actions or channels, or the algorithm
-            cannot be pulled.
+        ConfigError: the team has another lattice, other actions or channels, it learned with
+            another predictor, or the algorithm cannot be pulled.
     """
     teacher = config.learning.teacher
     over = 0 < teacher.anneal_steps <= made
@@ -109,26 +109,27 @@ def follow_teacher(
     who = f"{key} {checkpoint.path}"
     check_lattice(config, trained, who)
     refuse_differences(config, trained, _SEEN, who)
-    _check_predictor(config, trained, who)
+    _check_predictor(config, trained, checkpoint, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
     return {f"{key}: {teacher.run}": tensors_checksum(checkpoint.payload["actor"])}
 
 
-def _check_predictor(config: Config, trained: Config, who: str) -> None:
+def _check_predictor(config: Config, trained: Config, checkpoint: Checkpoint, who: str) -> None:
     """Check that a teacher is shown predictions of the predictor that it learned with.
 
     Raises:
         ConfigError: it is not, or one cannot be read.
     """
-    here, there = (each.networks.predictor for each in (config, trained))
-    if here == there or not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
+    if not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
         return
-    ours, theirs = (
-        tensors_checksum(load_predictor(name, f"{where}networks.predictor").state_dict())
-        for name, where in ((here, ""), (there, f"{who}: "))
-    )
-    if ours != theirs:
+    here, there = (each.networks.predictor for each in (config, trained))
+    noted = checkpoint.payload.get("weights_read", {})
+    key = f"networks.predictor: {there}"
+    if key not in noted:  # files of weights alone do not say
+        noted = predictor_weights(there, "networks.predictor")
+    ours = predictor_weights(here, "networks.predictor")
+    if [*ours.values()] != [noted[key]]:
         raise ConfigError(
             f"{who}: networks.predictor is {there}, and {here} of the team that learns; a teacher "
             "judges what the predictor shows that it learned with"

@@ -265,9 +265,11 @@ def _train_alone(config: Config, name: str, train: TrainOne, command: list[str])
         sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in streams)
         return guarded(lambda log: train(config, run_name=name, log=log))
 
-    code = as_program(work)  # from here on signals are ignored
-    for stream in streams:
-        stream.end()
+    try:
+        code = as_program(work)
+    finally:  # signals are ignored now
+        for stream in streams:
+            stream.end()
     sys.exit(code)
 
 

@@ -137,12 +137,9 @@ class Trainer:
                 self._last = written or self._last
                 self._check_numbers(written, out, run)
                 out.report(step, {**self._last, **found}, bool(written or found), timer)
-                if better:
-                    with timer("checkpoint"):
-                        out.save_best(self.state_dict(out.logger.state_dict(), timer))
-                # What goes on after a crash knows its best.pt.
+                # Beside best.pt a newest one, so that what goes on after a crash knows it.
                 if better or self.ranks.any(out.is_checkpoint_due(step, before)):
-                    saved = self._save(out, timer) or saved
+                    saved = self._save(out, timer, better) or saved
                 if passes(self.config.logging.figure_interval, before, step):
                     with timer("figure"):
                         self._draw_mission(out)
@@ -358,11 +355,17 @@ class Trainer:
             restore_stream(streams[self.ranks.rank], generator, self.device)
         self._absent_streams = streams[self.ranks.count :]
 
-    def _save(self, out: Outputs, timer: StageTimer) -> int | None:
-        """Write the newest checkpoint; return its training step, None if that failed."""
+    def _save(self, out: Outputs, timer: StageTimer, best: bool = False) -> int | None:
+        """Write the newest checkpoint, before it the best if it is that, too.
+
+        Returns:
+            Its training step; None if the newest one failed.
+        """
         step = self.algorithm.training_steps
         with timer("checkpoint"):
             state = self.state_dict(out.logger.state_dict(), timer)
+            if best:
+                out.save_best(state)
             known = {"episodes": self.episodes, "last": self._last, "best": self._best}
             return step if out.save(step, state, **known) else None
 
