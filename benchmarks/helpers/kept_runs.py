@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import parse_numbers, with_overrides
+from benchmarks.helpers.command_line import Parser, parse_numbers, with_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.files import strict
@@ -26,6 +26,7 @@ from marl_framework.training.trainer import Trainer
 
 SEEDS = "3,4,5"
 MOST_SEED = 2**20 - 1
+STEPS = 120
 MOST_STEPS = 10**6
 
 
@@ -33,13 +34,13 @@ def begin(path: Path, settings: Mapping[str, Any], device: torch.device) -> dict
     """Return what a JSON begins with: `settings`, the `runs` that it has already, `machine`.
 
     Raises:
-        ConfigError: see `known_runs`.
+        ConfigError: the file is another's, or its configuration is another one.
     """
-    runs = known_runs(path, settings)
+    runs = _known_runs(path, settings)
     return {"settings": settings, "runs": runs, "machine": harness.announce_machine(device)}
 
 
-def known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the runs of an earlier JSON whose variants are the same, none without a JSON.
 
     Args:
@@ -128,6 +129,22 @@ def missing_runs(
             rows = learn(chosen, device)
             print(f"{variant}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
             yield {"variant": variant, "seed": seed, "rows": rows}, chosen
+
+
+def add_seeds(parser: Parser) -> None:
+    """Add `--seeds`, which `read_seeds` reads."""
+    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+
+
+def add_runs(parser: Parser, variants: Iterable[str]) -> None:
+    """Add `--variants`, all by default, and `--seeds`."""
+    parser.add_argument("--variants", default=",".join(variants), metavar="NAME,…", help="(all)")
+    add_seeds(parser)
+
+
+def add_steps(parser: Parser) -> None:
+    """Add `--steps`."""
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
 
 
 def read_seeds(options: argparse.Namespace) -> list[int]:

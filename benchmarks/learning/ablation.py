@@ -32,7 +32,8 @@ from benchmarks.helpers.command_line import (
 from benchmarks.helpers.harness import number_text
 from benchmarks.helpers.kept_runs import (
     MOST_STEPS,
-    SEEDS,
+    add_runs,
+    add_steps,
     begin,
     check_validates,
     missing_runs,
@@ -42,7 +43,6 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 
 SUITE = "ablation"
-STEPS = 120
 LEARNED = 0.30  # validation entropy [bit] that counts as learned, for the time it takes
 
 _CENTRED = [
@@ -185,9 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         "learning.ablation", "Train variants of a schedule from several seeds.", "params_fast.yaml"
     )
-    parser.add_argument("--variants", default=",".join(VARIANTS), metavar="NAME,…", help="(all)")
-    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
+    add_runs(parser, VARIANTS)
+    add_steps(parser)
     options = parser.parse_args(arguments)
     return answer(options.out, lambda: _measured(options))
 

@@ -35,7 +35,14 @@ from benchmarks.helpers.command_line import (
     with_overrides,
     with_steps,
 )
-from benchmarks.helpers.kept_runs import MOST_SEED, MOST_STEPS, begin, check_validates, learn
+from benchmarks.helpers.kept_runs import (
+    MOST_SEED,
+    MOST_STEPS,
+    add_steps,
+    begin,
+    check_validates,
+    learn,
+)
 from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
 from benchmarks.helpers.short_training import last_fifth
 from marl_framework.config.errors import ConfigError
@@ -45,7 +52,6 @@ from marl_framework.config.parts import ALGORITHMS
 from marl_framework.evaluation.statistics import Interval
 
 SUITE = "algorithms"
-STEPS = 120
 SEEDS = "3,4,5,6,7"
 DEVELOPMENT_SEEDS = "101,102"
 REFERENCE = "coma"
@@ -289,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SEED,…",
         help=f"that candidates are chosen by ({DEVELOPMENT_SEEDS})",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="K", help=f"({STEPS})")
+    add_steps(parser)
     options = parser.parse_args(arguments)
     return answer(options.out, lambda: _measured(options))
 

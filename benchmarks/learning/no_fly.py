@@ -28,7 +28,7 @@ from benchmarks.helpers.command_line import (
 )
 from benchmarks.helpers.kept_runs import (
     MOST_STEPS,
-    SEEDS,
+    add_runs,
     begin,
     check_validates,
     missing_runs,
@@ -105,8 +105,7 @@ def table(found: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
     parser = Parser("learning.no_fly", "Train with and without obstacles.", "params_fast.yaml")
-    parser.add_argument("--variants", default=",".join(VARIANTS), metavar="NAME,…", help="(all)")
-    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    add_runs(parser, VARIANTS)
     parser.add_argument(
         "--steps", type=int, metavar="K", help="training steps (those of the params file)"
     )

@@ -26,7 +26,7 @@ from benchmarks.helpers.command_line import (
     check_between,
     read_options,
 )
-from benchmarks.helpers.kept_runs import SEEDS, begin, read_seeds
+from benchmarks.helpers.kept_runs import add_seeds, begin, read_seeds
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, with_changes
 from marl_framework.config.model import Config
@@ -96,9 +96,9 @@ def run(
     settings = {"variants": dict.fromkeys(STYLES, flown), "configuration": config_to_dict(config)}
     asked = _asked(tasks, runs)
     found = begin(path, settings, device)
-    known = found["runs"]
-    made = [one for one in known if any(flight.items() <= one.items() for flight, _ in asked)]
-    found["runs"] = made
+    found["runs"] = made = [
+        one for one in found["runs"] if any(flight.items() <= one.items() for flight, _ in asked)
+    ]
     for flight, team in asked:
         if any(flight.items() <= one.items() for one in made):
             continue
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--{stage}", required=True, metavar="RUN", help="with {seed} and {task} in its name"
         )
     parser.add_argument("--tasks", default=str(TASKS), metavar="FILE", help="(those of docs/)")
-    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    add_seeds(parser)
     parser.add_argument("--missions", type=int, default=MISSIONS, metavar="M", help=f"({MISSIONS})")
     parser.add_argument("--seed", type=int, default=SEED, metavar="S", help=f"of them ({SEED})")
     options = parser.parse_args(arguments)

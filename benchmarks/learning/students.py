@@ -31,7 +31,7 @@ from benchmarks.helpers.command_line import (
     read_options,
     with_overrides,
 )
-from benchmarks.helpers.kept_runs import MOST_STEPS, SEEDS, begin, read_seeds
+from benchmarks.helpers.kept_runs import MOST_STEPS, add_runs, begin, read_seeds
 from benchmarks.helpers.run_statistics import seeds_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -185,9 +185,7 @@ def table(found: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; returns 0, or 2 for bad input."""
     parser = Parser("learning.students", "Compare ways of distilling.", "params_collective.yaml")
-    names = ",".join(DISTILLED | CONTINUED)
-    parser.add_argument("--variants", default=names, metavar="NAME,…", help="(all)")
-    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
+    add_runs(parser, DISTILLED | CONTINUED)
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="K", help=f"({ROUNDS})")
     parser.add_argument(
         "--steps", type=int, default=STEPS, metavar="K", help=f"training steps of coma ({STEPS})"
