@@ -34,7 +34,12 @@ def load_predictor(name: str, key: str) -> MapPredictor:
 
 def predictor_weights(name: str, key: str) -> dict[str, str]:
     """Return a checksum of a predictor's weights, see `check_weights` and `load_predictor`."""
-    return {f"{key}: {name}": tensors_checksum(load_predictor(name, key).state_dict())}
+    return {f"{key}: {name}": predictor_checksum(name, key)}
+
+
+def predictor_checksum(name: str, key: str) -> str:
+    """Return the checksum alone."""
+    return tensors_checksum(load_predictor(name, key).state_dict())
 
 
 def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:

@@ -16,7 +16,7 @@ from marl_framework.config.learning import (
 )
 from marl_framework.config.loading import differences
 from marl_framework.config.model import Config
-from marl_framework.observations.predictor import predictor_weights
+from marl_framework.observations.predictor import predictor_checksum
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,
@@ -33,6 +33,7 @@ _OF_CRITIC = (
     "experiment.algorithm",
     *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS),
 )
+_PREDICTOR = "networks.predictor"
 _WIDTHS = ("type", "conv_channels", "hidden_dim")
 _OF_ATTENTION = ("layers", "heads")
 
@@ -124,14 +125,12 @@ def _check_predictor(config: Config, trained: Config, checkpoint: Checkpoint, wh
     if not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
         return
     here, there = (each.networks.predictor for each in (config, trained))
-    noted = checkpoint.payload.get("weights_read", {})
-    key = f"networks.predictor: {there}"
-    if key not in noted:  # files of weights alone do not say
-        noted = predictor_weights(there, "networks.predictor")
-    ours = predictor_weights(here, "networks.predictor")
-    if [*ours.values()] != [noted[key]]:
+    theirs = checkpoint.payload.get("weights_read", {}).get(f"{_PREDICTOR}: {there}")
+    if theirs is None:  # files of weights alone do not say
+        theirs = predictor_checksum(there, f"{who}: {_PREDICTOR}")
+    if predictor_checksum(here, _PREDICTOR) != theirs:
         raise ConfigError(
-            f"{who}: networks.predictor is {there}, and {here} of the team that learns; a teacher "
+            f"{who}: {_PREDICTOR} is {there}, and {here} of the team that learns; a teacher "
             "judges what the predictor shows that it learned with"
         )
 
