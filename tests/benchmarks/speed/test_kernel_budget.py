@@ -63,8 +63,8 @@ def test_predictions_look_at_each_belief_once() -> None:
     assert 190 < step["kernels"] <= 210, stages
     rows, cols = load_config("params_gpu.yaml").map_shape
     once = 4e-6 * rows * cols
-    assert 4 * once < stages["observe"]["megabytes"] < 9 * once
-    assert once < stages["critic maps"]["megabytes"] < 2.5 * once
+    assert 4 * once < stages["observe"]["megabytes"] < 8.3 * once
+    assert once < stages["critic maps"]["megabytes"] < 2.1 * once
 
 
 @pytest.mark.parametrize(
