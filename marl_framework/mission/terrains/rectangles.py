@@ -143,8 +143,10 @@ def rasterise(rectangles: Tensor, shape: Shape, complement: Tensor | None = None
     """
     rows = _membership(rectangles[..., :2], shape[0])
     cols = _membership(rectangles[..., 2:], shape[1])
-    # In place on bytes: comparisons from bytes to bool are ten times slower on the CPU.
-    union = (rows[:, :, None] & cols[:, None, :]).ne_(0)
+    union = rows[:, :, None] & cols[:, None, :]
+    if rectangles.shape[1] > 1:
+        # In place on bytes: comparisons from bytes to bool are ten times slower on the CPU.
+        union.ne_(0)
     if complement is not None:
         union ^= complement.to(torch.uint8)[:, None, None]
     return union.view(torch.bool)
