@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import matplotlib
 import pytest
 
+import tests.quiet_torchrl  # noqa: F401
 from marl_framework.integrations.rendering import Window
-
-with warnings.catch_warnings():  # TorchRL's collectors warn of classes of their own on import
-    warnings.filterwarnings("ignore", "Creating .*WeightUpdater which", DeprecationWarning)
-    import torchrl.collectors  # noqa: F401
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import tests.quiet_torchrl  # noqa: F401
 from benchmarks.helpers import harness
 from benchmarks.speed import wrappers
 from marl_framework.config.loading import load_config
