@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from copy import deepcopy
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -44,7 +45,37 @@ class ConvolutionReLU(nn.Conv2d):
         return found
 
 
-def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> nn.Sequential:
+class HiddenLayers(nn.Sequential):
+    """Three `ConvolutionReLU` and what follows them.
+
+    In half precision on a GPU, memory limits the first convolution, which sees few channels, and
+    the last one where it makes a single cell of a map: Triton kernels of ours take these with their
+    biases and ReLUs. Most of the arithmetic is in the second, which stays with cuDNN; the last one
+    takes its bias and ReLU, too.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Run all layers on maps [B, C, X, Y]."""
+        first, second, third = (layer for layer in self if isinstance(layer, ConvolutionReLU))
+        if not first.fused or first.weight.dtype == torch.float32:
+            found: Tensor = super().forward(maps)
+            return found
+        # Triton takes a while to import, and many machines do without it.
+        from marl_framework.networks.triton_bias import bias_relu
+        from marl_framework.networks.triton_convolution import convolution_relu
+
+        maps = convolution_relu(maps, first.weight, first.bias, None)
+        maps = functional.conv2d(maps, second.weight)
+        if maps.shape[2:] == third.kernel_size:
+            maps = convolution_relu(maps, third.weight, third.bias, second.bias)
+        else:
+            maps = third(bias_relu(maps, second.bias))
+        for layer in list(self)[3:]:
+            maps = layer(maps)
+        return maps
+
+
+def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> HiddenLayers:
     """Return all layers but the last, from maps [B, channels, *shape] to [B, hidden_dim]."""
     width, hidden = settings.conv_channels, settings.hidden_dim
     layers: list[nn.Module] = []
@@ -54,7 +85,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
         layers.append(ConvolutionReLU(channels, width, size))
         channels, x, y = width, x - size[0] + 1, y - size[1] + 1
     layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
-    return nn.Sequential(OrderedDict(zip(_NAMES, layers, strict=True)))
+    return HiddenLayers(OrderedDict(zip(_NAMES, layers, strict=True)))
 
 
 def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
@@ -66,8 +97,6 @@ def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
     dtype = torch.get_autocast_dtype(device)
     names, weights = zip(*layers.named_parameters(), strict=True)
     cast = _CastAll.apply(dtype, *weights)
-    if weights[0].is_contiguous(memory_format=torch.channels_last):
-        maps = maps.to(dtype, memory_format=torch.channels_last)
     return functional_call(layers, dict(zip(names, cast, strict=True)), (maps,))
 
 
@@ -153,6 +182,8 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
     """
     network.to(device)
     fused = uses_triton(compute, device)
+    if fused:  # what counts operations knows those of our operators once they are imported
+        import_module("marl_framework.networks.triton_convolution")
     if fused and resolve_precision(compute.precision, device) != torch.float32:
         # PyTorch's hints lack it.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -6,7 +6,6 @@ Not collected by itself: `test_triton_team.py` runs this file with `TRITON_INTER
 from __future__ import annotations
 
 import os
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +19,6 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
 from marl_framework.algorithms.optimisers import decide
-from marl_framework.exporting.portable import PortableActor
-from marl_framework.networks import convolutional
-from marl_framework.networks.convolutional import ConvolutionReLU, place
-from marl_framework.networks.registry import make_actor
-from marl_framework.networks.triton_bias import bias_relu
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.observations.turning import TritonSymmetries
 from tests.small import small_config
@@ -200,77 +194,6 @@ def test_turned_transitions_are_those_of_the_twin(options: dict[str, Any]) -> No
     assert torch.cat((first.critic_inputs, second.critic_inputs)).equal(found.critic_inputs)
 
 
-ORDERS = (torch.contiguous_format, torch.channels_last)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3, 5, 7, 4), (2, 8, 1, 1), (9, 40, 3, 3)])
-def test_biases_and_relus_are_those_of_plain_operators(
-    shape: tuple[int, ...], precision: torch.dtype, order: torch.memory_format
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    maps = torch.randn(shape, generator=generator).to(precision, memory_format=order)
-    maps[0, 1, 0, 0] = float("nan")  # which ReLU keeps
-    bias = torch.randn(shape[1], generator=generator).to(precision)
-    coming = torch.randn(shape, generator=generator).to(precision)
-    found = []
-    for function in (bias_relu, lambda a, b: torch.relu(a + b[:, None, None])):
-        a, b = maps.clone().requires_grad_(), bias.clone().requires_grad_()
-        out = function(a, b)
-        assert out.is_contiguous(memory_format=order)
-        out.backward(coming)
-        found.append((out, a.grad, b.grad))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, equal_nan=True)
-
-
-@pytest.mark.parametrize("network", ["cnn", "attention"])
-def test_a_network_with_fused_layers_is_its_twin(
-    network: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: True)
-    widths = {"type": network, "conv_channels": 8, "hidden_dim": 8}
-    config = small_config(
-        observation={"heard_uavs": network == "attention"},
-        networks={"actor": widths, "critic": widths},
-        compute={"precision": "bfloat16"},
-    )
-    plain = make_actor(config.networks, config.compute, config.network_sizes)
-    fused = place(deepcopy(plain), config.compute, torch.device("cpu"))
-    kernels = (weights for weights in fused.parameters() if weights.dim() == 4)
-    assert {weights.stride(1) for weights in kernels} == {1}
-    sizes = config.network_sizes
-    maps = torch.rand(4, sizes.actor_channels, *sizes.shape)
-    found, expected = fused(maps), plain(maps)
-    torch.testing.assert_close(found, expected)
-    for one in (found, expected):
-        one.square().sum().backward()
-    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-def test_a_network_leaves_a_gpu_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: True)
-    config, cpu = small_config(), torch.device("cpu")
-    network = place(
-        make_actor(config.networks, config.compute, config.network_sizes), config.compute, cpu
-    )
-    layers = [each for each in network.modules() if isinstance(each, ConvolutionReLU)]
-    assert all(layer.fused for layer in layers)
-    portable = PortableActor(network).actor
-    assert portable is not network
-    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: False)
-    for plain in (portable, place(network, config.compute, cpu)):
-        fused = [each.fused for each in plain.modules() if isinstance(each, ConvolutionReLU)]
-        assert fused == [False] * len(layers)
-
-
-def test_other_orders_of_memory_are_refused() -> None:
-    with pytest.raises(ValueError, match="contiguous"):
-        bias_relu(torch.zeros(2, 3, 4, 5).transpose(0, 1), torch.zeros(2))
-
-
 def test_operators_keep_the_promises_of_their_schemas() -> None:
     generator = torch.Generator().manual_seed(0)
     batch = transitions(5, generator)
@@ -295,7 +218,6 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
         ),
         "critic_gradient": (values, batch.actions, batch.targets, None),
         "decide_descent": (one, one, None, 10.0),
-        "bias_relu": (torch.randn(2, 3, 4, 4).requires_grad_(), torch.zeros(3, requires_grad=True)),
         "take_turned": (index, index, *tables, *turned, 0),
     }
     for name, arguments in calls.items():

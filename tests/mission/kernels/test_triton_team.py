@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_interpreted_kernels_are_their_twins() -> None:
-    interpreted("team", "updates")
+    interpreted("team", "updates", "networks")
 
 
 def launches_of_a_step(params: str, *overrides: str) -> list[Launch]:
@@ -105,17 +105,28 @@ def launches_of_predictions(params: str, *overrides: str) -> list[Launch]:
 
 
 def launches_of_a_network(params: str, *overrides: str) -> list[Launch]:
-    """Return the kernels that follow convolutions, in the order of memory of either precision."""
-    from marl_framework.networks import triton_bias
+    """Return the kernels of convolutions and those that follow them, in all orders of memory."""
+    from marl_framework.networks import triton_bias, triton_convolution
 
-    width = load_config(params, overrides).networks.actor.conv_channels
-    with recorded((triton_bias, "add_and_cut")) as found:
+    config = load_config(params, overrides)
+    width, sizes = config.networks.actor.conv_channels, config.network_sizes
+    half, last = torch.bfloat16, torch.channels_last
+    with recorded((triton_bias, "add_and_cut"), (triton_convolution, "convolve")) as found:
         for precision, order in (
             (torch.bfloat16, torch.channels_last),
             (torch.float32, torch.contiguous_format),
         ):
             maps = torch.zeros(2, width, 7, 7).to(precision, memory_format=order)
             triton_bias.bias_relu(maps, torch.zeros(width, dtype=precision))
+        bias = torch.zeros(width, dtype=half)
+        for maps, side, before in (
+            (torch.zeros(2, sizes.actor_channels, *sizes.shape), 5, None),
+            (torch.zeros(2, sizes.critic_channels, *sizes.shape, dtype=half), 5, None),
+            (torch.zeros(2, width, 4, 4, dtype=half).to(memory_format=last), 4, bias),
+        ):
+            weights = torch.zeros(width, maps.shape[1], side, side, dtype=half)
+            weights = weights.to(memory_format=last)
+            triton_convolution.convolution_relu(maps, weights, bias, before)
     return found
 
 
