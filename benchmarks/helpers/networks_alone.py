@@ -67,7 +67,8 @@ class NetworksAlone:
         self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
         self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
-        self._states = torch.rand(most, sizes.critic_channels, *sizes.shape, device=device)
+        shape = (most, sizes.critic_channels, *sizes.shape)
+        self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts
         self._observations = self._states[:, : sizes.actor_channels].contiguous()
 
     def seconds(self) -> dict[str, float]:

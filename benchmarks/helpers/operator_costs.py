@@ -65,7 +65,7 @@ def _convolution(args: Any, after: list[Any]) -> OperatorCost:
     maps, _, bias = args[:3]
     turned = [each for each in (maps, *after) if not has_channels_last(each)]
     biased = [] if bias is None else after
-    return 1 + len(turned) + len(biased), 2 * sum(map(_size, turned + biased))
+    return 1 + len(turned) + len(biased), 2 * sum(map(size_of, turned + biased))
 
 
 def _convolution_backward(args: Any, after: list[Any]) -> OperatorCost:
@@ -76,7 +76,7 @@ def _convolution_backward(args: Any, after: list[Any]) -> OperatorCost:
     turned = []
     if not has_channels_last(maps):  # the gradient; what else is needed, and what comes of it
         turned = [gradient, *(of_maps + of_weights) * [maps, weights]]
-    return kernels + len(turned), 2 * sum(map(_size, turned)) + (kernels - 1) * _size(gradient)
+    return kernels + len(turned), 2 * sum(map(size_of, turned)) + (kernels - 1) * size_of(gradient)
 
 
 def has_channels_last(maps: Tensor) -> bool:
@@ -96,7 +96,7 @@ CONVOLUTIONS: dict[Any, Callable[[Any, list[Any]], OperatorCost]] = {
 }
 
 
-def _size(tensor: Tensor) -> int:
+def size_of(tensor: Tensor) -> int:
     """Return the bytes of a tensor, what is expanded once."""
     number = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -108,25 +108,25 @@ def _moved(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> i
     """Return the bytes that an operator reads and writes."""
     packet = func.overloadpacket
     if packet is aten.gather:
-        return _size(args[2]) + 2 * _size(after[0])
+        return size_of(args[2]) + 2 * size_of(after[0])
     if packet in (aten.scatter_, aten.scatter):
         index, source = args[2], args[3]
-        read = _size(source) if isinstance(source, Tensor) else 0
-        return _size(index) + read + index.numel() * args[0].element_size()
+        read = size_of(source) if isinstance(source, Tensor) else 0
+        return size_of(index) + read + index.numel() * args[0].element_size()
     if packet is aten.index:
-        return 2 * _size(after[0]) + sum(map(_size, tensors_in(args[1])))
+        return 2 * size_of(after[0]) + sum(map(size_of, tensors_in(args[1])))
     if packet is aten.copy_:
-        return _size(args[0]) + _size(args[1])
+        return size_of(args[0]) + size_of(args[1])
     if packet in (aten.fill_, aten.zero_, aten.random_, aten.uniform_, aten.normal_):
-        return _size(args[0])
+        return size_of(args[0])
     written = [
         value
         for argument, value in zip(func._schema.arguments, args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    moved = sum(map(_size, before)) + sum(map(_size, tensors_in(written)))
+    moved = sum(map(size_of, before)) + sum(map(size_of, tensors_in(written)))
     if not any(r.alias_info is not None for r in func._schema.returns):
-        moved += sum(map(_size, after))
+        moved += sum(map(size_of, after))
     return moved
 
 

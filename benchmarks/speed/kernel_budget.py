@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Parser, with_overrides
 from benchmarks.helpers.least_work import count_work
-from benchmarks.helpers.operator_costs import OperatorCost
+from benchmarks.helpers.operator_costs import OperatorCost, size_of, tensors_in
 from benchmarks.helpers.pretend_gpu import GPU, PretendGpu, pretend_gpu
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
@@ -47,9 +47,9 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
     work = count_work(with_overrides(config, "learning.symmetries=false"))
     cells, seen, updated = (work[f"cells_{name}"] for name in ("measured", "seen", "updated"))
 
-    def small(tensors: Sequence[torch.Tensor]) -> int:
+    def small(pooled: torch.Tensor, tracks: bool) -> int:
         """Bytes of maps on the lattice: read, written, and their parts written and read."""
-        return sum(6 * t.numel() * t.element_size() for t in tensors)
+        return (1 + tracks) * 6 * pooled.numel() * pooled.element_size()
 
     def maps(beliefs: torch.Tensor, touched: float, prior: float | None) -> float:
         """Bytes of beliefs: cells of a mission read and written, or all written."""
@@ -62,13 +62,18 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
 
     def own(arguments: tuple[Any, ...]) -> OperatorCost:
         moved = maps(arguments[5], updated, arguments[-1])
-        return 2, len(arguments[0]) * cells + moved + small(arguments[6:8])
+        return 2, len(arguments[0]) * cells + moved + small(arguments[6], arguments[-2])
 
     def team(arguments: tuple[Any, ...]) -> OperatorCost:
         moved = maps(arguments[4], seen, arguments[-1])
-        return 2, len(arguments[0]) * cells + moved + small(arguments[5:7])
+        return 2, len(arguments[0]) * cells + moved + small(arguments[5], arguments[-2])
+
+    def once(arguments: tuple[Any, ...]) -> OperatorCost:
+        """Count what an operator reads or writes, but does not do both with."""
+        return 1, sum(map(size_of, tensors_in(arguments)))
 
     names = {"read_windows": read, "fuse_own": own, "fuse_global": team}
+    names |= dict.fromkeys(("draw_actor_maps", "draw_critic_maps", "choose_actions"), once)
     return {f"marl_framework.{name}": cost for name, cost in names.items()}
 
 

@@ -21,7 +21,7 @@ class Algorithm(Protocol):
 
     device: torch.device
     precision: torch.dtype
-    """Of the networks' forward passes."""
+    """Of the networks' forward passes, and so of the maps in rollouts."""
     modules: Mapping[str, nn.Module]
     """All networks by name; `actor` is the one that acts, [B, C_a, X, Y] to logits [B, A]."""
     training_steps: int

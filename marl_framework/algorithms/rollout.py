@@ -36,14 +36,17 @@ class TeamTask(Protocol):
     def reset(self) -> None:
         """Start E new episodes."""
 
-    def observe(self) -> Tensor:
-        """Return observations [E, N, C_a, X, Y]."""
+    def observe(self, out: Tensor) -> Tensor:
+        """Write observations into `out`, [E, N, C_a, X, Y]; return it."""
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask `choose(i, mask[E, A])` of agents 0 … N - 1; return actions [E, N] and masks."""
 
-    def critic_maps(self, actions: Tensor) -> Tensor:
-        """Return what only the critic sees once all have chosen: [E, N, C_c - C_a, X, Y]."""
+    def critic_maps(self, actions: Tensor, out: Tensor) -> Tensor:
+        """Write what only the critic sees once all have chosen into `out`; return it.
+
+        It is [E, N, C_c - C_a, X, Y].
+        """
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Move on; return the shared reward [E] and metrics of the step [E, M]."""
@@ -86,11 +89,19 @@ class RolloutCollector:
         task: the environment.
         num_metrics: M of `TeamTask.step`.
         graphs: run whole episodes as CUDA graphs; the task must keep its tensors in place.
+        precision: of all maps; that of the networks, which then cast them no more.
     """
 
-    def __init__(self, task: TeamTask, num_metrics: int = 0, graphs: Graphs | None = None) -> None:
+    def __init__(
+        self,
+        task: TeamTask,
+        num_metrics: int = 0,
+        graphs: Graphs | None = None,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
         self.task = task
         self._num_metrics = num_metrics
+        self._precision = precision
         self._graphs = graphs
         self._reused: dict[int, Rollout] = {}
 
@@ -142,15 +153,13 @@ class RolloutCollector:
             epsilon = torch.full((), epsilon, dtype=torch.float64, device=task.device)
         task.reset()
         for t in range(task.episode_length):
-            observation = task.observe()
-            logits = policy(observation)
+            logits = policy(task.observe(rollout.observations[t]))
             uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
             actions, masks = rollout.actions[t], rollout.masks[t]
             draw(logits, uniform, epsilon, actions, masks, rollout.probabilities[t])
-            rollout.observations[t] = observation
             if rollout.active is not None:
                 rollout.active[t] = task.active  # type: ignore[attr-defined]
-            rollout.critic_maps[t] = task.critic_maps(actions)
+            task.critic_maps(actions, rollout.critic_maps[t])
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
     def _empty(self, missions: int) -> Rollout:
@@ -159,9 +168,13 @@ class RolloutCollector:
         team = (*lead, task.n_agents)
         device, own = task.device, sizes.critic_channels - sizes.actor_channels
         masked = getattr(task, "has_inactive", False)
+
+        def maps(channels: int) -> Tensor:
+            return torch.empty(*team, channels, *sizes.shape, dtype=self._precision, device=device)
+
         return Rollout(
-            observations=torch.empty(*team, sizes.actor_channels, *sizes.shape, device=device),
-            critic_maps=torch.empty(*team, own, *sizes.shape, device=device),
+            observations=maps(sizes.actor_channels),
+            critic_maps=maps(own),
             actions=torch.empty(team, dtype=torch.int64, device=device),
             masks=torch.empty(*team, sizes.num_actions, dtype=torch.bool, device=device),
             probabilities=torch.empty(*team, sizes.num_actions, device=device),

@@ -58,19 +58,19 @@ class TaughtTask(MissionTask):
         super().reset()
         self._labels = []
 
-    def observe(self) -> Tensor:
-        """Return observations [E, N, C_a, X, Y], with planes for as many UAVs as `sizes` has.
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """Return observations as `MissionTask.observe`, planes for as many UAVs as `sizes` has.
 
         Where networks see a plane for each UAV, missions of smaller teams have planes of 0 behind
         theirs, as for UAVs that are not heard. So states of all tasks go into one batch.
         """
         seen = super().observe()
         missing = self.sizes.actor_channels - seen.shape[2]
-        if not missing:
-            return seen
-        planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
-        nobody = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
-        return torch.cat((planes, nobody, maps), dim=2)
+        if missing:
+            planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
+            nobody = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
+            seen = torch.cat((planes, nobody, maps), dim=2)
+        return seen if out is None else out.copy_(seen)
 
     def _draw_and_ask(
         self,

@@ -48,7 +48,7 @@ class AttentionNetwork(HiddenAndHead):
         """Run all layers but the last on planes and stacked channels [B, N + C, X, Y]."""
         planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
         heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
-        tokens = self.uav(planes)
+        tokens = self.uav(planes.contiguous())  # else the bias is added by itself, once rounded
         own = tokens[:, :1] + run_hidden(self.own, maps[:, planes.shape[1] :]).unsqueeze(1)
         tokens = torch.cat((own, tokens[:, 1:]), dim=1)
         for layer in self.layers:

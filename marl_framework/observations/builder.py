@@ -68,13 +68,19 @@ class ObservationBuilder:
         """Largest value of any channel, but for rounding: 1 without predictions."""
         return 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
 
-    def actor(self, state: Seen) -> Tensor:
-        """Return what each UAV knows: [E, N, C_a, X, Y] float32, channels as `actor_channels`.
+    def actor(self, state: Seen, out: Tensor | None = None) -> Tensor:
+        """Return what each UAV knows: [E, N, C_a, X, Y], channels as `actor_channels`.
 
         With `observation.heard_uavs` there are N planes more, the first ones.
+
+        Args:
+            state: the missions.
+            out: is written and returned, in its precision; without it maps are float32.
         """
         maps = self._draw(state, self.actor_channels)
-        return torch.cat((self.heard_uavs(state), maps), dim=2) if self._heard else maps
+        if self._heard:
+            maps = torch.cat((self.heard_uavs(state), maps), dim=2)
+        return maps if out is None else out.copy_(maps)
 
     def _draw(self, state: Seen, names: Sequence[str]) -> Tensor:
         """Return some of the actor's channels, [E, N, names, X, Y]; centred ones come last."""
@@ -141,13 +147,24 @@ class ObservationBuilder:
         """
         return torch.cat([actor_observation, self.critic_only(state, actions)], dim=2)
 
-    def critic_only(self, state: MissionState, actions: Tensor) -> Tensor:
-        """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`."""
+    def critic_only(
+        self, state: MissionState, actions: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`.
+
+        Args:
+            state: the missions, before `actions` are flown.
+            actions: what all UAVs chose, [E, N].
+            out: as for `actor`.
+        """
         own = self.critic_channels[len(self.actor_channels) :]
-        if not own:
-            lead = state.positions.shape[:2]
-            return torch.empty(*lead, 0, *self.shape, device=state.positions.device)
-        return self._draw_own(state, actions, own)
+        maps = self._draw_own(state, actions, own) if own else self._memory(state, 0)
+        return maps if out is None else out.copy_(maps)
+
+    def _memory(self, state: Seen, channels: int) -> Tensor:
+        """Return memory for maps of each UAV."""
+        lead = state.positions.shape[:2]
+        return torch.empty(*lead, channels, *self.shape, device=state.positions.device)
 
     def _draw_own(self, state: MissionState, actions: Tensor, names: Sequence[str]) -> Tensor:
         """Return some of the channels that only the critic sees, [E, N, names, X, Y]."""

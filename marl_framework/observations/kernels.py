@@ -37,56 +37,71 @@ class TritonBuilder(ObservationBuilder):
 
         self._operators = team_operators
 
-    def _draw(self, state: Seen, names: Sequence[str]) -> Tensor:
-        others = [name for name in names if name in DRAWN_BY_OPERATORS]
-        if len(others) == len(names):
-            return super()._draw(state, names)
-        maps = self._operators.draw_actor_maps(
-            state.positions,
-            state.t,
-            state.heard,
-            state.pooled_beliefs,
-            state.pooled_readings,
-            state.pooled_uncertainty,
-            state.open_share,
-            self._camera.box_table,
-            *self._camera.cover_tables,
-            self._camera.shift,
-            state.active,
-            state.team_size,
-            state.budget,
-            list(self._camera.shape),
-            self._has_inactive,
-            self._known(names),
-        )
+    def actor(self, state: Seen, out: Tensor | None = None) -> Tensor:
+        """See `ObservationBuilder.actor`."""
+        names, planes = self.actor_channels, self._n_agents if self._heard else 0
+        out = self._memory(state, planes + len(names)) if out is None else out
+        if planes:
+            out[:, :, :planes] = self.heard_uavs(state)
+        maps, others = out[:, :, planes:], _drawn_by_operators(names)
         if others:
-            _fill(maps, names, super()._draw(state, others))
-        return maps
+            _fill(maps, names, self._draw(state, others))
+        if len(others) < len(names):
+            self._operators.draw_actor_maps(
+                state.positions,
+                state.t,
+                state.heard,
+                state.pooled_beliefs,
+                state.pooled_readings,
+                state.pooled_uncertainty,
+                state.open_share,
+                self._camera.box_table,
+                *self._camera.cover_tables,
+                self._camera.shift,
+                state.active,
+                state.team_size,
+                state.budget,
+                list(self._camera.shape),
+                self._has_inactive,
+                self._known(names),
+                maps,
+            )
+        return out
 
-    def _draw_own(self, state: MissionState, actions: Tensor, names: Sequence[str]) -> Tensor:
-        others = [name for name in names if name in DRAWN_BY_OPERATORS]
-        if len(others) == len(names):
-            return super()._draw_own(state, actions, names)
-        maps = self._operators.draw_critic_maps(
-            state.positions,
-            actions,
-            state.pooled_global,
-            state.pooled_global_uncertainty,
-            self._camera.box_table,
-            state.active,
-            list(self._camera.shape),
-            self._has_inactive,
-            self._lattice.num_actions,
-            self._known(names),
-        )
+    def critic_only(
+        self, state: MissionState, actions: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        """See `ObservationBuilder.critic_only`."""
+        names = self.critic_channels[len(self.actor_channels) :]
+        maps = self._memory(state, len(names)) if out is None else out
+        others = _drawn_by_operators(names)
         if others:
-            _fill(maps, names, super()._draw_own(state, actions, others))
+            _fill(maps, names, self._draw_own(state, actions, others))
+        if len(others) < len(names):
+            self._operators.draw_critic_maps(
+                state.positions,
+                actions,
+                state.pooled_global,
+                state.pooled_global_uncertainty,
+                self._camera.box_table,
+                state.active,
+                list(self._camera.shape),
+                self._has_inactive,
+                self._lattice.num_actions,
+                self._known(names),
+                maps,
+            )
         return maps
 
     def _known(self, names: Sequence[str]) -> str:
         """Return the names that kernels know, each in its place."""
         nothing = self._operators.NOT_DRAWN
         return " ".join(nothing if name in DRAWN_BY_OPERATORS else name for name in names)
+
+
+def _drawn_by_operators(names: Sequence[str]) -> list[str]:
+    """Return those channels that no kernel draws."""
+    return [name for name in names if name in DRAWN_BY_OPERATORS]
 
 
 def _fill(maps: Tensor, names: Sequence[str], drawn: Tensor) -> None:

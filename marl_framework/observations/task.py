@@ -62,17 +62,17 @@ class MissionTask:
         """Start E new missions, in the same buffers."""
         self._state = self.environment.reset(self.environment.draw_reset(), self._state)
 
-    def observe(self) -> Tensor:
-        """Return observations [E, N, C_a, X, Y]."""
-        return self.builder.actor(self.state)
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """Return observations [E, N, C_a, X, Y]; `out` is written and returned, if given."""
+        return self.builder.actor(self.state, out)
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
         return self.environment.lattice.choose_in_missions(self.state, choose)
 
-    def critic_maps(self, actions: Tensor) -> Tensor:
-        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]."""
-        return self.builder.critic_only(self.state, actions)
+    def critic_maps(self, actions: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]; `out` as for `observe`."""
+        return self.builder.critic_only(self.state, actions, out)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""

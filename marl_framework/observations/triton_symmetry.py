@@ -60,8 +60,10 @@ def take(
     for channel in range(OWN):
         seen = tl.load(critic_maps + (source * OWN + channel) * CELLS + origin, mask=within)
         if channel == OTHERS:
-            action = (seen * A + 0.5).to(tl.int32)  # 1 more than the action, 0 for nobody
-            seen = tl.load(codes + turn * (A + 1) + action, mask=within)
+            # 1 more than the action, 0 for nobody
+            action = (seen.to(tl.float32) * A + 0.5).to(tl.int32)
+            code = tl.load(codes + turn * (A + 1) + action, mask=within)
+            seen = code.to(critic_maps.dtype.element_ty)
         tl.store(out + (SEEN + channel) * CELLS, seen, mask=within)
     if tl.program_id(1) == 0:
         a = tl.arange(0, BLOCK_A)

@@ -42,7 +42,7 @@ def take_turned(
     tensors = (*tables, observations, critic_maps, actions, masks, probabilities, targets)
     if not all(tensor.is_contiguous() for tensor in (index, which, *tensors)):
         raise ValueError("the kernel of symmetries needs contiguous tensors")
-    out = _empty(index, observations, critic_maps, masks)
+    out = _empty(index, observations, critic_maps, masks, targets)
     size = cells.shape[1]
     with launched_on(index):
         triton_symmetry.take[(len(index), triton.cdiv(size, BLOCK))](
@@ -63,11 +63,11 @@ def take_turned(
 
 @take_turned.register_fake
 def _(index: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty(index, arguments[5], arguments[6], arguments[8])
+    return _empty(index, arguments[5], arguments[6], arguments[8], arguments[10])
 
 
 def _empty(
-    index: Tensor, observations: Tensor, critic_maps: Tensor, masks: Tensor
+    index: Tensor, observations: Tensor, critic_maps: Tensor, masks: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return memory for a batch."""
     batch, channels = len(index), observations.shape[1] + critic_maps.shape[1]
@@ -76,8 +76,8 @@ def _empty(
         observations.new_empty(batch, channels, *observations.shape[2:]),
         index.new_empty(batch),
         masks.new_empty(policy),
-        observations.new_empty(policy),
-        observations.new_empty(batch),
+        targets.new_empty(policy),
+        targets.new_empty(batch),
     )
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.actor_critic import target_chunk
+from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
+from marl_framework.device import resolve_precision
 from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.fusion import WindowFusion, fusion_type
 
@@ -56,7 +57,10 @@ def memory_estimate(
         layers = [_outputs(m, name, sizes) for name, m in algorithm.modules.items()]
     hidden = max(map(sum, layers))
     widest = 2 * max(max(layer, default=0) for layer in layers)  # before and after a ReLU
-    transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * _FLOAT
+    precision = algorithm.precision
+    if device is not None and isinstance(algorithm, ActorCritic):
+        precision = resolve_precision(config.compute.precision, device)
+    transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * precision.itemsize
     interval = min(learning.update_interval, config.learning.training_steps)
     collected = config.places_per_step // ranks
     batch = -(-collected // learning.batch_number)

@@ -85,7 +85,9 @@ class Trainer:
         if config.observation.sees_prediction:
             self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
         self._weights_read |= files_read(config)
-        self.collector = RolloutCollector(self.task, len(self.task.metric_names), graphs)
+        self.collector = RolloutCollector(
+            self.task, len(self.task.metric_names), graphs, self.algorithm.precision
+        )
         self.episodes = 0
         self.interrupted = False
         self._best: dict[str, float] = {}

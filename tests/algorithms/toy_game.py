@@ -32,18 +32,18 @@ class ToyGame:
     def reset(self) -> None:
         self._t = 0
 
-    def observe(self) -> Tensor:
+    def observe(self, out: Tensor) -> Tensor:
         ids = torch.tensor([0.5, 1.0]).view(1, 2, 1, 1, 1)
         time = torch.full((1, 2, 1, 1, 1), float(self._t))
-        return torch.cat((ids, time), dim=2).expand(self.num_envs, -1, -1, 3, 3)
+        return out.copy_(torch.cat((ids, time), dim=2).expand_as(out))
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         mask = torch.ones(self.num_envs, 2, dtype=torch.bool)
         actions = torch.stack([choose(i, mask) for i in range(2)], dim=1)
         return actions, mask.unsqueeze(1).expand(-1, 2, -1)
 
-    def critic_maps(self, actions: Tensor) -> Tensor:
-        return actions.flip(1).float().view(-1, 2, 1, 1, 1).expand(-1, -1, 1, 3, 3)
+    def critic_maps(self, actions: Tensor, out: Tensor) -> Tensor:
+        return out.copy_(actions.flip(1).view(-1, 2, 1, 1, 1).expand_as(out))
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         self._t += 1

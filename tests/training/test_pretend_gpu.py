@@ -120,22 +120,22 @@ def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
 
     def draw_actor_maps(
         positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor,
-        unsure: Tensor, open_share: Tensor, *tables: Any,
-    ) -> Tensor:  # fmt: skip
+        unsure: Tensor, open_share: Tensor, *others: Any,
+    ) -> None:  # fmt: skip
         state = SimpleNamespace(
             positions=positions, t=t, heard=heard, pooled_beliefs=beliefs,
             pooled_readings=readings, pooled_uncertainty=unsure, open_share=open_share,
             active=None,
         )  # fmt: skip
-        return builder.actor(state)
+        builder.actor(state, others[-1])
 
     def draw_critic_maps(
-        positions: Tensor, actions: Tensor, belief: Tensor, unsure: Tensor, *tables: Any
-    ) -> Tensor:
+        positions: Tensor, actions: Tensor, belief: Tensor, unsure: Tensor, *others: Any
+    ) -> None:
         state: Any = SimpleNamespace(
             positions=positions, pooled_global=belief, pooled_global_uncertainty=unsure, active=None
         )
-        return builder.critic_only(state, actions)
+        builder.critic_only(state, actions, others[-1])
 
     def choose_actions(
         logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, moves: Tensor,
@@ -264,7 +264,7 @@ def test_broken_observations_are_found(
 ) -> None:
     real = ObservationBuilder.actor
     monkeypatch.setattr(
-        ObservationBuilder, "actor", lambda self, state: breaks(self, real(self, state))
+        ObservationBuilder, "actor", lambda self, *given: breaks(self, real(self, *given))
     )
     with pretend_gpu(PretendGpu()):
         trainer = Trainer(small("compute.compile=false"), GPU)

@@ -27,7 +27,7 @@ def fits(shape: tuple[int, ...]) -> bool:
     return shape[1] <= MOST_COLUMNS
 
 
-@torch.library.custom_op("marl_framework::draw_actor_maps", mutates_args=())
+@torch.library.custom_op("marl_framework::draw_actor_maps", mutates_args=("out",))
 def draw_actor_maps(
     positions: Tensor,
     t: Tensor,
@@ -46,7 +46,8 @@ def draw_actor_maps(
     cells: list[int],
     has_inactive: bool,
     channels: str,
-) -> Tensor:
+    out: Tensor,
+) -> None:
     """Draw what each UAV knows.
 
     Args:
@@ -67,14 +68,11 @@ def draw_actor_maps(
         cells: of the map, R and C.
         has_inactive: whether some UAVs may not fly.
         channels: names, in order, between spaces; the place of a `NOT_DRAWN` stays unwritten.
-
-    Returns:
-        [E, N, channels, X, Y].
+        out: [E, N, channels, X, Y] of any precision, written.
     """
     seen = (positions, t, heard, beliefs, readings, pooled_uncertainty)
     tensors = (*seen, boxes, cover_x, cover_y, shift, active, team_size, budget)
     _check(*tensors, open_share[0])
-    out = _maps(positions, boxes, channels)
     places = _places(channels, triton_maps.draw_actor.arg_names)
     with launched_on(positions):
         triton_maps.draw_actor[_grid(out)](
@@ -86,10 +84,9 @@ def draw_actor_maps(
             **places,
             **_dimensions(out, boxes, cells),
         )
-    return out
 
 
-@torch.library.custom_op("marl_framework::draw_critic_maps", mutates_args=())
+@torch.library.custom_op("marl_framework::draw_critic_maps", mutates_args=("out",))
 def draw_critic_maps(
     positions: Tensor,
     actions: Tensor,
@@ -101,7 +98,8 @@ def draw_critic_maps(
     has_inactive: bool,
     num_actions: int,
     channels: str,
-) -> Tensor:
+    out: Tensor,
+) -> None:
     """Draw what only the critic sees of each UAV.
 
     Args:
@@ -115,12 +113,9 @@ def draw_critic_maps(
         has_inactive: whether some UAVs may not fly.
         num_actions: A.
         channels: names, in order, between spaces; the place of a `NOT_DRAWN` stays unwritten.
-
-    Returns:
-        [E, N, channels, X, Y].
+        out: [E, N, channels, X, Y] of any precision, written.
     """
     _check(positions, actions, belief, pooled_uncertainty, boxes, active)
-    out = _maps(positions, boxes, channels)
     with launched_on(positions):
         triton_maps.draw_critic[_grid(out)](
             positions,
@@ -135,7 +130,6 @@ def draw_critic_maps(
             **_places(channels, triton_maps.draw_critic.arg_names),
             **_dimensions(out, boxes, cells),
         )
-    return out
 
 
 @torch.library.custom_op(
@@ -195,24 +189,18 @@ def choose_actions(
 
 
 @draw_actor_maps.register_fake
-def _(positions: Tensor, *arguments: Any) -> Tensor:
-    return _maps(positions, arguments[6], arguments[-1])
+def _(*arguments: Any) -> None:
+    """Nothing but the mutated arguments comes out."""
 
 
 @draw_critic_maps.register_fake
-def _(positions: Tensor, *arguments: Any) -> Tensor:
-    return _maps(positions, arguments[3], arguments[-1])
+def _(*arguments: Any) -> None:
+    """Nothing but the mutated arguments comes out."""
 
 
 @choose_actions.register_fake
 def _(*arguments: Any) -> None:
     """Nothing but the mutated arguments comes out."""
-
-
-def _maps(positions: Tensor, boxes: Tensor, channels: str) -> Tensor:
-    """Return memory for maps [E, N, channels, X, Y]."""
-    lead = (*positions.shape[:2], len(channels.split()))
-    return torch.empty(*lead, *boxes.shape[:2], device=positions.device)
 
 
 def _grid(out: Tensor) -> tuple[int, int]:
@@ -232,7 +220,9 @@ def _places(channels: str, known: list[str]) -> dict[str, int]:
 
 def _dimensions(out: Tensor, boxes: Tensor, cells: list[int]) -> dict[str, Any]:
     """Return the other constants that kernels are compiled for."""
-    _, n, channels, x, y = out.shape
+    _, n, _, x, y = out.shape
+    if not out[0, 0].is_contiguous() or out.stride(0) != n * out.stride(1):
+        raise ValueError("kernels need maps of a UAV, and UAVs, one after the other")
     return {
         "R": cells[0],
         "C": cells[1],
@@ -240,7 +230,7 @@ def _dimensions(out: Tensor, boxes: Tensor, cells: list[int]) -> dict[str, Any]:
         "Y": y,
         "Z": boxes.shape[2],
         "N": n,
-        "CHANNELS": channels,
+        "OF_UAV": out.stride(1),
         "FAST": out.is_cuda,
         "BLOCK_X": ROWS,
         "BLOCK_Y": max(16, triton.next_power_of_2(y)),

@@ -133,7 +133,7 @@ def draw_actor(
     Y: tl.constexpr,
     Z: tl.constexpr,
     N: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    OF_UAV: tl.constexpr,
     FAST: tl.constexpr,
     BLOCK_X: tl.constexpr,
     BLOCK_Y: tl.constexpr,
@@ -167,7 +167,7 @@ def draw_actor(
         team_size: UAVs that flew at the start, [E] int64; likewise.
         budget: moves before the last one, [E] int64.
         open_share: [E, X, Y], `stride` apart; 0: one for all missions.
-        out: [E, N, CHANNELS, X, Y], written.
+        out: [E·N, …, X, Y], OF_UAV numbers from one UAV to the next, written.
     """
     index = tl.program_id(0).to(tl.int64)
     e, i = index // N, (index % N).to(tl.int32)
@@ -183,7 +183,7 @@ def draw_actor(
     on_map = within & (far_x >= 0) & (far_x < X) & (far_y >= 0) & (far_y < Y)
     far = far_x * Y + far_y
     own = index * (X * Y)
-    to = out + index * (CHANNELS * X * Y) + at
+    to = out + index * OF_UAV + at
     blank = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
     if BUDGET >= 0:
         moves = tl.load(budget + e)
@@ -289,7 +289,7 @@ def draw_critic(
     Y: tl.constexpr,
     Z: tl.constexpr,
     N: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    OF_UAV: tl.constexpr,
     FAST: tl.constexpr,
     BLOCK_X: tl.constexpr,
     BLOCK_Y: tl.constexpr,
@@ -309,7 +309,7 @@ def draw_critic(
         beliefs, pooled_uncertainty: global pooled maps, [E, X, Y].
         boxes: [X, Y, Z, 8] int64.
         active: UAVs that fly, [E, N]; read where MASKED, else all do.
-        out: [E, N, CHANNELS, X, Y], written.
+        out: [E·N, …, X, Y], OF_UAV numbers from one UAV to the next, written.
     """
     index = tl.program_id(0).to(tl.int64)
     e, i = index // N, (index % N).to(tl.int32)
@@ -318,7 +318,7 @@ def draw_critic(
     x, y = rows[:, None], cols[None, :]
     within = (x < X) & (y < Y)
     at = x * Y + y
-    to = out + index * (CHANNELS * X * Y) + at
+    to = out + index * OF_UAV + at
     levels = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
     chosen = levels
     for j in range(N):

@@ -121,6 +121,36 @@ def test_maps_are_those_of_the_builder(index: int, seed: int) -> None:
             )
 
 
+@pytest.mark.parametrize("heard", [False, True])
+def test_maps_go_into_memory_that_is_given(heard: bool) -> None:
+    config = small_config(
+        agents=3,
+        observation=MIXED | {"heard_uavs": heard},
+        networks=dict.fromkeys(("actor", "critic"), {"type": "attention"} if heard else {}),
+        compute={"compile": False},
+    )
+    env = MissionEnvironment(config, MISSIONS, "cpu")
+    state = random_state(env, torch.Generator().manual_seed(0))
+    actions = torch.ones(state.positions.shape[:2], dtype=torch.int64)
+    for kind in (TritonBuilder, ObservationBuilder):
+        builder = kind(config, env.lattice, env.camera)
+        for draw in (builder.actor, lambda *a, b=builder: b.critic_only(a[0], actions, *a[1:])):
+            maps = draw(state)
+            steps = torch.full((3, *maps.shape), 7.0, dtype=torch.bfloat16)
+            assert draw(state, steps[1]) is not None
+            torch.testing.assert_close(steps[1].float(), maps, rtol=2**-7, atol=0)
+            assert (steps[::2] == 7).all()
+
+
+def test_memory_in_another_order_is_refused() -> None:
+    env = world(0)
+    state = random_state(env, torch.Generator().manual_seed(0))
+    builder = TritonBuilder(env.config, env.lattice, env.camera)
+    maps = builder.actor(state)
+    with pytest.raises(ValueError, match="one after the other"):
+        builder.actor(state, maps.transpose(3, 4).contiguous().transpose(3, 4))
+
+
 @given(
     ends=st.tuples(*[st.lists(st.integers(1, 40), min_size=1, max_size=6).map(sorted)] * 2),
     maps=st.integers(1, 3),

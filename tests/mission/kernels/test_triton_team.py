@@ -49,9 +49,16 @@ def launches_of_a_step(params: str, *overrides: str) -> list[Launch]:
     floor = torch.zeros((), dtype=torch.float64)
     logits, uniform, probabilities = torch.zeros(3, *shape)
     kernels = [(triton_maps, "draw_actor"), (triton_maps, "draw_critic"), (triton_choice, "choose")]
+    seen, own = (
+        torch.empty_like(maps, dtype=torch.bfloat16)
+        for maps in (
+            builder._memory(state, config.network_sizes.actor_channels),
+            builder._memory(state, len(config.observation.critic_only_channels)),
+        )
+    )
     with recorded(*kernels) as found:
-        builder.actor(state)
-        builder.critic_only(state, actions)
+        builder.actor(state, seen)
+        builder.critic_only(state, actions, own)
         choose = ActionKernel(env.lattice, lambda: state)
         choose(logits, uniform, floor, actions, masks, probabilities)
     assert [name for name, *_ in found] == [name for _, name in kernels]
@@ -67,7 +74,8 @@ def launches_of_an_update(params: str, *overrides: str) -> list[Launch]:
 
     config = load_config(params, overrides)
     sizes, learning = config.network_sizes, config.learning
-    maps, actions = torch.zeros(3, sizes.critic_channels, *sizes.shape), sizes.num_actions
+    maps = torch.zeros(3, sizes.critic_channels, *sizes.shape, dtype=torch.bfloat16)
+    actions = sizes.num_actions
     flown = Transitions(
         observations=maps[:, : sizes.actor_channels].contiguous(),
         critic_maps=maps[:, sizes.actor_channels :].contiguous(),
