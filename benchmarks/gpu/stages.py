@@ -106,8 +106,8 @@ def make_stages(settings: Settings) -> list[Stage]:
             _last_line,
         ),
         *(
-            Stage(name.replace("_", "-"), ("-m", f"benchmarks.gpu.{name}", *on), 120, _last_line)
-            for name in ("same_draws", "no_waiting")
+            Stage(name.replace("_", "-"), ("-m", f"benchmarks.gpu.{name}", *on), limit, _last_line)
+            for name, limit in (("same_draws", 90), ("layers", 60), ("no_waiting", 90))
         ),
     ]
     for graphs in ("false", "true"):
