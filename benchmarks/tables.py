@@ -29,7 +29,15 @@ from benchmarks.learning import (
     students,
     update_interval,
 )
-from benchmarks.speed import busy_machine, comparison, network_types, ranks, search, utilisation
+from benchmarks.speed import (
+    busy_machine,
+    comparison,
+    machine_code,
+    network_types,
+    ranks,
+    search,
+    utilisation,
+)
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
@@ -89,6 +97,7 @@ TABLES = {
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
     "network_types": _printed("network_types", network_types.table),
     "busy_machine": _printed("busy_machine", busy_machine.table),
+    "machine_code": _printed("machine_code", machine_code.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
     "prediction_budget": Table(("kernel_budget" + _HERE,), pages.prediction_budget),

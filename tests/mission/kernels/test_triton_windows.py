@@ -15,19 +15,15 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from benchmarks.helpers.kernel_launches import of_windows
+from benchmarks.helpers.machine_code import ARCHITECTURES
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.mission.draws import StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, WindowFusion, make_fusion, window_kernels
 from marl_framework.mission.state import MissionState
-from tests.mission.kernels.compiling import (
-    ARCHITECTURES,
-    Launch,
-    check_machine_code,
-    interpreted,
-    recorded,
-)
+from tests.mission.kernels.compiling import check_machine_code, interpreted
 from tests.mission.kernels.drawn_bits import drawn_bits
 from tests.small import meta_draws, small_config
 
@@ -53,17 +49,6 @@ def _compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Kernels are compiled anew, whatever the caller's environment says."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-
-
-def launches(config: Config, work: Callable[[WindowFusion, MissionState], object]) -> list[Launch]:
-    """Return the kernels that `work` launches."""
-    from marl_framework.mission.kernels import triton_windows
-
-    env = MissionEnvironment(config, 1, "cpu")
-    kernels = TritonFusion(config, env.camera)
-    with recorded(*((triton_windows, name) for name in ("read", "fuse", "add_parts"))) as found:
-        work(kernels, env._empty_state())
-    return found
 
 
 def step(fusion: WindowFusion, state: MissionState) -> None:
@@ -99,18 +84,13 @@ def test_kernels_compile_without_spills_and_atomics(
     work: Callable[[WindowFusion, MissionState], None],
     number: int,
     architectures: tuple[int, ...],
-    tmp_path: Path,
 ) -> None:
-    kernels = launches(load_config(params), work)
-    assert tuple(name for name, *_ in kernels)[:5] == STEP
-    variants = {}
-    for name, *launch, constants in kernels:
-        known = ("KEYS", "TEAM", "OWN", "HEARD", "TRACKS")
-        flags = " ".join(f for f in known if constants.get(f))
-        variants[name, flags] = (f"{name} {flags}", *launch, constants)
+    launches = of_windows(load_config(params), work)
+    assert tuple(launch.name for launch in launches)[:5] == STEP
+    variants = {launch.variant: launch for launch in launches}
     assert len(variants) == number
-    for launched, architecture in product(variants.values(), architectures):
-        check_machine_code(launched, architecture, tmp_path)
+    for launch, architecture in product(variants.values(), architectures):
+        check_machine_code(launch, architecture)
 
 
 # Seen by PyTorch ----------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""What Triton makes of kernels for GPUs that are not there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+ARCHITECTURES = (80, 89, 90)
+"""A100; RTX 4090 and L40; H100 and H200."""
+
+_POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int64: "*i64",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+}
+_NOT_VARIANTS = ("FAST",)  # the same on every GPU
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel as it is launched."""
+
+    name: str
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+    @property
+    def variant(self) -> str:
+        """The name, and the flags that the kernel is compiled with."""
+        flags = (k.lower() for k, value in self.constants.items() if value is True)
+        return " ".join((self.name, *(flag for flag in flags if flag not in _NOT_VARIANTS)))
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """What a kernel needs of a multiprocessor."""
+
+    registers: int
+    """Of a thread."""
+    spilled: int
+    """Bytes of a thread that found no register: on its stack, or in local memory."""
+    shared: int
+    """Bytes of shared memory of a program."""
+    operations: frozenset[tuple[str, str]]
+    """Of PTX, with the first word of what they work on, such as (`ld`, `global`)."""
+
+
+@contextmanager
+def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
+    """Record launches of modules' kernels instead of running them."""
+    found: list[Launch] = []
+
+    class Recorder:
+        def __init__(self, name: str, kernel: Any) -> None:
+            self._name, self._kernel = name, kernel
+            self.arg_names = kernel.arg_names
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            def launch(*arguments: Any, **constants: Any) -> None:
+                found.append(Launch(self._name, self._kernel, arguments, constants))
+
+            return launch
+
+    with ExitStack() as stack:
+        for module, name in kernels:
+            recorder = Recorder(name, getattr(module, name))
+            stack.enter_context(patch.object(module, name, recorder))
+        yield found
+
+
+def compile_for(launch: Launch, architecture: int) -> MachineCode:
+    """Compile a launch for a GPU's compute capability, ten times its number."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names, constants = launch.kernel.arg_names, launch.constants
+    values = {name: constants[name] for name in names if name in constants}
+    if "FAST" in values:
+        values["FAST"] = True  # as on every GPU
+    given = dict(zip(names, launch.arguments, strict=False))
+    if set(given) | set(values) != set(names):
+        raise ValueError(f"{launch.name} is launched without {set(names) - set(given)}")
+    types = {n: _POINTERS[v.dtype] if isinstance(v, Tensor) else "i32" for n, v in given.items()}
+    aligned = [name for name, value in given.items() if isinstance(value, Tensor)]
+    source = ASTSource(
+        fn=launch.kernel,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in values.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    options = {name: value for name, value in constants.items() if name not in names}
+    made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    registers, stack, local = _usage(made.asm["cubin"])
+    operations = re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", made.asm["ptx"], re.MULTILINE)
+    return MachineCode(registers, stack + local, made.metadata.shared, frozenset(operations))
+
+
+def _usage(cubin: bytes) -> tuple[int, int, int]:
+    """Return registers, and bytes of stack and of local memory."""
+    import triton
+
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        command = [str(program), "-res-usage", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
+    if found is None:
+        raise ValueError(f"cuobjdump tells no usage: {text}")
+    registers, stack, local = map(int, found.groups())
+    return registers, stack, local
