@@ -17,8 +17,9 @@ from torch.utils.flop_counter import register_flop_formula
 from marl_framework.device import launched_on
 from marl_framework.networks.triton_bias import bias_relu
 
-TILE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
-"""Outputs and channels of a program, and products that it adds up at once."""
+MOST_CHANNELS = 128  # that a program makes
+STEPS = ("OF_MAP", "OF_CHANNEL", "OF_X", "OF_Y")
+OPTIONS = {"BLOCK_K": 32, "num_stages": 3}  # products that it adds up at once
 
 
 @triton.jit
@@ -60,8 +61,10 @@ def convolve(
     tiles: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     row = tl.program_id(0) // tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-    place = row % (X * Y)
-    corner = (row // (X * Y)).to(tl.int64) * OF_MAP + place // Y * OF_X + place % Y * OF_Y
+    # Offsets from the first map of the program fit into 32 bits.
+    place, first = row % (X * Y), tl.program_id(0) // tiles * BLOCK_M // (X * Y)
+    corner = (row // (X * Y) - first) * OF_MAP + place // Y * OF_X + place % Y * OF_Y
+    maps += first.to(tl.int64) * OF_MAP
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k0 in range(0, KX * KY * C, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
@@ -115,16 +118,18 @@ def convolution_relu(maps: Tensor, weights: Tensor, bias: Tensor, before: Tensor
     out = _empty(maps, weights)
     batch, outputs, x, y = out.shape
     rows = batch * x * y
-    grid = triton.cdiv(rows, TILE["BLOCK_M"]) * triton.cdiv(outputs, TILE["BLOCK_N"])
+    # Small tiles where there are few rows, that all of a GPU has work.
+    block, warps = (128, 16) if x * y > 1 else (64, 8)
+    wide = min(MOST_CHANNELS, max(16, triton.next_power_of_2(outputs)))
     with launched_on(maps):
-        convolve[(grid,)](
+        convolve[(triton.cdiv(rows, block) * triton.cdiv(outputs, wide),)](
             maps,
             weights,
             bias,
             bias if before is None else before,
             out,
             rows,
-            **dict(zip(("OF_MAP", "OF_CHANNEL", "OF_X", "OF_Y"), maps.stride(), strict=True)),
+            **dict(zip(STEPS, maps.stride(), strict=True)),
             C=weights.shape[1],
             KX=weights.shape[2],
             KY=weights.shape[3],
@@ -133,7 +138,10 @@ def convolution_relu(maps: Tensor, weights: Tensor, bias: Tensor, before: Tensor
             N=outputs,
             BEFORE=before is not None,
             FAST=maps.is_cuda,
-            **TILE,
+            BLOCK_M=block,
+            BLOCK_N=wide,
+            num_warps=warps,
+            **OPTIONS,
         )
     return out
 

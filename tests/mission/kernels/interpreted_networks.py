@@ -20,7 +20,7 @@ from marl_framework.networks import convolutional
 from marl_framework.networks.convolutional import ConvolutionReLU, hidden_layers, place
 from marl_framework.networks.registry import make_actor
 from marl_framework.networks.triton_bias import bias_relu
-from marl_framework.networks.triton_convolution import TILE, convolution_relu
+from marl_framework.networks.triton_convolution import MOST_CHANNELS, convolution_relu
 from tests.small import small_config
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -61,8 +61,8 @@ def plain_convolution(maps: Tensor, weights: Tensor, bias: Tensor, before: Tenso
 
 
 SHAPES = [  # of maps and of filters: those of a first layer, a last one, and the smallest
-    ((3, 5, 7, 6), (TILE["BLOCK_N"] + 2, 5, 5, 4)),
-    ((TILE["BLOCK_M"] + 6, 40, 4, 4), (24, 40, 4, 4)),
+    ((15, 5, 7, 6), (MOST_CHANNELS + 2, 5, 5, 4)),
+    ((70, 40, 4, 4), (24, 40, 4, 4)),
     ((2, 1, 3, 9), (1, 1, 1, 5)),
 ]
 
