@@ -81,7 +81,7 @@ def of_networks(config: Config) -> list[Launch]:
             (torch.zeros(2, width, 4, 4, dtype=HALF).to(memory_format=last), 4, bias),
         ):
             weights = torch.zeros(width, maps.shape[1], side, side, dtype=HALF)
-            weights = weights.to(memory_format=last)
+            weights = weights if before is None else weights.to(memory_format=last)
             triton_convolution.convolution_relu(maps, weights, bias, before)
         for precision, order in ((HALF, last), (torch.float32, torch.contiguous_format)):
             maps = torch.zeros(2, width, 7, 7).to(precision, memory_format=order)

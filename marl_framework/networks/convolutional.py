@@ -64,7 +64,8 @@ class HiddenLayers(nn.Sequential):
         from marl_framework.networks.triton_bias import bias_relu
         from marl_framework.networks.triton_convolution import convolution_relu
 
-        maps = convolution_relu(maps, first.weight, first.bias, None)
+        # Observations are drawn channel by channel.
+        maps = convolution_relu(maps, first.weight.contiguous(), first.bias, None)
         maps = functional.conv2d(maps, second.weight)
         if maps.shape[2:] == third.kernel_size:
             maps = convolution_relu(maps, third.weight, third.bias, second.bias)

@@ -48,12 +48,13 @@ def convolve(
 ):
     """Write max(convolution + bias, 0): a product of matrices whose left one is gathered.
 
-    A row is one place of one output, a column one of its channels; products run over the cells of
-    a filter and, fastest, over the channels of the maps.
+    A row is one place of one output, a column one of its channels. Products run over the channels
+    of the maps and the cells of a filter, in the order of memory, so that threads side by side
+    read numbers side by side.
 
     Tensors:
         maps: [B, C, …], a step along its axes being OF_MAP, OF_CHANNEL, OF_X and OF_Y numbers.
-        weights: [N, KX, KY, C].
+        weights: [N, C, KX, KY]; [N, KX, KY, C] where OF_CHANNEL is 1.
         bias: [N].
         before: bias of the maps, [C], where there is one BEFORE; the maps are then cut at 0, too.
         out: [B, X, Y, N], `rows` = B·X·Y, written.
@@ -68,7 +69,10 @@ def convolve(
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k0 in range(0, KX * KY * C, BLOCK_K):
         k = k0 + tl.arange(0, BLOCK_K)
-        cell, channel = k // C, k % C
+        if OF_CHANNEL == 1:
+            cell, channel = k // C, k % C
+        else:
+            cell, channel = k % (KX * KY), k // (KX * KY)
         known = k < KX * KY * C
         at = cell // KY * OF_X + cell % KY * OF_Y + channel * OF_CHANNEL
         seen = tl.load(
@@ -106,15 +110,17 @@ def convolution_relu(maps: Tensor, weights: Tensor, bias: Tensor, before: Tensor
 
     Args:
         maps: [B, C, X, Y], of any precision and order of memory.
-        weights: [C', C, K_x, K_y] of half precision, with channels last.
+        weights: [C', C, K_x, K_y] of half precision, with channels last where the maps have them
+            last, else contiguous.
         bias: [C'].
         before: [C]; if given, the maps are max(maps + before, 0) instead, as `bias_relu` has them.
 
     Returns:
         [B, C', X - K_x + 1, Y - K_y + 1], with channels last.
     """
-    if not weights.is_contiguous(memory_format=torch.channels_last):
-        raise ValueError("convolution_relu needs weights with channels last")
+    order = torch.channels_last if maps.stride(1) == 1 else torch.contiguous_format
+    if not weights.is_contiguous(memory_format=order):
+        raise ValueError("convolution_relu needs weights in the order of the maps")
     out = _empty(maps, weights)
     batch, outputs, x, y = out.shape
     rows = batch * x * y

@@ -84,12 +84,11 @@ def test_convolutions_are_those_of_plain_operators(
         # Whole numbers, so that all sums are exact: no ReLU can fall on another side.
         return torch.randint(-4, 5, size, generator=generator).to(precision)
 
-    maps = drawn(shape)
+    maps, weights = drawn(shape), drawn(filters)
     if order == "channels last":
-        maps = maps.to(memory_format=torch.channels_last)
+        maps, weights = (each.to(memory_format=torch.channels_last) for each in (maps, weights))
     elif order == "some of more channels":
         maps = torch.cat((maps, maps), dim=1)[:, shape[1] :]
-    weights = drawn(filters).to(memory_format=torch.channels_last)
     bias, before = drawn(filters[:1]), drawn(shape[1:2]) if biased else None
     coming = None
     found = []
@@ -111,7 +110,7 @@ def test_convolutions_are_those_of_plain_operators(
 def test_a_convolution_casts_maps_and_keeps_nan() -> None:
     maps = torch.full((2, 3, 4, 4), 1 + 2**-12)  # 1 in half precision
     maps[1, 2, 3, 3] = float("nan")
-    weights = torch.ones(2, 3, 3, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
+    weights = torch.ones(2, 3, 3, 3, dtype=torch.float16)
     found = convolution_relu(maps, weights, torch.zeros(2), None)
     assert found.dtype == torch.float16
     assert (found[0] == 27).all()
@@ -120,7 +119,6 @@ def test_a_convolution_casts_maps_and_keeps_nan() -> None:
 
 def test_a_convolution_counts_its_operations() -> None:
     maps, weights = torch.zeros(2, 3, 7, 7), torch.zeros(5, 3, 4, 4, dtype=torch.float16)
-    weights = weights.to(memory_format=torch.channels_last)
     counted = []
     for function in (convolution_relu, plain_convolution):
         with FlopCounterMode(display=False) as counter:
@@ -194,15 +192,17 @@ def test_other_orders_of_memory_are_refused() -> None:
         bias_relu(torch.zeros(2, 3, 4, 5).transpose(0, 1), torch.zeros(2))
 
 
-def test_weights_with_channels_first_are_refused() -> None:
-    weights = torch.zeros(4, 3, 2, 2, dtype=torch.float16)
-    with pytest.raises(ValueError, match="channels last"):
-        convolution_relu(torch.zeros(2, 3, 4, 4), weights, torch.zeros(4), None)
+def test_weights_in_another_order_than_maps_are_refused() -> None:
+    first = torch.zeros(2, 3, 4, 4, dtype=torch.float16)
+    last = first.to(memory_format=torch.channels_last)
+    for maps, weights in ((first, last), (last, first)):
+        with pytest.raises(ValueError, match="order of the maps"):
+            convolution_relu(maps, weights, torch.zeros(2), None)
 
 
 def test_operators_keep_the_promises_of_their_schemas() -> None:
     maps, bias = torch.randn(2, 3, 4, 4).half(), torch.zeros(3).half()
-    weights = torch.randn(3, 3, 2, 2).half().to(memory_format=torch.channels_last)
+    weights = torch.randn(3, 3, 2, 2).half()
     calls = [
         ("bias_relu", (maps, bias)),
         ("convolution_relu", (maps, weights, bias, None)),
