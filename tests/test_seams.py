@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,13 @@ class Lost(Pooled):
 
     def __init__(self, channels, *sizes):
         super().__init__(channels + 1, *sizes)
+
+
+class Spectral(Pooled):
+    """Makes complex numbers, which PyTorch has none of in bfloat16."""
+
+    def forward(self, maps):
+        return super().forward(torch.complex(maps, maps).abs())
 
 
 class Peeking(Pooled):
@@ -269,6 +277,17 @@ def test_a_network_that_will_not_do_is_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"networks.critic.type: {wrong}" in error
+
+
+def test_a_network_that_cannot_take_the_precision_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spectral = "networks.critic.type=outside.Spectral"
+    assert train("bad", spectral, "compute.precision=bfloat16") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(r"outside.Spectral fails on observations \[2, .*\] of bfloat16: ", error)
+    assert train("good", spectral, "compute.precision=float32") == 0
 
 
 @pytest.mark.parametrize(

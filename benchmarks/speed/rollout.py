@@ -45,6 +45,7 @@ from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.device import resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion
 from marl_framework.observations.task import MissionTask
@@ -81,9 +82,12 @@ class Flight:
         self.joint_steps = num_envs * self.task.episode_length
         graphs = make_graphs(config.compute, device)
         self.recorded = graphs is not None
-        metrics = len(self.task.metric_names)
-        self._collector = RolloutCollector(self.task, metrics, graphs)
-        self._eager = RolloutCollector(self.task, metrics)  # its stages can be told apart
+        precision = resolve_precision(config.compute.precision, device)
+        collector = partial(
+            RolloutCollector, self.task, len(self.task.metric_names), precision=precision
+        )
+        self._collector = collector(graphs=graphs)
+        self._eager = collector()  # its stages can be told apart
         # Equal logits for all actions: the policy is uniform over the allowed ones.
         even = torch.zeros(num_envs, self.task.n_agents, self.task.sizes.num_actions, device=device)
         self._policy: Callable[[Tensor], Tensor] = lambda _: even

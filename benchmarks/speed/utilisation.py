@@ -54,7 +54,8 @@ class Judge:
         self.precision = resolve_precision(config.compute.precision, device)
         network = make_actor(config.networks, config.compute, sizes)
         self._network = place(network, config.compute, device)
-        self._maps = torch.rand(batch, sizes.actor_channels, *sizes.shape, device=device)
+        maps = torch.rand(batch, sizes.actor_channels, *sizes.shape, device=device)
+        self._maps = maps.to(self.precision)  # as in rollouts
 
     @torch.no_grad()
     def once(self) -> None:

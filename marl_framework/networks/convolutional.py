@@ -54,9 +54,14 @@ class HiddenLayers(nn.Sequential):
     takes its bias and ReLU, too.
     """
 
+    @property
+    def convolutions(self) -> list[ConvolutionReLU]:
+        """The first three layers."""
+        return [layer for layer in self if isinstance(layer, ConvolutionReLU)]
+
     def forward(self, maps: Tensor) -> Tensor:
         """Run all layers on maps [B, C, X, Y]."""
-        first, second, third = (layer for layer in self if isinstance(layer, ConvolutionReLU))
+        first, second, third = self.convolutions
         if not first.fused or first.weight.dtype == torch.float32:
             found: Tensor = super().forward(maps)
             return found

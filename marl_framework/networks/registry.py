@@ -12,6 +12,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig, NetworksConfig
 from marl_framework.config.model import NetworkSizes
 from marl_framework.config.parts import NETWORKS
+from marl_framework.device import autocast, resolve_precision
 
 
 def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
@@ -50,7 +51,7 @@ def _make(
                 "acts otherwise than it learns; use LayerNorm or GroupNorm, and no dropout"
             )
     if settings.type not in NETWORKS:
-        _check_output(network, channels, sizes, f"{key}: {settings.type}")
+        _check_output(network, compute, channels, sizes, f"{key}: {settings.type}")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ConfigError(f"{key}: {settings.type} has no parameter that learns")
     if compute.gradient_checkpointing:
@@ -64,19 +65,27 @@ def _make(
 
 
 @torch.no_grad()
-def _check_output(network: nn.Module, channels: int, sizes: NetworkSizes, name: str) -> None:
-    """Check what a network of one's own makes of two observations."""
+def _check_output(
+    network: nn.Module, compute: ComputeConfig, channels: int, sizes: NetworkSizes, name: str
+) -> None:
+    """Check what a network of one's own makes of two observations, as it flies and as it learns."""
     device = next((each.device for each in network.parameters()), None)
     seen = torch.zeros(2, channels, *sizes.shape, device=device)
     if seen.is_meta:  # made to be measured
         return
-    try:
-        out = network(seen)
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"{name} fails on observations {list(seen.shape)}: {text or type(error).__name__}"
-        ) from error
+    precision = torch.float32
+    if compute.precision != "float16":  # which no CPU has
+        precision = resolve_precision(compute.precision, seen.device)
+    for kind in dict.fromkeys((torch.float32, precision)):
+        try:
+            with autocast(seen.device, precision):
+                out = network(seen.to(kind))
+        except Exception as error:
+            text = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"{name} fails on observations {list(seen.shape)} of "
+                f"{str(kind).removeprefix('torch.')}: {text or type(error).__name__}"
+            ) from error
     wanted = [2, sizes.num_actions]
     if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
         got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__

@@ -137,8 +137,9 @@ def test_layers_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spoilt(network: torch.nn.Module) -> torch.nn.Module:
         before = plain(network)
-        for weights in network.parameters():
-            weights.mul_(1.5)
+        with torch.no_grad():
+            for weights in network.parameters():
+                weights.mul_(1.5)
         return before
 
     monkeypatch.setattr(layers, "without_kernels", spoilt)

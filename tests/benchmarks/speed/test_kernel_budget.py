@@ -19,7 +19,7 @@ from marl_framework.config.model import Config
 from tests.benchmarks.running import read_strict
 
 # Aims: 150 kernels a joint step, 2.6 MB a mission and 6700 kernels a training step.
-LIMITS = {"joint_step": 82, "megabytes": 2.6, "training_step": 5_050}
+LIMITS = {"joint_step": 82, "megabytes": 2.6, "training_step": 5_100}
 KEPT = ("missions", "tables", "transitions", "weights")
 
 
@@ -53,14 +53,14 @@ def test_a_training_stays_within_its_budget() -> None:
     }
     for name, limit in LIMITS.items():
         assert 0.9 * limit < used[name] <= limit, (name, found["stages"])
-    assert found["update"]["kernels"] <= 3_800
+    assert found["update"]["kernels"] <= 3_900
 
 
 def test_predictions_look_at_each_belief_once() -> None:
     pytest.importorskip("triton")
     found = counted("params_gpu.yaml", True, predicted=True)
     step, stages = found["joint_step"], found["stages"]
-    assert 185 < step["kernels"] <= 204, stages
+    assert 185 < step["kernels"] <= 205, stages
     rows, cols = load_config("params_gpu.yaml").map_shape
     once = 4e-6 * rows * cols
     assert 4 * once < stages["observe"]["megabytes"] < 8.3 * once

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.gpu import layers
 from marl_framework.config.learning import NetworkConfig
 from marl_framework.exporting.portable import PortableActor
 from marl_framework.networks import convolutional
@@ -169,6 +170,24 @@ def test_a_network_with_fused_layers_is_its_twin(
         one.square().sum().backward()
     for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_are_timed_side_by_side_compute_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(convolutional, "uses_triton", lambda *_: True)
+    config = small_config(dims=(50.0, 50.0))
+    sizes = config.network_sizes
+    torch.manual_seed(0)
+    actor = place(
+        make_actor(config.networks, config.compute, sizes), config.compute, torch.device("cpu")
+    )
+    maps = torch.rand(4, sizes.actor_channels, *sizes.shape).half()
+    actor.body[2].to(memory_format=torch.channels_last)
+    compared = list(layers._layers(actor, maps, torch.float16))
+    assert [name for name, *_ in compared] == ["first layer", "last convolution"]
+    for _, ours, theirs in compared:
+        torch.testing.assert_close(ours(), theirs(), rtol=1e-2, atol=1e-3)
 
 
 def test_a_network_leaves_a_gpu_whole(monkeypatch: pytest.MonkeyPatch) -> None:
