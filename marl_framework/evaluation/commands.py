@@ -35,7 +35,7 @@ def fly_baseline(config: Config, device: torch.device, options: argparse.Namespa
         records = flights.fly()
         seconds = time.perf_counter() - start
         found = flights.results(records)
-        text = report.table_text(records)
+        text = report.table_text(found)
         comparison.write(text, found, run.path)
         run.write_summary(
             found["summary"], {"seconds": seconds, **found["timing"]}, found["machine"]

@@ -34,7 +34,8 @@ def fly_and_write(
         return _fly_all(prepared, out, options)
     (flights,) = prepared.values()
     records = flights.fly()
-    text, found = report.table_text(records), flights.results(records)
+    found = flights.results(records)
+    text = report.table_text(found)
     files = comparison.write(text, found, out)
     return text, [*files, *_draw(records, found, out, options)]
 
@@ -49,7 +50,7 @@ def _fly_all(
         print(name, flush=True)
         records = flights.fly()
         found = flights.results(records)
-        texts.append(f"{name}\n{report.table_text(records)}")
+        texts.append(f"{name}\n{report.table_text(found)}")
         worlds.append({"name": name, **found})
         text = "\n".join([*texts, report.as_text(report.overview(worlds))])
         files = comparison.write(text, {"combinations": worlds}, out)

@@ -35,6 +35,8 @@ _LABELS = {
     "return": "return",
     "absolute_return": "absolute return",
 }
+_MINUS = " - "
+"""Between two policies in the name of their difference."""
 _WIDTH = 200  # characters; no table is wider
 
 
@@ -80,46 +82,47 @@ def planning_seconds(record: FlightRecord) -> float:
     return mean / record.missions_per_batch
 
 
-def table(records: Mapping[str, FlightRecord]) -> Table:
+def table_text(found: Mapping[str, Any]) -> str:
     """Return a table of all metrics after the last move, with a row per metric and policy.
 
     The last column is the mean paired difference to the `reference_policy`.
+
+    Args:
+        found: see `results`.
     """
-    finals = {name: final_values(record) for name, record in records.items()}
-    reference = reference_policy(records)
-    missions = len(records[reference].episode_return)
-    blocks = mission_blocks(records[reference])
-    result = Table(box=SIMPLE_HEAD, title=_title(missions, blocks))
+    summary, differences = found["summary"], found["differences"]
+    first = next(iter(summary))
+    reference = next(
+        name
+        for name in summary
+        if all(each == name or each + _MINUS + name in differences for each in summary)
+    )
+    drawn = Table(box=SIMPLE_HEAD, title=_title(found["policies"][first], found["blocks"]))
     for header in ("", "policy"):
-        result.add_column(header, no_wrap=True)
+        drawn.add_column(header, no_wrap=True)
     columns = ["mean ± std", "interquartile mean [95 %]"]
-    if len(records) > 1:
+    if differences:
         columns.append(f"− {reference} [95 %]")
     for column in columns:
-        result.add_column(Text(column), justify="right", no_wrap=True)
-    for key in finals[reference]:
-        for name, final in finals.items():
-            found = statistics(final[key], blocks)
+        drawn.add_column(Text(column), justify="right", no_wrap=True)
+    for key in summary[first]:
+        for name, rows in summary.items():
+            of = rows[key]
             cells = [
-                _with_spread(found.mean, found.std),
-                with_interval(found.iqm, found.iqm_interval),
+                _with_spread(of["mean"], of["std"]),
+                with_interval(of["iqm"], of["iqm_interval"]),
             ]
             if name != reference:
-                difference = paired_difference(final[key], finals[reference][key], blocks)
-                cells.append(with_interval(difference.mean, difference.interval, sign="+"))
-            first = name == next(iter(finals))
-            label = _LABELS.get(key, key) if first else ""
-            result.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
-        result.add_section()
-    for name, record in records.items():
-        label = "planning a move [ms]" if name == next(iter(records)) else ""
-        result.add_row(*map(Text, (label, name, f"{1000 * planning_seconds(record):.3f}")))
-    return result
-
-
-def table_text(records: Mapping[str, FlightRecord]) -> str:
-    """Return the table of an evaluation as plain text."""
-    return as_text(table(records))
+                change = differences[name + _MINUS + reference][key]
+                cells.append(with_interval(change["mean"], change["interval"], sign="+"))
+            label = _LABELS.get(key, key) if name == first else ""
+            drawn.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
+        drawn.add_section()
+    for name, spent in found["timing"].items():
+        label = "planning a move [ms]" if name == first else ""
+        seconds = spent["planning_seconds_per_step"]
+        drawn.add_row(*map(Text, (label, name, f"{1000 * seconds:.3f}")))
+    return as_text(drawn)
 
 
 def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
@@ -171,7 +174,7 @@ def results(
             for name, final in finals.items()
         },
         "differences": {
-            f"{name} - {reference}": {
+            name + _MINUS + reference: {
                 key: vars(paired_difference(values, finals[reference][key], blocks))
                 for key, values in final.items()
             }
@@ -200,9 +203,10 @@ def _policy(record: FlightRecord) -> dict[str, Any]:
     }
 
 
-def _title(missions: int, blocks: Tensor | None) -> str:
+def _title(policy: Mapping[str, Any], blocks: Sequence[int] | None) -> str:
+    missions = len(policy["return"])
     plural = "s" if missions != 1 else ""
-    ground = "" if blocks is None else f", {len(blocks.unique())} blocks of ground"
+    ground = "" if blocks is None else f", {len(set(blocks))} blocks of ground"
     return f"{missions} mission{plural}{ground}, after the last move"
 
 

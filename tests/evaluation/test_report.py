@@ -29,7 +29,7 @@ def fly_twice(missions: int = 3) -> dict[str, FlightRecord]:
 
 
 def test_one_mission_has_no_spread() -> None:
-    text = report.table_text({"random": fly_twice(1)["ours"]})
+    text = report.table_text(report.results({"random": fly_twice(1)["ours"]}, {}, {}))
     assert "1 mission, after" in text
     assert "nan" not in text
 
@@ -55,9 +55,7 @@ def test_missions_over_a_map_are_counted_in_blocks(tmp_path: Path) -> None:
     assert found["blocks"] == blocks.tolist()
     values = record.metrics["f1"][:, -1]
     assert found["summary"]["random"]["f1"] == vars(statistics(values, blocks))
-    assert f"10 missions, {len(blocks.unique())} blocks of ground" in report.table_text(
-        {"random": record}
-    )
+    assert f"10 missions, {len(blocks.unique())} blocks of ground" in report.table_text(found)
 
 
 def test_others_are_set_against_the_best_classical_planner() -> None:
@@ -73,7 +71,7 @@ def test_others_are_set_against_the_best_classical_planner() -> None:
 
 def test_the_table_shows_means_deviations_and_paired_differences() -> None:
     records = fly_twice()
-    text = report.table_text(records)
+    text = report.table_text(report.results(records, {}, {}))
     lines = text.splitlines()
     at = next(k for k, line in enumerate(lines) if "ROI entropy [bit]" in line)
     ours, theirs = (record.metrics["roi_entropy"][:, -1].double() for record in records.values())
