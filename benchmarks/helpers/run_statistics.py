@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.statistics import (
     Interval,
     middle,
@@ -16,11 +17,9 @@ from marl_framework.evaluation.statistics import (
 )
 
 
-def seeds_text(means: Sequence[float], form: str = ".3f") -> str:
+def seeds_text(means: Sequence[float], sign: str = "") -> str:
     """Return the mean over training seeds with its `student_interval`, if there is one, as text."""
-    ends = student_interval(means)
-    interval = "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
-    return f"{sum(means) / len(means):{form}}{interval}"
+    return with_interval(sum(means) / len(means), student_interval(means), sign, digits=3)
 
 
 def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Found, markdown
+from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.suite_statistics import METRICS, counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
@@ -226,22 +227,11 @@ def _means_of(finals: Mapping[str, Any]) -> str:
 
 def _suite_cells(row: Found) -> tuple[str, str]:
     """Return a mean with its interval, and the difference."""
-    mean = f"{row['mean']:.3f}{_interval(row['interval'], '')}"
+    mean = with_interval(row["mean"], row["interval"], digits=3)
     return mean, "–" if row["difference"] is None else _change(row["difference"])
 
 
 def _change(found: Found) -> str:
     """Return a difference with its interval, in bold where it is decided."""
-    shown = _signed(found["mean"]) + _interval(found["interval"], "+")
+    shown = with_interval(found["mean"], found["interval"], "+", 3).replace("-", "−")
     return shown if found["verdict"] == "undecided" else f"**{shown}** {found['verdict']}"
-
-
-def _interval(ends: Sequence[float] | None, sign: str) -> str:
-    if ends is None:
-        return ""
-    low, high = (_signed(end) if sign else f"{end:.3f}" for end in ends)
-    return f" [{low}, {high}]"
-
-
-def _signed(number: float) -> str:
-    return f"{number:+.3f}".replace("-", "−")

@@ -49,7 +49,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHMS
-from marl_framework.evaluation.statistics import Interval
+from marl_framework.evaluation.report import with_interval
 
 SUITE = "algorithms"
 SEEDS = "3,4,5,6,7"
@@ -240,22 +240,19 @@ def _rows(world: str, tasks: Sequence[Mapping[str, list[Run]]]) -> list[tuple[st
         better = "–"
         if algorithm != REFERENCE and REFERENCE in tasks[0]:
             ours, theirs = (_last(tasks, name, "roi_entropy") for name in (algorithm, REFERENCE))
-            better = _text(*probability_of_improvement(-ours, -theirs), ".2f")
-        entropy, f1 = (_last(tasks, algorithm, name) for name in ("roi_entropy", "f1"))
+            better = with_interval(*probability_of_improvement(-ours, -theirs), digits=2)
+        means = (
+            with_interval(*runs_iqm(_last(tasks, algorithm, name)), digits=3)
+            for name in ("roi_entropy", "f1")
+        )
         seconds = _last(tasks, algorithm, "seconds").mean().item()
-        cells = (_text(*runs_iqm(entropy), ".3f"), _text(*runs_iqm(f1), ".3f"), better)
-        rows.append((world, algorithm, *cells, harness.number_text(seconds, ".0f")))
+        rows.append((world, algorithm, *means, better, harness.number_text(seconds, ".0f")))
     return rows
 
 
 def _last(tasks: Sequence[Mapping[str, list[Run]]], algorithm: str, name: str) -> torch.Tensor:
     """Return what the last validation of each run says, [K, S]."""
     return torch.tensor([[one["rows"][-1][name] for one in task[algorithm]] for task in tasks])
-
-
-def _text(value: float, ends: Interval | None, form: str) -> str:
-    interval = "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
-    return f"{value:{form}}{interval}"
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:

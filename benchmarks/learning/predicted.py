@@ -91,7 +91,7 @@ def table(found: Mapping[str, Any]) -> str:
             shared = [seed for seed in rows if (WITHOUT, seed) in last]
             changes = [rows[seed][metric] - last[WITHOUT, seed][metric] for seed in shared]
             cells.append(f"{mean(row[metric] for row in rows.values()):.3f}")
-            cells.append("" if variant == WITHOUT or not changes else seeds_text(changes, "+.3f"))
+            cells.append("" if variant == WITHOUT or not changes else seeds_text(changes, "+"))
         if rows:
             seconds = harness.number_text(mean(row["seconds"] for row in rows.values()), ".0f")
             lines.append((variant, str(len(rows)), *cells, seconds))

@@ -23,6 +23,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
+from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.statistics import interval
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
@@ -106,8 +107,7 @@ def table(found: Mapping[str, Any]) -> str:
             of = row[metric]
             cells.append(f"{of['mean']:.3f}")
             ends = of["difference_interval"]
-            shown = f"{of['difference']:+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}]"
-            cells.append(shown if any(ends) else "")
+            cells.append(with_interval(of["difference"], ends, "+", 3) if any(ends) else "")
         described = (row["agents"], row["communication_range"], *(row[key] for key in KEYS))
         lines.append((*(f"{value:g}" for value in described), *cells))
     settings = found["settings"]

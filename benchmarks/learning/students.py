@@ -169,7 +169,7 @@ def table(found: Mapping[str, Any]) -> str:
                 break
             cells.append(f"{mean(values.values()):.3f}")
             shared = [values[seed] - first[seed] for seed in values if seed in first]
-            cells.append("" if variant == FIRST or not shared else seeds_text(shared, "+.3f"))
+            cells.append("" if variant == FIRST or not shared else seeds_text(shared, "+"))
         if cells:
             runs = [one for one in found["runs"] if one["variant"] == variant]
             seconds = harness.number_text(mean(one["seconds"] for one in runs), ".0f")

@@ -51,6 +51,7 @@ from marl_framework.command_line import Parser, add_checkpoint
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
+from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.statistics import interval
 from marl_framework.evaluation.suite import check_one_training
 from marl_framework.planners.protocol import Planner
@@ -176,8 +177,11 @@ def table(found: Mapping[str, Any]) -> str:
     reference = reference_of(settings["policies"])
     lines = []
     for name, policy in found["policies"].items():
-        cells = [(_spread(s), _apart(s)) for s in map(policy["summary"].get, METRICS)]
-        lines.append((name, *(cell for pair in cells for cell in pair)))
+        cells: list[str] = []
+        for metric in METRICS:
+            row = policy["summary"][metric]
+            cells += (_spread(row), with_interval(row["difference"], row["interval"], "+", 3))
+        lines.append((name, *cells))
     title = (
         f"{settings['missions']} missions, {settings['terrain']} terrain, {settings['starts']} "
         f"starts; differences are to {reference}"
@@ -196,13 +200,6 @@ def table(found: Mapping[str, Any]) -> str:
 
 def _spread(row: Mapping[str, Any]) -> str:
     return f"{row['mean']:.3f}" + (f" ± {row['std']:.3f}" if row["std"] is not None else "")
-
-
-def _apart(row: Mapping[str, Any]) -> str:
-    if row["interval"] is None:
-        return f"{row['difference']:+.3f}"
-    low, high = row["interval"]
-    return f"{row['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def _facts_text(facts: Mapping[str, Any]) -> str:

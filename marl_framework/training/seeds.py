@@ -140,10 +140,9 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> str:
     """Return a summary of `sum_up` as text: a line for each metric."""
+    from marl_framework.evaluation.report import with_interval  # loads PyTorch
+
     lines = [f"{len(found['runs'])} seeds: mean [95 % interval of the mean over seeds]"]
     for name, known in found["metrics"].items():
-        interval = ""
-        if known["interval"] is not None:
-            interval = " [{:.4f}, {:.4f}]".format(*known["interval"])
-        lines.append(f"  {name:<24} {known['mean']:.4f}{interval}")
+        lines.append(f"  {name:<24} {with_interval(known['mean'], known['interval'], digits=4)}")
     return "\n".join(lines)
