@@ -31,6 +31,8 @@ _MOST_TEXT = 200
 
 Figure = Callable[[Path], str]
 """Reads the key figure from what a stage left; called with its log."""
+Show = Callable[[Any], str]
+"""Returns the key figure of a JSON's content."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,12 @@ def make_stages(settings: Settings) -> list[Stage]:
     on = ("--config", params, "--device", device)
 
     def bench(
-        name: str, kind: str, figure: Figure, *arguments: str, limit: int = 90, row: float = 3
+        name: str, kind: str, show: Show, *arguments: str, limit: int = 90, row: float = 3
     ) -> Stage:
         seconds = ("--seconds-per-row", "0.001" if quick else f"{row:g}")
-        target = ("--out", str(out / f"{name}.json"))
-        module = ("-m", f"benchmarks.speed.{kind}")
-        return Stage(name, (*module, *on, *seconds, *target, *arguments), limit, figure)
+        target = out / f"{name}.json"
+        asked = (*on, *seconds, "--out", str(target), *arguments)
+        return Stage(name, ("-m", f"benchmarks.speed.{kind}", *asked), limit, _of(target, show))
 
     tests = TESTS[:1] if quick else TESTS
     numbers = "1,2" if quick else "64,512,2048"
@@ -124,7 +126,7 @@ def make_stages(settings: Settings) -> list[Stage]:
                     *("--set", "compute.deterministic=true"),
                 ),
                 120,
-                _run_summary(out / "runs" / name),
+                _of(out / "runs" / name / "summary.json", _run_summary),
             )
         )
     stages.append(
@@ -135,32 +137,14 @@ def make_stages(settings: Settings) -> list[Stage]:
         recorded = ("--set", f"compute.cuda_graphs={graphs}")
         memory = "51" if graphs == "false" and not quick else "0"  # takes processes of its own
         flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", memory, *recorded)
-        figure = _rollout(out / f"rollout-{word}.json")
-        stages.append(bench(f"rollout-{word}", "rollout", figure, *flown))
-        stages.append(
-            bench(
-                f"training-{word}",
-                "training",
-                _training(out / f"training-{word}.json"),
-                *("--steps", "1" if quick else "5", *recorded),
-            )
-        )
+        stages.append(bench(f"rollout-{word}", "rollout", _rollout, *flown))
+        steps = ("--steps", "1" if quick else "5")
+        stages.append(bench(f"training-{word}", "training", _training, *steps, *recorded))
+    agents = ("--agents", "1" if quick else "64,4096")
     stages += [
-        bench(
-            "transformations",
-            "transformations",
-            _transformations(out / "transformations.json"),
-            *("--agents", "1" if quick else "64,4096"),
-            row=0.3,
-        ),
-        bench(
-            "search",
-            "search",
-            _search(out / "search.json"),
-            "--quick",
-            limit=120,
-        ),
-        bench("utilisation", "utilisation", _utilisation(out / "utilisation.json"), *many),
+        bench("transformations", "transformations", _transformations, *agents, row=0.3),
+        bench("search", "search", _search, "--quick", limit=120),
+        bench("utilisation", "utilisation", _utilisation, *many),
     ]
     return stages
 
@@ -259,65 +243,47 @@ def _doctor(log: Path) -> str:
     return "; ".join([*failed, *(f"window kernels: {text}" for text in kernels)])
 
 
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _of(path: Path, show: Show) -> Figure:
+    """Return what reads the key figure from a JSON that a stage leaves."""
+    return lambda _: show(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _rollout(path: Path) -> Figure:
-    def read(_: Path) -> str:
-        row = max(_json(path)["rows"], key=lambda row: row["joint_steps_per_s"])
-        return (
-            f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions, "
-            f"{row['share_of_bandwidth']:.1%} of the memory's bandwidth"
-        )
-
-    return read
+def _rollout(found: Any) -> str:
+    row = max(found["rows"], key=lambda row: row["joint_steps_per_s"])
+    return (
+        f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions, "
+        f"{row['share_of_bandwidth']:.1%} of the memory's bandwidth"
+    )
 
 
-def _search(path: Path) -> Figure:
-    def read(_: Path) -> str:
-        found = [row for row in _json(path)["rows"] if row["simulations_per_s"]]
-        row = max(found, key=lambda row: row["simulations_per_s"])
-        return (
-            f"{row['simulations_per_s']:,.0f} simulations/s with {row['missions']:,} missions and "
-            f"{row['leaves']} leaves, {row['times_one_at_a_time']:.0f} times one at a time"
-        )
-
-    return read
+def _search(found: Any) -> str:
+    rows = [row for row in found["rows"] if row["simulations_per_s"]]
+    row = max(rows, key=lambda row: row["simulations_per_s"])
+    return (
+        f"{row['simulations_per_s']:,.0f} simulations/s with {row['missions']:,} missions and "
+        f"{row['leaves']} leaves, {row['times_one_at_a_time']:.0f} times one at a time"
+    )
 
 
-def _training(path: Path) -> Figure:
-    def read(_: Path) -> str:
-        found = _json(path)
-        return (
-            f"{found['agent_transitions_per_s']:,.0f} transitions/s, "
-            f"{found['peak_memory_bytes'] / 1e9:,.2f} GB"
-        )
-
-    return read
+def _training(found: Any) -> str:
+    return (
+        f"{found['agent_transitions_per_s']:,.0f} transitions/s, "
+        f"{found['peak_memory_bytes'] / 1e9:,.2f} GB"
+    )
 
 
-def _transformations(path: Path) -> Figure:
-    def read(_: Path) -> str:
-        measured = [row for row in _json(path)["rows"] if row["observations_per_second"]]
-        rows = [row for row in measured if row["backend"].startswith("kornia")]
-        row = max(rows, key=lambda row: row["observations_per_second"])
-        return f"{row['observations_per_second']:,.0f} observations/s ({row['backend']})"
-
-    return read
+def _transformations(found: Any) -> str:
+    measured = [row for row in found["rows"] if row["observations_per_second"]]
+    rows = [row for row in measured if row["backend"].startswith("kornia")]
+    row = max(rows, key=lambda row: row["observations_per_second"])
+    return f"{row['observations_per_second']:,.0f} observations/s ({row['backend']})"
 
 
-def _utilisation(path: Path) -> Figure:
-    def read(_: Path) -> str:
-        row = max(_json(path)["rows"], key=lambda row: row["share_of_peak"])
-        return f"{row['share_of_peak']:.1%} of the peak ({row['name']})"
-
-    return read
+def _utilisation(found: Any) -> str:
+    row = max(found["rows"], key=lambda row: row["share_of_peak"])
+    return f"{row['share_of_peak']:.1%} of the peak ({row['name']})"
 
 
-def _run_summary(run: Path) -> Figure:
-    def read(_: Path) -> str:
-        results = _json(run / "summary.json")["results"]
-        return f"{results['training_steps']} steps, weights {results['weights_sha256'][:12]}"
-
-    return read
+def _run_summary(found: Any) -> str:
+    results = found["results"]
+    return f"{results['training_steps']} steps, weights {results['weights_sha256'][:12]}"
