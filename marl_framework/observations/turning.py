@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from marl_framework.device import launched_on
+from marl_framework.mission.kernels.window_operators import as_bytes
 from marl_framework.observations import triton_symmetry
 from marl_framework.observations.symmetry import Symmetries
 
@@ -48,7 +49,7 @@ def take_turned(
         triton_symmetry.take[(len(index), triton.cdiv(size, BLOCK))](
             index,
             which,
-            *(_bytes(tensor) for tensor in (*tensors, *out)),
+            *map(as_bytes, (*tensors, *out)),
             CELLS=size,
             SEEN=observations.shape[1],
             OWN=critic_maps.shape[1],
@@ -79,11 +80,6 @@ def _empty(
         targets.new_empty(policy),
         targets.new_empty(batch),
     )
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Return booleans as int8, on the same memory."""
-    return tensor.view(torch.int8) if tensor.dtype == torch.bool else tensor
 
 
 class TritonSymmetries(Symmetries):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marl_framework.device import launched_on
 from marl_framework.mission.kernels import triton_choice, triton_maps
-from marl_framework.mission.kernels.window_operators import _bytes, _check
+from marl_framework.mission.kernels.window_operators import as_bytes, check_contiguous
 
 MOST_COLUMNS = 128
 ROWS = 16  # of the lattice that a program draws
@@ -72,11 +72,11 @@ def draw_actor_maps(
     """
     seen = (positions, t, heard, beliefs, readings, pooled_uncertainty)
     tensors = (*seen, boxes, cover_x, cover_y, shift, active, team_size, budget)
-    _check(*tensors, open_share[0])
+    check_contiguous(*tensors, open_share[0])
     places = _places(channels, triton_maps.draw_actor.arg_names)
     with launched_on(positions):
         triton_maps.draw_actor[_grid(out)](
-            *(_bytes(a) if a.dtype == torch.bool else a for a in tensors),
+            *map(as_bytes, tensors),
             open_share,
             open_share.stride(0),
             out,
@@ -115,7 +115,7 @@ def draw_critic_maps(
         channels: names, in order, between spaces; the place of a `NOT_DRAWN` stays unwritten.
         out: [E, N, channels, X, Y] of any precision, written.
     """
-    _check(positions, actions, belief, pooled_uncertainty, boxes, active)
+    check_contiguous(positions, actions, belief, pooled_uncertainty, boxes, active)
     with launched_on(positions):
         triton_maps.draw_critic[_grid(out)](
             positions,
@@ -123,7 +123,7 @@ def draw_critic_maps(
             belief,
             pooled_uncertainty,
             boxes,
-            _bytes(active),
+            as_bytes(active),
             out,
             ACTIONS=num_actions,
             MASKED=has_inactive,
@@ -161,7 +161,9 @@ def choose_actions(
         masks: allowed actions, [E, N, A] bool, written.
         probabilities: of the policy, [E, N, A], written.
     """
-    _check(logits, uniform, positions, moves[0], active, offsets, actions, masks, probabilities)
+    check_contiguous(
+        logits, uniform, positions, moves[0], active, offsets, actions, masks, probabilities
+    )
     e, n, a = logits.shape
     with launched_on(logits):
         triton_choice.choose[(triton.cdiv(e, MISSIONS),)](
@@ -169,12 +171,12 @@ def choose_actions(
             uniform,
             epsilon,
             positions,
-            _bytes(moves),
+            as_bytes(moves),
             moves.stride(0),
-            _bytes(active),
+            as_bytes(active),
             offsets,
             actions,
-            _bytes(masks),
+            as_bytes(masks),
             probabilities,
             e,
             Y=moves.shape[2],

@@ -13,12 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from marl_framework.mission.kernels.triton_windows import _clamp, _entropy, _weight
+from marl_framework.mission.kernels.triton_cells import clamp, entropy, weight
 
 
 @triton.jit
 def _weighted_entropy(p, FAST: tl.constexpr):
-    return _weight(p) * _entropy(_clamp(p), FAST)
+    return weight(p) * entropy(clamp(p), FAST)
 
 
 @triton.jit
@@ -210,7 +210,7 @@ def draw_actor(
         if ENTROPY >= 0:
             tl.store(to + ENTROPY * X * Y, _weighted_entropy(p, FAST), mask=within)
         if PROBABILITY >= 0:
-            tl.store(to + PROBABILITY * X * Y, _clamp(p), mask=within)
+            tl.store(to + PROBABILITY * X * Y, clamp(p), mask=within)
     if LOCAL_ENTROPY >= 0:
         up, down = tl.load(shift + own_z * 2), tl.load(shift + own_z * 2 + 1)
         cover = (
@@ -229,7 +229,7 @@ def draw_actor(
             value = tl.where(on_map, _weighted_entropy(p, FAST), 0.0)
             tl.store(to + CENTRED_ENTROPY * X * Y, value, mask=within)
         if CENTRED_PROBABILITY >= 0:
-            value = tl.where(on_map, _clamp(p), 0.0)
+            value = tl.where(on_map, clamp(p), 0.0)
             tl.store(to + CENTRED_PROBABILITY * X * Y, value, mask=within)
     if CENTRED_UNCERTAINTY >= 0:
         u = tl.load(pooled_uncertainty + own + far, mask=on_map, other=0.0)
@@ -338,7 +338,7 @@ def draw_critic(
         if GLOBAL_ENTROPY >= 0:
             tl.store(to + GLOBAL_ENTROPY * X * Y, _weighted_entropy(p, FAST), mask=within)
         if GLOBAL_PROBABILITY >= 0:
-            tl.store(to + GLOBAL_PROBABILITY * X * Y, _clamp(p), mask=within)
+            tl.store(to + GLOBAL_PROBABILITY * X * Y, clamp(p), mask=within)
     if GLOBAL_UNCERTAINTY >= 0:
         u = tl.load(pooled_uncertainty + e * (X * Y) + at, mask=within, other=0.0)
         tl.store(to + GLOBAL_UNCERTAINTY * X * Y, tl.minimum(tl.maximum(u, 0.0), 1.0), mask=within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from marl_framework.mission.kernels.triton_windows import _clamp, _entropy
+from marl_framework.mission.kernels.triton_cells import clamp, entropy
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def sum_parts(
                 cols = c0 + tl.arange(0, BLOCK_C)[None, :]
                 inside = (rows < last) & (cols < end)
                 p = tl.load(belief + (rows * C + cols), mask=inside, other=0.0)
-                h = tl.where(inside, _entropy(_clamp(p), FAST), 0.0)
+                h = tl.where(inside, entropy(clamp(p), FAST), 0.0)
                 believed += p
                 unsure += h
                 both += p * h

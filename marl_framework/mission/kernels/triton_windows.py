@@ -16,58 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_LOW = tl.constexpr(1e-4)  # mission.belief.PROBABILITY_FLOOR
-_HIGH = tl.constexpr(1 - 1e-4)
-
-
-# Cells ------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _log2(x, FAST: tl.constexpr):
-    """Binary logarithm; FAST is the GPU's own, to 2^-22."""
-    if FAST:
-        return tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return tl.log2(x)
-
-
-@triton.jit
-def _ratio(a, b, FAST: tl.constexpr):
-    """Quotient; FAST multiplies with the GPU's own reciprocal, to 2^-23."""
-    if FAST:
-        return a * tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return a / b
-
-
-@triton.jit
-def _clamp(p):
-    return tl.minimum(tl.maximum(p, _LOW), _HIGH)
-
-
-@triton.jit
-def _bayes(p, odds, FAST: tl.constexpr):
-    q = _clamp(p)
-    weighed = q * odds
-    return _ratio(weighed, weighed + (1.0 - q), FAST)
-
-
-@triton.jit
-def _entropy(q, FAST: tl.constexpr):
-    """Entropy of clamped probabilities [bit]."""
-    return -(q * _log2(q, FAST) + (1.0 - q) * _log2(1.0 - q, FAST))
-
-
-@triton.jit
-def _weight(p):
-    """Weight w(p) of a cell in the reward, see `mission.belief.interest_weight`."""
-    return tl.where(p > 0.501, 0.5, 0.0) + tl.where(p >= 0.499, 0.5, 0.0)
-
+from marl_framework.mission.kernels.triton_cells import bayes, clamp, entropy, weight
 
 # Areas ------------------------------------------------------------------------------------
 
@@ -291,7 +240,7 @@ def _take(
     at = (rows - window_row)[:, None] * KY + (cols - window_col)[None, :]
     sign = tl.load(readings + uav * (KX * KY) + at, mask=inside, other=0)
     odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
-    return tl.where(inside, _bayes(p, odd, FAST), p)
+    return tl.where(inside, bayes(p, odd, FAST), p)
 
 
 @triton.jit
@@ -413,14 +362,14 @@ def fuse(
                 if shared:
                     carry += _pool_columns(tl.sum(change * there, 0), cols, C, Y, BLOCK_Y)
                 if TEAM or TRACKS:
-                    q_old, q_new = _clamp(old), _clamp(new)
-                    h_old, h_new = _entropy(q_old, FAST), _entropy(q_new, FAST)
+                    q_old, q_new = clamp(old), clamp(new)
+                    h_old, h_new = entropy(q_old, FAST), entropy(q_new, FAST)
                     if TEAM:
-                        w_new = _weight(new)
+                        w_new = weight(new)
                         less = h_old - h_new
                         removals += less
                         gains += w_new * less
-                        reweights += (w_new - _weight(old)) * h_old
+                        reweights += (w_new - weight(old)) * h_old
                     if TRACKS:
                         change = q_new * h_new - q_old * h_old
                         uncertainty_total += change * here

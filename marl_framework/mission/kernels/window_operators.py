@@ -49,16 +49,16 @@ def read_windows(
         pooled_readings: their area means over parts of the unclipped footprints, [E, N, X, Y],
             written.
     """
-    _check(truth, bits, flip_below, boxes, sides, active, readings, pooled_readings)
+    check_contiguous(truth, bits, flip_below, boxes, sides, active, readings, pooled_readings)
     e, n, x, _ = pooled_readings.shape
     with launched_on(readings):
         triton_windows.read[(e * n * x,)](
-            _bytes(truth),
+            as_bytes(truth),
             bits,
             flip_below,
             boxes,
             sides,
-            _bytes(active),
+            as_bytes(active),
             readings,
             pooled_readings,
             KEYS=bits.dtype == torch.int64,
@@ -101,9 +101,9 @@ def fuse_own(
         prior: what all cells are taken to hold before; beliefs are then not read, but written
             whole.
     """
-    _check(readings, heard, boxes, odds, active, beliefs, pooled, pooled_uncertainty)
+    check_contiguous(readings, heard, boxes, odds, active, beliefs, pooled, pooled_uncertainty)
     _fuse(
-        (readings, _bytes(heard), boxes, odds, _bytes(active)),
+        (readings, as_bytes(heard), boxes, odds, as_bytes(active)),
         (beliefs, pooled, pooled_uncertainty),
         {"TEAM": False, "OWN": takes_own, "HEARD": takes_heard, "TRACKS": tracks},
         prior,
@@ -140,9 +140,9 @@ def fuse_global(
     Returns:
         The sums of `reward.changes`, [3, E] float64.
     """
-    _check(readings, boxes, odds, active, belief, pooled, pooled_uncertainty)
+    check_contiguous(readings, boxes, odds, active, belief, pooled, pooled_uncertainty)
     return _fuse(
-        (readings, _bytes(active), boxes, odds, _bytes(active)),  # who is heard is not read
+        (readings, as_bytes(active), boxes, odds, as_bytes(active)),  # who is heard is not read
         (belief, pooled, pooled_uncertainty),
         {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks},
         prior,
@@ -220,11 +220,12 @@ def _dimensions(maps: Tensor, readings: Tensor, pooled: Tensor) -> dict[str, int
     return {**shape, **TILE, "BLOCK_Y": triton.next_power_of_2(y)}
 
 
-def _bytes(flags: Tensor) -> Tensor:
-    """Return booleans as int8, on the same memory."""
-    return flags.view(torch.int8)
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return booleans as int8, on the same memory; other numbers as they are."""
+    return tensor.view(torch.int8) if tensor.dtype == torch.bool else tensor
 
 
-def _check(*tensors: Tensor) -> None:
+def check_contiguous(*tensors: Tensor) -> None:
+    """Refuse tensors that kernels would read in another order."""
     if not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError("window kernels need contiguous tensors")
