@@ -20,22 +20,6 @@ _LINES = 20  # plain lines come every 1/20 of the training …
 _SECONDS = 10.0  # … or after so many seconds, whichever is first
 
 
-class SilentProgress:
-    """Has the interface of `ProgressView` and shows nothing."""
-
-    def update(self, step: int, **known: object) -> None:
-        """Show nothing."""
-
-    def print(self, text: str) -> None:
-        """Show nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class ProgressView:
     """Shows training step, return, validation entropy, speed, stage shares and time left.
 

@@ -16,7 +16,7 @@ from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
 from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.console import ProgressView, SilentProgress
+from marl_framework.training.console import ProgressView
 from marl_framework.training.hardware import HardwareMonitor
 from marl_framework.training.logging import make_logger
 from marl_framework.training.profiling import profile_steps
@@ -26,8 +26,8 @@ from marl_framework.training.schedule import passes
 class Outputs(ExitStack):
     """All outputs of one training, as a context manager.
 
-    On ranks that do not lead, nothing is written: the logger has no writers, the progress is
-    silent and checkpoints are dropped. So all ranks run the same loop and make the same
+    On ranks that do not lead, nothing is written: the logger has no writers, no progress is
+    shown and checkpoints are dropped. So all ranks run the same loop and make the same
     collective calls in the same order.
 
     Args:
@@ -56,10 +56,8 @@ class Outputs(ExitStack):
         self._run = run
         enter = self.enter_context
         steps = config.learning.training_steps
-        progress = ProgressView(steps, first_step) if run else SilentProgress()
-        self._progress: ProgressView | SilentProgress = progress
-        enter(progress)
-        self.say = self._progress.print
+        self._progress = enter(ProgressView(steps, first_step)) if run else None
+        self.say = self._progress.print if self._progress else _say_nothing
         try:
             self.logger = enter(make_logger(config, run, first_step, self.say))
             self._profiled = enter(profile_steps(profile, run.path)) if run else None
@@ -90,7 +88,7 @@ class Outputs(ExitStack):
             fresh: some were written just now; the timer starts a new interval.
             timer: of the training's stages.
         """
-        if self._hardware is None:
+        if self._progress is None or self._hardware is None:
             if fresh:
                 timer.reset()
             return
@@ -156,3 +154,7 @@ class Outputs(ExitStack):
         """Tell the profiler that a training step has ended."""
         if self._profiled is not None:
             self._profiled()
+
+
+def _say_nothing(text: str) -> None:
+    pass

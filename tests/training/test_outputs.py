@@ -18,7 +18,6 @@ from marl_framework.runs.checkpoint import load_checkpoint
 from marl_framework.runs.checkpoint_store import CheckpointStore
 from marl_framework.runs.folder import RunFolder
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.console import SilentProgress
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.trainer import Trainer
 from tests.terminal import Clock
@@ -80,7 +79,6 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(
     timer = StageTimer(CPU)
     with Outputs(config, CPU, None, profile=1) as out:
         assert not out.leads
-        assert isinstance(out._progress, SilentProgress)
         assert out.logger.log(1, {"return": torch.tensor(1.5)}, {}) == {"return": 1.5}
         out.logger.write(1, {"share_rollout": 1.0})
         out.report(1, {"return": 1.5}, True, timer)
@@ -93,16 +91,6 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(
         out.end_step()
         assert out.hardware == {}
     assert os.listdir(empty) == []
-    assert capfd.readouterr() == ("", "")
-
-
-def test_silent_progress_takes_what_the_view_takes_and_shows_nothing(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    known: dict[str, Any] = {"episode_return": 1.0, "shares": {"rollout": 1.0}}
-    with SilentProgress() as progress:
-        progress.update(3, **known)
-        progress.print("a line")
     assert capfd.readouterr() == ("", "")
 
 
