@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.sectors import Sectors
+from marl_framework.mission.state import MissionState
 
 _PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
 
@@ -52,19 +52,6 @@ def action_costs(config: Config) -> list[float]:
             "or reading, or limit: null"
         )
     return costs
-
-
-class Missions(Protocol):
-    """What `Lattice.choose_in_missions` asks of missions; a MissionState is one."""
-
-    positions: Tensor
-    """Lattice indices (x, y, z), [E, N, 3] int64."""
-    moves: Tensor
-    """Actions allowed at each position, [E, X, Y, Z, A] bool."""
-    active: Tensor
-    """UAVs that fly, [E, N] bool."""
-    left: Tensor
-    """Cost that each UAV may still spend, [E, N] float64."""
 
 
 class Lattice:
@@ -166,7 +153,7 @@ class Lattice:
         mission = torch.arange(len(x), device=x.device) // (len(x) // len(moves))
         return moves[mission.view(-1, *(1,) * (x.dim() - 1)), x, y, z]
 
-    def options(self, state: Missions) -> Tensor:
+    def options(self, state: MissionState) -> Tensor:
         """Return the actions that missions allow their UAVs now, [E, N, A] bool.
 
         A UAV that flies has those that it can pay for. One that does not fly has all of its place,
@@ -240,7 +227,7 @@ class Lattice:
         return torch.stack(actions, 1), torch.stack(masks, 1)
 
     def choose_in_missions(
-        self, state: Missions, choose: Callable[[int, Tensor], Tensor]
+        self, state: MissionState, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs of missions choose in order, among their `options`.
 
