@@ -100,14 +100,12 @@ def fly(config: Config) -> Scene:
     actions = planner.act(state, env.generator).actions
     seen = builder.critic(state, actions, builder.actor(state))[MISSION, uav]
     one = state[MISSION : MISSION + 1]
-    footprint = env.camera.footprint(one.positions)
-    bounds = (footprint.row0, footprint.row1, footprint.col0, footprint.col1)
     return Scene(
         config=config,
         state=one,
         uav=uav,
         observation=dict(zip(builder.critic_channels, seen.numpy(), strict=True)),
-        footprints=torch.stack(bounds, dim=-1)[0],
+        footprints=env.camera.boxes(one.positions)[0, :, :4],
         square=_square(config, env, one, uav),
         flown=torch.stack(flown).numpy(),
     )

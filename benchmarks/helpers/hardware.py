@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -115,9 +114,3 @@ def utilisation(monitor: HardwareMonitor) -> dict[str, float | None]:
         ours: found.get(name, {}).get("mean") for name, ours in names.items()
     }
     return {**row, "reported_peak": found.get("utilization", {}).get("max")}
-
-
-def cpu_seconds() -> float:
-    """Return the CPU time of this process so far [s]."""
-    times = os.times()
-    return times.user + times.system

@@ -19,13 +19,6 @@ from marl_framework.planners import RandomPlanner
 MOVES = 6  # of 15 in the paper's missions; by then the UAVs fly at all altitudes
 
 
-def with_team(config: Config, n_agents: int) -> Config:
-    """Return the configuration with another number of UAVs a mission."""
-    missions = config.experiment.missions.model_copy(update={"n_agents": n_agents})
-    experiment = config.experiment.model_copy(update={"missions": missions})
-    return config.model_copy(update={"experiment": experiment})
-
-
 def take_readings(env: MissionEnvironment, state: MissionState, bits: Tensor) -> None:
     """Let each UAV measure and update its own belief, as `env.step` does after the move."""
     env._fusion.measure(state, bits, torch.ones_like(state.t, dtype=torch.bool))

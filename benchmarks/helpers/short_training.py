@@ -15,7 +15,6 @@ from torch import Tensor
 
 from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.hardware import (
-    cpu_seconds,
     peak_memory,
     reset_peak_memory,
     utilisation,
@@ -26,6 +25,7 @@ from marl_framework.config.model import Config
 from marl_framework.device import usable_cores
 from marl_framework.evaluation.statistics import student_interval
 from marl_framework.stage_timer import StageTimer
+from marl_framework.training.hardware import cpu_seconds
 from marl_framework.training.trainer import Trainer
 
 

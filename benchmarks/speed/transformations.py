@@ -30,9 +30,8 @@ import numpy as np
 import torch
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, parse_numbers
+from benchmarks.helpers.command_line import Parser, parse_numbers, with_overrides
 from benchmarks.helpers.harness import CPU, duration_text, number_text, quartiles_text
-from benchmarks.helpers.mid_mission import with_team
 from benchmarks.helpers.one_at_a_time import keep_freed_memory, process_pool
 from benchmarks.speed.transformations_backends import Bench, Recorded, Row
 from benchmarks.speed.transformations_figure import draw
@@ -72,7 +71,11 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
     """
     team = config.most_agents
     missions = max(1, min(DISTINCT, max(agents)) // team)
-    small = {n: Recorded.of(with_team(config, n), 1) for n in agents if n < team}
+    small = {
+        n: Recorded.of(with_overrides(config, f"experiment.missions.n_agents={n}"), 1)
+        for n in agents
+        if n < team
+    }
     return {**small, team: Recorded.of(config, missions)}
 
 

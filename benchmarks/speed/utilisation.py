@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.helpers import figures, harness
 from benchmarks.helpers.command_line import Parser, check_between, with_overrides, with_steps
-from benchmarks.helpers.hardware import cpu_seconds, peak_flops, utilisation, utilisation_monitor
+from benchmarks.helpers.hardware import peak_flops, utilisation, utilisation_monitor
 from benchmarks.helpers.harness import number_text
 from benchmarks.helpers.networks_alone import flops_of
 from benchmarks.helpers.short_training import learn
@@ -35,6 +35,7 @@ from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
+from marl_framework.training.hardware import cpu_seconds
 
 _START = 300.0  # seconds that processes may take to get ready
 

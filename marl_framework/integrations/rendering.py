@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -67,8 +66,7 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
         set_limits(axes, config)
         axes.set(title=title, xlabel="x [m]", aspect="equal")
     positions = missions.environment.lattice.metres(state.positions)[0].tolist()
-    fp = camera.footprint(state.positions)
-    footprints = torch.stack((fp.row0, fp.row1, fp.col0, fp.col1), dim=-1)[0].tolist()
+    footprints = camera.boxes(state.positions)[0, :, :4].tolist()
     looked = state.readings[0].flatten(1).any(1).tolist()  # not those that have stopped
     for n, (colour, _) in enumerate(uav_lines(int(state.team_size[0]))):
         for axes in (left, right):

@@ -93,12 +93,12 @@ class HostReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._at, self._spent = time.monotonic(), self._cpu_seconds()
+        self._at, self._spent = time.monotonic(), cpu_seconds()
 
     def __call__(self) -> dict[str, float]:
         """Return the figures since the last call."""
         found: dict[str, float] = {}
-        now, spent = time.monotonic(), self._cpu_seconds()
+        now, spent = time.monotonic(), cpu_seconds()
         if now > self._at:
             found["host_cpu"] = (spent - self._spent) / (now - self._at)
         self._at, self._spent = now, spent
@@ -109,10 +109,11 @@ class HostReader:
             found["host_disk_free"] = shutil.disk_usage(self._folder).free / _GIB
         return found
 
-    @staticmethod
-    def _cpu_seconds() -> float:
-        times = os.times()
-        return times.user + times.system
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process so far [s]."""
+    times = os.times()
+    return times.user + times.system
 
 
 def gpu_readers(device: torch.device) -> list[Reader]:
