@@ -52,17 +52,18 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
     }
 
 
-def reference_policy(records: Mapping[str, FlightRecord]) -> str:
+def reference_policy(summary: Mapping[str, Any]) -> str:
     """Return the reference policy: the classical planner with the lowest mean ROI entropy.
 
     Without a classical planner, return the first policy.
+
+    Args:
+        summary: of `results`, by policy.
     """
-    entropies = {
-        name: record.metrics["roi_entropy"][:, -1].mean().item()
-        for name, record in records.items()
-        if name in CLASSICAL
-    }
-    return min(entropies, key=entropies.__getitem__) if entropies else next(iter(records))
+    classical = [name for name in summary if name in CLASSICAL]
+    if not classical:
+        return next(iter(summary))
+    return min(classical, key=lambda name: summary[name]["roi_entropy"]["mean"])
 
 
 def mission_blocks(record: FlightRecord) -> Tensor | None:
@@ -91,12 +92,7 @@ def table_text(found: Mapping[str, Any]) -> str:
         found: see `results`.
     """
     summary, differences = found["summary"], found["differences"]
-    first = next(iter(summary))
-    reference = next(
-        name
-        for name in summary
-        if all(each == name or each + _MINUS + name in differences for each in summary)
-    )
+    first, reference = next(iter(summary)), reference_policy(summary)
     drawn = Table(box=SIMPLE_HEAD, title=_title(found["policies"][first], found["blocks"]))
     for header in ("", "policy"):
         drawn.add_column(header, no_wrap=True)
@@ -163,16 +159,17 @@ def results(
     vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
-    reference = reference_policy(records)
-    blocks = mission_blocks(records[reference])
+    blocks = mission_blocks(next(iter(records.values())))
+    summary = {
+        name: {key: vars(statistics(values, blocks)) for key, values in final.items()}
+        for name, final in finals.items()
+    }
+    reference = reference_policy(summary)
     return {
         "settings": dict(settings),
         "blocks": None if blocks is None else blocks.tolist(),
         "policies": {name: _policy(record) for name, record in records.items()},
-        "summary": {
-            name: {key: vars(statistics(values, blocks)) for key, values in final.items()}
-            for name, final in finals.items()
-        },
+        "summary": summary,
         "differences": {
             name + _MINUS + reference: {
                 key: vars(paired_difference(values, finals[reference][key], blocks))
