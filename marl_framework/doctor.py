@@ -72,11 +72,10 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct this key")]
     checks.append(Check("configuration", True, f"{config_name}, on {device}"))
-    smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
     for name, check, fix in (
         ("window kernels", _window_kernels, ""),
         ("threads", _threads, ""),
-        ("networks", _networks, smaller),
+        ("networks", _networks, "correct this part, if it is one of your own"),
         ("mixed precision", _mixed_precision, "use compute.precision=float32"),
         ("memory", _memory, ""),
         ("disk", _disk, "free space, or choose another logging.directory"),
@@ -190,12 +189,19 @@ def _networks(config: Config, device: torch.device) -> Check:
     import torch
 
     from marl_framework.stage_timer import StageTimer
+    from marl_framework.training.memory import is_out_of_memory
     from marl_framework.training.trainer import Trainer
 
-    with torch.random.fork_rng(devices=[]):
-        trainer = Trainer(_smallest(config), device)
-    start = time.perf_counter()
-    tensors, _ = trainer.training_step(StageTimer(device))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            trainer = Trainer(_smallest(config), device)
+        start = time.perf_counter()
+        tensors, _ = trainer.training_step(StageTimer(device))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
+        return Check("networks", False, "memory ran out in a training step", smaller)
     stats = {name: float(value) for name, value in tensors.items()}
     seconds = time.perf_counter() - start
     ok = all(map(math.isfinite, stats.values())) and not stats.get("skipped_updates")

@@ -32,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     if options.command == "list":
-        names = [options.name] if options.name else history.names()
-        for name in names:
+        if options.name and not history.stamps(options.name):
+            history.find(options.name)  # or there is none
+        for name in [options.name] if options.name else history.names():
             for stamp in history.stamps(name):
                 yield _brief(f"{name}/{stamp}", history.folder / name / stamp)
             if (history.runs / name).is_dir():
@@ -57,6 +58,8 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     else:
         if options.keep < 0:
             raise ConfigError(f"--keep {options.keep}: give a number of runs, 0 or more")
+        if not history.stamps(options.name):
+            history.find(options.name)  # or there is none
         for path in history.clean(options.name, options.keep):
             yield f"deleted {path}"
 

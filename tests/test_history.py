@@ -176,6 +176,27 @@ def test_a_run_that_is_being_trained_stays(house: House) -> None:
     house("archive", "t")
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_run_behind_a_link_is_a_run(house: House, tmp_path: Path, relative: bool) -> None:
+    disk = house.run("t").rename(tmp_path / "disk")
+    link = house.runs / "t"
+    link.symlink_to(Path("..") / disk.relative_to(house.runs.parent) if relative else disk)
+    lock = RunLock(link)
+    assert "under way" in house.error("archive", "t")
+    lock.release()
+    (moved,) = house("archive", "t")
+    assert not link.exists()
+    (stamp,) = os.listdir(house.history / "t")
+    assert moved.endswith(stamp)
+    assert (disk / "metadata.json").is_file()
+    (line,) = house("list")
+    assert line.startswith(f"t/{stamp}: killed")
+    assert house("clean", "t", "--keep", "0") == []
+    house("restore", f"t/{stamp}")
+    assert link.resolve() == disk
+    assert house("list") == house("list", "t") != []
+
+
 def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp_path) -> None:
     stamps = house.archived("t", 4)
     others = house.archived("u", 2)
@@ -203,6 +224,8 @@ def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp
         (["clean", "..", "--keep", "0"], "run name"),
         (["clean", "t", "--keep", "-1"], "--keep -1"),
         (["list", "a/b"], "run name"),
+        (["list", "none"], "no run of this name"),
+        (["clean", "none", "--keep", "1"], "no run of this name"),
         (["compare", "t", "none"], "no run of this name"),
     ],
 )

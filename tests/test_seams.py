@@ -103,6 +103,52 @@ class Spectral(Pooled):
         return super().forward(torch.complex(maps, maps).abs())
 
 
+class Endless(Pooled):
+    """Makes what is not a number."""
+
+    def forward(self, maps):
+        return super().forward(maps) / 0
+
+
+class Detached(Pooled):
+    """Hides what it knows from learning."""
+
+    def forward(self, maps):
+        return super().forward(maps).detach()
+
+
+class Measured(Pooled):
+    """Reads its weights when it is made."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.scale = 1 + 0 * max(weights.max().item() for weights in self.parameters())
+
+
+class Lazy(torch.nn.Module):
+    """Learns its sizes when it first sees maps."""
+
+    def __init__(self, channels, shape, outputs, settings):
+        super().__init__()
+        self.head = torch.nn.LazyLinear(outputs)
+
+    def forward(self, maps):
+        return self.head(maps.flatten(1))
+
+
+class Sharing(Pooled):
+    """Has a layer that others have, too."""
+
+    layer = torch.nn.Linear(1, 1)
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.shared = self.layer
+
+    def forward(self, maps):
+        return super().forward(maps) + 0 * self.shared(maps[:, :1, 0, :1].flatten(1))
+
+
 class Peeking(Pooled):
     """Reads a value, which tensors without any do not have."""
 
@@ -177,6 +223,51 @@ class Unstepped(Reinforce):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         del self.precision, self.training_steps
+
+
+class Uncounted(Reinforce):
+    def update(self, *arguments):
+        done = super().update(*arguments)
+        self.training_steps -= 1
+        return done
+
+
+class Silent(Reinforce):
+    def update(self, *arguments):
+        super().update(*arguments)
+
+
+class Flat(Reinforce):
+    def act(self, observation):
+        return super().act(observation).flatten(0, 1)
+
+
+class Restless(Reinforce):
+    def act(self, observation):
+        return super().act(observation) / 0
+
+
+class Forgetting(Reinforce):
+    def state_dict(self):
+        return {"training_step": self.training_steps}
+
+
+class Unwritten(Reinforce):
+    def state_dict(self):
+        return {**super().state_dict(), "self": self}
+
+
+class Nowhere:
+    """Ground without a region of interest."""
+
+    def __init__(self, config, device, split):
+        self.shape = config.map_shape
+
+    def draw(self, num, generator):
+        return torch.zeros(num, 1)
+
+    def build(self, draws):
+        return torch.zeros(len(draws), *self.shape, dtype=torch.bool)
 '''
 PARTS = {
     "algorithm": ["experiment.algorithm=outside.Reinforce"],
@@ -184,12 +275,13 @@ PARTS = {
     "sensor": ["sensor.model.type=outside.Cautious"],
     "terrain": ["sensor.simulation.kinds=[outside.Chessboard]"],
 }
+ROLES = ("actor", "critic")
 FIXED = ("hidden", "unused")  # layers of Frozen
 PARTS["all"] = [setting for settings in PARTS.values() for setting in settings]
 ATTENTION = {
     "attention": [
         "observation.heard_uavs=true",
-        *(f"networks.{role}.type=attention" for role in ("actor", "critic")),
+        *(f"networks.{role}.type=attention" for role in ROLES),
     ]
 }
 OTHER_ALGORITHMS = {
@@ -250,6 +342,52 @@ def test_what_an_algorithm_lacks_is_one_line(capsys: pytest.CaptureFixture[str])
     assert "outside.Unstepped lacks precision, training_steps;" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("Uncounted", "update must make training_steps 1 now, not 0"),
+        ("Silent", "update must return a dict of scalars"),
+        ("Flat", "act must return logits [2, 3, 6] of observations [2, 3, "),
+        ("Restless", "act returns logits that are not finite"),
+        ("Forgetting", "state_dict must return a dict that holds `actor`"),
+        ("Unwritten", ": state_dict()['self'] is a Unwritten"),
+    ],
+)
+def test_what_an_algorithm_does_wrong_is_one_line(
+    capsys: pytest.CaptureFixture[str], name: str, wrong: str
+) -> None:
+    assert train("bad", f"experiment.algorithm=outside.{name}") == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith(f"error: experiment.algorithm: outside.{name}")
+    assert wrong in error
+
+
+@pytest.mark.parametrize("name", ["Measured", "Lazy", "Sharing"])
+def test_networks_that_need_values_to_be_made_are_trained(name: str) -> None:
+    assert train("made", *(f"networks.{role}.type=outside.{name}" for role in ROLES)) == 0
+
+
+def test_a_network_that_cannot_be_exported_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("whole", "networks.actor.type=outside.Peeking") == 0
+    capsys.readouterr()
+    assert export.main(["--checkpoint", "runs/whole", "--format", "torch", "--out", "a.pt2"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "torch.export cannot follow the actor, Peeking: " in error
+    assert not Path("a.pt2").exists()
+
+
+def test_missions_without_a_region_of_interest_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    nowhere = "sensor.simulation.kinds=[outside.Nowhere]"
+    assert train("none", nowhere) == 0
+    told = "missions have no region of interest"
+    assert capsys.readouterr().err.count(told) == 1
+    options = ["--policies", "random", "--missions", "3", "--no-figures", "--out", "flown"]
+    options += ["--set", nowhere, "--set", "compute.device=cpu"]
+    assert evaluate.main(["--config", "params_test.yaml", *options]) == 0
+    assert f"warning: 3 of 3 {told}" in capsys.readouterr().err
+
+
 def test_metrics_of_an_algorithm_of_ones_own_are_logged() -> None:
     assert train("own", *PARTS["algorithm"]) == 0
     log = EventAccumulator("runs/own/tensorboard").Reload()
@@ -268,6 +406,8 @@ def test_a_network_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) 
         ("Deaf", "outside.Deaf has no parameter that learns"),
         ("Wide", "outside.Wide must make outputs [2, 6] of observations [2, "),
         ("Lost", "outside.Lost fails on observations [2, "),
+        ("Endless", "outside.Endless makes outputs of observations of 0 that are not finite"),
+        ("Detached", "outside.Detached makes outputs without a gradient"),
     ],
 )
 def test_a_network_that_will_not_do_is_one_line(

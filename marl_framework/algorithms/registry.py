@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.protocol import Algorithm, Symmetries
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
+from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.config.parts import ALGORITHMS
+from marl_framework.runs.checkpoint import check_plain
 
 _KEY = "experiment.algorithm"
 _VERBS = ("act", "update", "state_dict", "load_state_dict")
@@ -37,4 +40,31 @@ def make_algorithm(
     if lacking or "actor" not in made.modules:
         what = ", ".join(lacking) or "an actor in modules"
         raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.protocol.Algorithm")
+    if name not in ALGORITHMS:
+        _try(made, config.network_sizes, f"{_KEY}: {name}")
     return made
+
+
+@torch.no_grad()
+def _try(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
+    """Check what an algorithm of one's own does before it has learned."""
+    state = algorithm.state_dict()
+    if not isinstance(state, Mapping) or "actor" not in state:
+        raise ConfigError(f"{name}.state_dict must return a dict that holds `actor`, among others")
+    try:
+        check_plain(state, "state_dict()")
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    seen = torch.zeros(2, 3, sizes.actor_channels, *sizes.shape, device=algorithm.device)
+    if seen.is_meta:  # made to be measured
+        return
+    with torch.random.fork_rng(devices=[]):
+        logits = algorithm.act(seen)
+    wanted = [2, 3, sizes.num_actions]
+    if not isinstance(logits, torch.Tensor) or list(logits.shape) != wanted:
+        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ConfigError(
+            f"{name}.act must return logits {wanted} of observations {list(seen.shape)}, got {got}"
+        )
+    if not logits.isfinite().all():
+        raise ConfigError(f"{name}.act returns logits that are not finite, of observations of 0")

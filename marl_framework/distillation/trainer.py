@@ -13,11 +13,13 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.missions import Lesson
 from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.observations.predictor import predictor_weights
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.training.rounds import RoundTrainer
@@ -109,7 +111,14 @@ class Distiller(RoundTrainer):
             for lesson in self.lessons:
                 measured |= _of_task(lesson, lesson.validate(self.algorithm.act))
         values = torch.stack([value.float() for value in measured.values()]).tolist()
-        return {**dict(zip(measured, values, strict=True)), "teacher_share": share}
+        numbers = dict(zip(measured, values, strict=True))
+        for lesson, samples in zip(self.lessons, fresh, strict=True):
+            if numbers[f"left_out/{lesson.name}"] == len(samples):
+                raise ConfigError(
+                    f"{TEACHERS}.{lesson.name}: the teacher says nothing of any state; its "
+                    "probabilities or scores are not finite, or 0 for all actions"
+                )
+        return {**numbers, "teacher_share": share}
 
     def _teacher_share(self) -> float:
         """Return the share of moves that the teachers make in the next round."""

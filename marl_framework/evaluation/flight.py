@@ -279,6 +279,18 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     }
 
 
+def without_interest(missions: int, of: int) -> str:
+    """Return the warning that some missions have no region of interest.
+
+    Their entropy is 0 before any reading: beliefs within the bounds of a probability have more.
+    """
+    return (
+        f"warning: {missions} of {of} missions have no region of interest; ROI entropy and F1 are "
+        "0 there, and means count them. On a measured map, choose another "
+        "sensor.simulation.raster.threshold"
+    )
+
+
 def _absolute_reward(config: Config, absolute: Tensor, active: Tensor) -> Tensor:
     """Return the scaled absolute gains [E] of a move that UAVs [E, N] flew, 0 where none did."""
     reward = config.experiment.reward

@@ -9,7 +9,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.exporting.portable import PortableActor, PortableTeam
@@ -82,13 +83,24 @@ def export(
         samples: example inputs; the exported module accepts any length of their first axis.
         form: `onnx` or `torch`.
         facts: data of the mission in plain types, stored in the file.
+
+    Raises:
+        ConfigError: the network of one's own cannot be exported.
     """
     count = torch.export.Dim("count")
     text = json.dumps(facts)
     with _quiet(), torch.no_grad():
-        program = torch.export.export(
-            module, samples[0], dynamic_shapes=tuple({0: count} for _ in samples[0])
-        )
+        try:
+            program = torch.export.export(
+                module, samples[0], dynamic_shapes=tuple({0: count} for _ in samples[0])
+            )
+        except Exception as error:  # of PyTorch's own kinds, or what the network raises
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"torch.export cannot follow the actor, {type(module.actor).__name__}: {reason}; "
+                "its path must not depend on values or on how many observations there are. "
+                "--format weights needs no export"
+            ) from error
         if form == "torch":
             buffer = io.BytesIO()
             torch.export.save(program, buffer, extra_files={FACTS_FILE: text})
@@ -190,12 +202,13 @@ def _median_ms(call: Callable[[], object]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the logs and warnings of PyTorch's exporters."""
+    """Suppress what PyTorch's exporters log, print and warn of."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        # torch.export prints what it has traced before it fails.
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -119,9 +119,10 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             which = np.asarray(mask)
             if which.shape != (self.num_envs,) or which.dtype != np.bool_:
                 raise ValueError(f"reset_mask {mask!r}: give {self.num_envs} times True or False")
+        seed = None if seed is None else int(seed)
         super().reset(seed=seed)
         if seed is not None:
-            self.missions.seed(int(seed))
+            self.missions.seed(seed)
         self._restart(mask)
         self._show()
         return self._observe()

@@ -186,6 +186,8 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
 
     Where Triton runs, it follows them with their biases and ReLUs.
     """
+    if device.type == "meta":  # a network of one's own may share modules that are used elsewhere
+        network = deepcopy(network)
     network.to(device)
     fused = uses_triton(compute, device)
     if fused:  # what counts operations knows those of our operators once they are imported

@@ -78,7 +78,7 @@ def _check_output(
         precision = resolve_precision(compute.precision, seen.device)
     for kind in dict.fromkeys((torch.float32, precision)):
         try:
-            with autocast(seen.device, precision):
+            with torch.enable_grad(), autocast(seen.device, precision):
                 out = network(seen.to(kind))
         except Exception as error:
             text = " ".join(str(error).split())[:200]
@@ -87,6 +87,10 @@ def _check_output(
                 f"{str(kind).removeprefix('torch.')}: {text or type(error).__name__}"
             ) from error
     wanted = [2, sizes.num_actions]
+    if isinstance(out, torch.Tensor) and not out.isfinite().all():
+        raise ConfigError(f"{name} makes outputs of observations of 0 that are not finite")
+    if isinstance(out, torch.Tensor) and not out.requires_grad:
+        raise ConfigError(f"{name} makes outputs without a gradient, from which nothing is learned")
     if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
         got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
         raise ConfigError(

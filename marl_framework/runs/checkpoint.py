@@ -50,7 +50,7 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
         TypeError: a value has another type.
         OSError, RuntimeError: the file could not be written; an existing file is unchanged.
     """
-    _check_plain(payload, "payload")
+    check_plain(payload, "payload")
     with atomic_file(Path(path)) as file:
         buffer = io.BytesIO()
         torch.save({**payload, "format": FORMAT}, buffer)
@@ -138,17 +138,17 @@ def _is_signed(content: bytes) -> bool | None:
     return content[-64:] == digest.encode()
 
 
-def _check_plain(value: Any, where: str) -> None:
+def check_plain(value: Any, where: str) -> None:
     """Raise a TypeError for values that `torch.load(weights_only=True)` would reject."""
     if isinstance(value, Tensor) or type(value) in _PLAIN:  # not isinstance: numpy's float64
         return
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
-            _check_plain(key, f"a key of {where}")
-            _check_plain(item, f"{where}[{key!r}]")
+            check_plain(key, f"a key of {where}")
+            check_plain(item, f"{where}[{key!r}]")
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
-            _check_plain(item, f"{where}[{index}]")
+            check_plain(item, f"{where}[{index}]")
     else:
         raise TypeError(
             f"{where} is a {type(value).__name__}; "

@@ -101,9 +101,13 @@ class History:
         return target
 
     def clean(self, name: str, keep: int) -> list[Path]:
-        """Delete all but the newest `keep` earlier runs of a name; return the deleted folders."""
-        stamps = self.stamps(name)
-        old = [self.folder / name / stamp for stamp in stamps[: max(len(stamps) - keep, 0)]]
+        """Delete all but the newest `keep` earlier runs of a name; return the deleted folders.
+
+        Links are left alone.
+        """
+        found = [self.folder / name / stamp for stamp in self.stamps(name)]
+        folders = [path for path in found if not path.is_symlink()]
+        old = folders[: max(len(folders) - keep, 0)]
         for path in old:
             shutil.rmtree(path)
         return old
@@ -117,7 +121,7 @@ class History:
             target = folder / f"{stamp}-{copy}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if source.is_dir() and not source.is_symlink():
+            if source.is_dir():
                 write_json(source / _METADATA, describe_run(source))
             _move(source, target)
         except OSError as error:
@@ -196,7 +200,7 @@ def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+        return [path for path in folder.iterdir() if path.is_dir()]
     except OSError:
         return []
 
@@ -223,7 +227,7 @@ def _locked(run: Path) -> Iterator[None]:
     Raises:
         ConfigError: a training run uses the folder.
     """
-    if run.is_symlink() or not run.is_dir():
+    if not run.is_dir():
         yield
         return
     lock = RunLock(run)
@@ -234,7 +238,14 @@ def _locked(run: Path) -> Iterator[None]:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Rename a folder; between file systems copy it first, so that the target appears complete."""
+    """Rename a folder; between file systems copy it first, so that the target appears complete.
+
+    Of a link only the link moves.
+    """
+    if source.is_symlink():
+        target.symlink_to(source.resolve())  # a relative one would lead elsewhere from there
+        source.unlink()
+        return
     try:
         os.rename(source, target)
     except OSError as error:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -43,7 +44,8 @@ def memory_estimate(
     `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
     `transitions` between updates, `activations` of one batch, `weights` with gradients and
     moments, `validation` missions. The estimate knows shapes alone, not workspaces of kernels or
-    gaps of the allocator; of networks that take other maps than actor and critic, weights alone.
+    gaps of the allocator; of networks that take other maps than actor and critic, weights alone;
+    of parts of one's own that cannot be made without values, nothing.
 
     Args:
         config: what is to be trained.
@@ -51,15 +53,9 @@ def memory_estimate(
         device: where; None for one without compiled loops or kernels, which needs the most.
     """
     sizes, learning = config.network_sizes, config.learning
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        algorithm = make_algorithm(config, "meta")
-        weights = _weights(algorithm)
-        layers = [_outputs(m, name, sizes) for name, m in algorithm.modules.items()]
+    weights, layers, precision = _networks(config, device)
     hidden = max(map(sum, layers))
     widest = 2 * max(max(layer, default=0) for layer in layers)  # before and after a ReLU
-    precision = algorithm.precision
-    if device is not None and isinstance(algorithm, ActorCritic):
-        precision = resolve_precision(config.compute.precision, device)
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * precision.itemsize
     interval = min(learning.update_interval, config.learning.training_steps)
     collected = config.places_per_step // ranks
@@ -102,6 +98,29 @@ def peak(parts: Mapping[str, int]) -> int:
     """
     always = sum(size for name, size in parts.items() if name not in _IN_TURN)
     return always + max(parts.get(name, 0) for name in _IN_TURN)
+
+
+def _networks(
+    config: Config, device: torch.device | None
+) -> tuple[int, list[list[int]], torch.dtype]:
+    """Return numbers held for weights, outputs of each network's layers, and their precision."""
+    for kind in (config.networks.actor.type, config.networks.critic.type):
+        with suppress(Exception):  # what modules of one's own make on import is to have values
+            import_module(kind.rpartition(".")[0])
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            algorithm = make_algorithm(config, "meta")
+            weights = _weights(algorithm)
+        except ConfigError:
+            raise
+        except Exception:  # a part of the user's own may need values, and raise anything
+            return 0, [[]], torch.float32
+        sizes = config.network_sizes
+        layers = [_outputs(m, name, sizes) for name, m in algorithm.modules.items()]
+    precision = algorithm.precision
+    if device is not None and isinstance(algorithm, ActorCritic):
+        precision = resolve_precision(config.compute.precision, device)
+    return weights, layers, precision
 
 
 def _weights(algorithm: Algorithm) -> int:

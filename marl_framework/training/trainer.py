@@ -14,9 +14,11 @@ from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import RolloutCollector
+from marl_framework.command_line import warn
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import evaluate, validate
+from marl_framework.evaluation.flight import evaluate, validate, without_interest
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
 from marl_framework.observations.predictor import predictor_weights
@@ -211,6 +213,7 @@ class Trainer:
         rate = learning_rate_factor(self.config, made)
         with timer("update"):
             learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
+        self._check_update(learned, made + steps)
         self._skipped += learned.get("skipped_updates", 0)
         missions = rollout.rewards.shape[1] * self.ranks.count
         self.episodes += missions
@@ -247,11 +250,30 @@ class Trainer:
         with timer("validation"):
             return self._validate()
 
+    def _check_update(self, learned: object, steps: int) -> None:
+        """Check what the update of an algorithm has returned and done; one's own may do otherwise.
+
+        Raises:
+            ConfigError: it returns no scalars by name, or has not added its training steps.
+        """
+        name = f"experiment.algorithm: {self.config.experiment.algorithm}.update"
+        scalars = isinstance(learned, Mapping) and all(
+            value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
+            for value in learned.values()
+        )
+        if not scalars:
+            raise ConfigError(f"{name} must return a dict of scalars")
+        found = self.algorithm.training_steps
+        if found != steps:
+            raise ConfigError(f"{name} must make training_steps {steps} now, not {found}")
+
     def _validate(self) -> tuple[dict[str, float], bool]:
         """Fly the validation missions greedily; return what they measure and if it is the best."""
         means: list[float] = []
         if self.ranks.leads:
             flown = self.fly_validation()
+            if not self._best and (bare := int((flown["roi_entropy"] == 0).sum())):
+                warn(without_interest(bare, len(flown["roi_entropy"])))
             names = ("roi_entropy", "f1", "return")
             means = torch.stack([flown[name].mean() for name in names]).tolist()
         names = ("validation_entropy", "validation_f1", "validation_return")

@@ -61,5 +61,11 @@ def nonsense(environment: MissionEnvironment) -> ToTheCorner:
     return planner
 
 
+def mute(environment: MissionEnvironment) -> ToTheCorner:
+    planner = ToTheCorner(environment.lattice)
+    planner.scores = lambda state: ToTheCorner.scores(planner, state) * torch.nan
+    return planner
+
+
 def decided(environment: MissionEnvironment) -> Scored:
     return Scored(environment.lattice, "nothing")

@@ -109,6 +109,15 @@ def test_a_run_that_fails_before_anything_is_learned_leaves_nothing(
     assert not house.runs.exists()
 
 
+def test_a_teacher_that_says_nothing_is_named(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mute = "tests.distillation.hand_made.mute"
+    assert house.distill("--teacher", f"a={mute}", "--run-name", "c") == 2
+    told = "distillation.teachers.a: the teacher says nothing of any state"
+    assert told in capsys.readouterr().err
+
+
 def test_a_run_goes_on_with_the_same_tasks_alone(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,7 @@ def test_actions_that_do_not_exist_are_refused(actions: list[list[int]]) -> None
 
 def test_gymnasiums_wrappers_count_whole_episodes() -> None:
     env = RecordEpisodeStatistics(MissionVectorEnv(CONFIG, 2))
-    env.reset(seed=1)
+    env.reset(seed=np.int64(1))  # type: ignore[arg-type]  # as arrays of seeds have them
     for _ in range(CONFIG.episode_length):
         info = env.step(env.action_space.sample())[4]
     assert info["episode"]["l"].tolist() == [CONFIG.episode_length] * 2

@@ -81,7 +81,9 @@ def choose(
         number = tl.sum(allowed.to(tl.int32), 1)[:, None].to(tl.float32)
         p = share * softmax + floor * tl.where(allowed, 1.0 / number, 0.0)
         drawn = tl.load(uniform + at, mask=inside, other=0.5)
-        race = tl.where(known[None, :], p / -tl.log(tl.maximum(drawn, _TINY)), -1.0)
+        race = p / -tl.log(tl.maximum(drawn, _TINY))
+        # Logits that are not finite make it NaN; they must not lead off the lattice.
+        race = tl.where(allowed, tl.where(race == race, race, 0.0), -1.0)
         action = tl.argmax(race, 1)
         reached = tl.max(tl.where(a[None, :] == action[:, None], goal, -1), 1)[:, None]
         flies = tl.load(active + uav, mask=flown, other=0)[:, None] != 0

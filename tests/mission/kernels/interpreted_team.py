@@ -7,7 +7,7 @@ Not collected by itself: Triton decides when it is imported whether it interpret
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
+from marl_framework.algorithms.rollout import draw_one_by_one
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion
@@ -173,6 +174,28 @@ def test_sums_over_parts_are_those_of_the_loops(
     for k, plane in enumerate((beliefs, entropy, beliefs * entropy)):
         total = plane.double().sum((1, 2)).float()
         torch.testing.assert_close(found[:, k].sum((1, 2)), total, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, which interprets
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_lead_nowhere_else(wrong: float) -> None:
+    env = world(0)
+    generator = torch.Generator().manual_seed(0)
+    state = random_state(env, generator)
+    shape = (MISSIONS, env.n_agents, env.lattice.num_actions)
+    logits = torch.zeros(shape)
+    logits[0] = wrong
+    logits[1, :, 2] = wrong
+    task = SimpleNamespace(
+        choose_in_order=lambda choose: env.lattice.choose_in_missions(state, choose)
+    )
+    for draw in (ActionKernel(env.lattice, lambda: state), partial(draw_one_by_one, task)):
+        actions = torch.zeros(shape[:2], dtype=torch.int64)
+        masks, probabilities = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
+        floor = torch.zeros((), dtype=torch.float64)
+        uniform = torch.rand(shape, generator=generator)
+        draw(logits, uniform, floor, actions, masks, probabilities)
+        assert masks.gather(2, actions.unsqueeze(2)).all()
 
 
 @pytest.mark.parametrize("actions", [4, 6, 27])
