@@ -9,6 +9,7 @@ BenchMARL's command line with it:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from marl_framework.command_line import BAD_INPUT, warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.integrations.extras import missing_extra
@@ -158,13 +160,23 @@ if MissionTask not in tasks:
     task_config_registry["marl_framework/mapping"] = MissionTask.MAPPING
 
 
-def main() -> None:
-    """Run BenchMARL's command line with the task's file on its search path."""
+def main() -> int:
+    """Run BenchMARL's command line with the task's file on its search path.
+
+    Returns:
+        The exit code, 2 for a bad params file.
+    """
     from benchmarl.run import hydra_experiment  # needed only here
 
     sys.argv.append(f"hydra.searchpath=[file://{_CONF}]")
-    hydra_experiment()
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else Hydra prints errors and ends
+    try:
+        hydra_experiment()
+    except ConfigError as error:
+        warn(f"error: {error}")
+        return BAD_INPUT
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

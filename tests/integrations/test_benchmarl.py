@@ -158,6 +158,19 @@ def test_a_bad_override_is_one_clear_line() -> None:
         task.get_env_fun(1, continuous_actions=False, seed=None, device="cpu")
 
 
+def test_a_bad_params_file_ends_the_command_line_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ConfigError("nosuch.yaml: no such file")
+
+    monkeypatch.setattr("benchmarl.run.hydra_experiment", fail)
+    monkeypatch.setattr("sys.argv", ["benchmarl"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert benchmarl.main() == 2
+    assert capsys.readouterr().err == "error: nosuch.yaml: no such file\n"
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -131,6 +131,8 @@ def _in_metres(
 ) -> tuple[Array, float, Place]:
     """Return the band north up in square pixels of true metres, resampled where it is not."""
     at, middle = file.transform, np.array([file.width, file.height]) / 2
+    if at.is_degenerate:
+        raise ConfigError(f"{_PATH}: the pixels of {name} have no extent; correct its transform")
     if not (file.crs.is_projected or file.crs.is_geographic):
         raise ConfigError(
             f"{_PATH}: the coordinate system of {name} has no place on Earth; use a projected "

@@ -215,6 +215,14 @@ def test_a_system_that_is_not_on_earth_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+def test_pixels_without_extent_are_refused(tmp_path: Path) -> None:
+    from rasterio import Affine
+
+    path = write(tmp_path / "m.tif", slope(), crs=UTM, transform=Affine(0, 0, 5, 0, 0, 5))
+    with pytest.raises(ConfigError, match=r"raster\.path: the pixels of .* have no extent"):
+        read(path)
+
+
 def test_a_torn_file_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     whole = write(tmp_path / "m.tif", slope(), crs=UTM, transform=NORTH_UP).read_bytes()
     for length in range(0, len(whole), 97):
