@@ -29,6 +29,7 @@ from benchmarks.helpers.command_line import Parser, check_between, with_override
 from benchmarks.helpers.hardware import peak_flops, utilisation, utilisation_monitor
 from benchmarks.helpers.harness import number_text
 from benchmarks.helpers.networks_alone import flops_of
+from benchmarks.helpers.one_at_a_time import keep_freed_memory
 from benchmarks.helpers.short_training import learn
 from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.config.model import Config
@@ -127,6 +128,7 @@ def run(
     Returns:
         `settings`, `machine`, `peak_flops_per_s`, `flops_per_sample`, `rows`.
     """
+    keep_freed_memory()  # else the large batch is twice as fast or not by chance
     machine = harness.announce_machine(device)
     single, large = Judge(config, device, 1), Judge(config, device, batch)
     peak, flops = peak_flops(device, single.precision), flops_of(single.once)
