@@ -136,6 +136,11 @@ def test_skipped_updates_are_counted_on_after_a_checkpoint(
     again = Trainer(longer, CPU)
     again.load_state_dict(state)
     assert int(again._skipped) == skipped
-    monkeypatch.setattr(again.algorithm, "update", lambda *_: {"skipped_updates": torch.tensor(2)})
+
+    def skip(*_: Any) -> dict[str, torch.Tensor]:
+        again.algorithm.training_steps += 1
+        return {"skipped_updates": torch.tensor(2)}
+
+    monkeypatch.setattr(again.algorithm, "update", skip)
     again.training_step(StageTimer(CPU))
     assert int(again._skipped) == skipped + 2
