@@ -116,8 +116,10 @@ def test_a_signal_ends_all_after_their_steps(number: signal.Signals) -> None:
 def test_a_killed_run_is_told_also_when_a_signal_follows() -> None:
     with Started("2", "a=hears", "b=done") as series:
         series.until("a | process", "b | no line end")
+        series.process.send_signal(signal.SIGSTOP)  # else it may be over before it hears
         os.kill(series.trainings[0], signal.SIGKILL)
         series.process.send_signal(signal.SIGTERM)
+        series.process.send_signal(signal.SIGCONT)
         assert series.end() == 1
     assert "error: a: its process was killed by signal 9" in series.text
 
