@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from marl_framework import device as device_module
 from marl_framework.evaluation import comparison, deployment
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.training import outputs
+from marl_framework.training.signals import SIGNALS
 
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected: nothing of them goes
@@ -51,6 +53,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A program ignores signals at its end; what later tests start would inherit that."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(params=DEVICES)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from marl_framework import evaluate
 from marl_framework.command_line import as_program
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_an_evaluation_goes_on_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
