@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     if options.command == "list":
-        if options.name and not history.stamps(options.name):
-            history.find(options.name)  # or there is none
+        if options.name:
+            history.check(options.name)
         for name in [options.name] if options.name else history.names():
             for stamp in history.stamps(name):
                 yield _brief(f"{name}/{stamp}", history.folder / name / stamp)
@@ -58,8 +58,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     else:
         if options.keep < 0:
             raise ConfigError(f"--keep {options.keep}: give a number of runs, 0 or more")
-        if not history.stamps(options.name):
-            history.find(options.name)  # or there is none
+        history.check(options.name)
         for path in history.clean(options.name, options.keep):
             yield f"deleted {path}"
 

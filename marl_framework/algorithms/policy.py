@@ -30,21 +30,22 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
     return (old * (log_probabilities(old) - log_probabilities(new))).sum(-1)
 
 
-def sample_actions(probabilities: Tensor, uniform: Tensor) -> Tensor:
+def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tensor:
     """Sample from π [..., A] by an exponential race: no host sync, usable in CUDA graphs.
 
     argmax π_a / e_a with e_a exponential is distributed as π (the Gumbel-max trick before its
-    logarithm); an action of probability 0 never wins.
+    logarithm). A masked action never wins, also where logits that are not finite make all NaN.
 
     Args:
         probabilities: [..., A].
         uniform: draws in [0, 1), same shape.
+        mask: [..., A] bool, True = allowed; at least one action is.
 
     Returns:
         Actions [...] int64.
     """
     exponential = -uniform.clamp(min=torch.finfo(uniform.dtype).tiny).log()
-    return (probabilities / exponential).argmax(-1)
+    return (probabilities / exponential).masked_fill(~mask, -1).argmax(-1)
 
 
 def best_actions(scores: Tensor, mask: Tensor) -> Tensor:

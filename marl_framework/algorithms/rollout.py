@@ -196,10 +196,8 @@ def draw_one_by_one(
     """Sample the agents' actions in order; see `TeamTask.draw_actions`."""
 
     def choose(i: int, mask: Tensor) -> Tensor:
-        policy = policy_probabilities(logits[:, i], mask, epsilon)
-        probabilities[:, i] = policy
-        # Logits that are not finite make all of it NaN; they must not lead off the lattice.
-        return sample_actions(policy.masked_fill(~mask, 0), uniform[:, i])
+        probabilities[:, i] = policy_probabilities(logits[:, i], mask, epsilon)
+        return sample_actions(probabilities[:, i], uniform[:, i], mask)
 
     chosen, allowed = task.choose_in_order(choose)
     actions.copy_(chosen)

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from marl_framework.command_line import warn
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import report
 from marl_framework.evaluation.figures import curves_figure, mission_figure
 from marl_framework.evaluation.film import film_strip, mission_gif
-from marl_framework.evaluation.flight import FlightRecord, evaluate, without_interest
+from marl_framework.evaluation.flight import FlightRecord, evaluate, warn_without_interest
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
@@ -55,9 +54,7 @@ class Comparison:
             records[name] = replace(record, planner=name)
             seconds = time.perf_counter() - start
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
-        bare = int((record.metrics["roi_entropy"][:, 0] == 0).sum())
-        if bare:
-            warn(without_interest(bare, self.missions))
+        warn_without_interest(record.metrics["roi_entropy"][:, 0])
         return records
 
     def results(self, records: Mapping[str, FlightRecord]) -> dict[str, Any]:

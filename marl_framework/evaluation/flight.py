@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marl_framework.command_line import warn
 from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, map_metrics, roi_entropy
 from marl_framework.evaluation.missions import DrawSource, MissionStreams, planner_generator
@@ -279,16 +280,17 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     }
 
 
-def without_interest(missions: int, of: int) -> str:
-    """Return the warning that some missions have no region of interest.
+def warn_without_interest(roi_entropy: Tensor) -> None:
+    """Warn of missions without a region of interest: those whose ROI entropy [E] is 0.
 
-    Their entropy is 0 before any reading: beliefs within the bounds of a probability have more.
+    Elsewhere beliefs have some, within the bounds of a probability.
     """
-    return (
-        f"warning: {missions} of {of} missions have no region of interest; ROI entropy and F1 are "
-        "0 there, and means count them. On a measured map, choose another "
-        "sensor.simulation.raster.threshold"
-    )
+    if bare := int((roi_entropy == 0).sum()):
+        warn(
+            f"warning: {bare} of {len(roi_entropy)} missions have no region of interest; ROI "
+            "entropy and F1 are 0 there, and means count them. On a measured map, choose another "
+            "sensor.simulation.raster.threshold"
+        )
 
 
 def _absolute_reward(config: Config, absolute: Tensor, active: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class LearnedPlanner:
             scores = logits[:, i]
             if not self._greedy:
                 uniform = torch.rand(scores.shape, generator=generator, device=scores.device)
-                return sample_actions(policy_probabilities(scores, mask, 0.0), uniform)
+                return sample_actions(policy_probabilities(scores, mask, 0.0), uniform, mask)
             return best_actions(scores, mask)
 
         actions, masks = self._lattice.choose_in_missions(state, choose)

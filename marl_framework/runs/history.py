@@ -49,6 +49,15 @@ class History:
         found = [p.name for p in _folders(self.folder / name) if _STAMP.fullmatch(p.name)]
         return sorted(found, key=_age)
 
+    def check(self, name: str) -> None:
+        """Check that there is a run of a name, now or earlier.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not self.stamps(name):
+            self.find(name)
+
     def find(self, text: str) -> Path:
         """Return the folder of `name/time` or `name` (the run, else its newest earlier run).
 

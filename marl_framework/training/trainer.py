@@ -14,11 +14,10 @@ from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import RolloutCollector
-from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import evaluate, validate, without_interest
+from marl_framework.evaluation.flight import evaluate, validate, warn_without_interest
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
 from marl_framework.observations.predictor import predictor_weights
@@ -272,8 +271,8 @@ class Trainer:
         means: list[float] = []
         if self.ranks.leads:
             flown = self.fly_validation()
-            if not self._best and (bare := int((flown["roi_entropy"] == 0).sum())):
-                warn(without_interest(bare, len(flown["roi_entropy"])))
+            if not self._best:
+                warn_without_interest(flown["roi_entropy"])
             names = ("roi_entropy", "f1", "return")
             means = torch.stack([flown[name].mean() for name in names]).tolist()
         names = ("validation_entropy", "validation_f1", "validation_return")

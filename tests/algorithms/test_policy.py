@@ -35,10 +35,17 @@ def test_samples_follow_the_policy_and_never_a_masked_action():
     pi = torch.tensor([0.0, 0.7, 0.25, 0.05, 0.0]).expand(100_000, -1)
     uniform = torch.rand(pi.shape, generator=torch.Generator().manual_seed(0))
     uniform[:10] = 0.0  # the draw that would break a plain logarithm
-    counts = torch.bincount(sample_actions(pi, uniform), minlength=5)
+    anything = torch.ones_like(pi, dtype=torch.bool)
+    counts = torch.bincount(sample_actions(pi, uniform, anything), minlength=5)
     assert counts[0] == 0
     assert counts[4] == 0
     torch.testing.assert_close(counts / 1e5, pi[0], atol=6e-3, rtol=0)
+
+
+def test_a_policy_that_is_not_finite_samples_what_is_allowed():
+    mask = torch.tensor([[False, True, False], [False, False, True]])
+    uniform = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    assert sample_actions(torch.full((2, 3), torch.nan), uniform, mask).tolist() == [1, 2]
 
 
 def test_log_probability_is_finite_and_flat_at_zero():

@@ -103,5 +103,7 @@ def test_what_has_neither_source_nor_reason_is_a_problem(folder: Path) -> None:
 def test_the_program_says_where_each_figure_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures_of_pages.main([]) == 0
     printed = capsys.readouterr().out
-    assert " transitions/s: training-float32--amd-epyc-2-cores agent_transitions_per_s" in printed
+    assert (
+        "172 transitions/s: training-float32--amd-epyc-2-cores agent_transitions_per_s" in printed
+    )
     assert printed.splitlines()[-1].endswith(", 0 not")

@@ -79,6 +79,7 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(
     timer = StageTimer(CPU)
     with Outputs(config, CPU, None, profile=1) as out:
         assert not out.leads
+        assert out._progress is None
         assert out.logger.log(1, {"return": torch.tensor(1.5)}, {}) == {"return": 1.5}
         out.logger.write(1, {"share_rollout": 1.0})
         out.report(1, {"return": 1.5}, True, timer)

@@ -248,7 +248,7 @@ def test_actions_are_those_drawn_one_by_one(
     lattice.choose_in_order(positions, choose, lattice.allowed(positions, moves), active)
     chance = probabilities.gather(2, found.unsqueeze(2)).squeeze(2)
     assert (chance > 0).all()
-    best = sample_actions(probabilities, uniform)
+    best = sample_actions(probabilities, uniform, torch.ones_like(masks))
     assert (best == found).double().mean() > 0.99  # ties within a rounding
 
 
