@@ -82,6 +82,7 @@ class ActorCritic(ABC):
         target_critic: follows the critic, where the algorithm has one.
         modules: the same by name; `actor` is the one that acts.
         learning: the section of the configuration.
+        symmetries: see above.
         training_steps: made so far.
     """
 
@@ -97,7 +98,7 @@ class ActorCritic(ABC):
         graphs: Graphs | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self._symmetries = symmetries
+        self.symmetries = symmetries
         self._graphs = graphs
         self.sizes = sizes
         self.precision = resolve_precision(config.compute.precision, self.device)
@@ -157,6 +158,21 @@ class ActorCritic(ABC):
         """Return the critic's loss; outputs with gradient."""
         return self._losses.critic(outputs, part)
 
+    def judge(
+        self, logits: Tensor, part: Transitions, values: Tensor, epsilon: float | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the policy, π and advantages of transitions, see `Losses.judge`."""
+        return self._losses.judge(logits, part, values, epsilon, self.credited(part))
+
+    def actor_loss(
+        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: float | Tensor
+    ) -> Tensor:
+        """Return the actor's loss, see `Losses.actor`; `policy` is from `judge`."""
+        learning = self.learning
+        return self._losses.actor(
+            policy, part, advantages, epsilon, learning.entropy_coefficient, learning.clip_ratio
+        )
+
     def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
         """Return TD(λ) returns [T, E, N] of values [T, E, N]; `learning.lambda` by default."""
         gamma = self.learning.gamma
@@ -187,7 +203,7 @@ class ActorCritic(ABC):
 
     # Learning -----------------------------------------------------------------------------
 
-    def _set_rates(self, factor: float) -> None:
+    def set_rates(self, factor: float) -> None:
         """Multiply the configured learning rates of actor and critic, for the next updates."""
         for optimizer, rate in (
             (self.actor_optimizer, self.learning.actor.learning_rate),
@@ -220,7 +236,7 @@ class ActorCritic(ABC):
             each with the transitions of all ranks; those that describe policy and critic are means
             over the last pass, of networks before each update.
         """
-        self._set_rates(rate)
+        self.set_rates(rate)
         if self._graphs is None:
             stats = self._pass_over(rollout, epsilon, generator, steps)
         else:
@@ -232,9 +248,13 @@ class ActorCritic(ABC):
             key = ("update", steps)
             names, values = self._graphs.run(key, rollout, packed, epsilon, generator)
             stats = dict(zip(names, values.clone().unbind(), strict=True))
+        self.count(steps)
+        return stats
+
+    def count(self, steps: int) -> None:
+        """Count training steps that were made; the target critic follows as often as it should."""
         self.training_steps += steps
         self._update_target(steps)
-        return stats
 
     def _pass_over(
         self,
@@ -276,11 +296,11 @@ class ActorCritic(ABC):
         """Yield all transitions in batches, shuffled, each flipped or turned where that is on."""
         order = torch.randperm(len(flat), generator=generator, device=self.device)
         for index in order.tensor_split(number):
-            if self._symmetries is None:
+            if self.symmetries is None:
                 yield flat[index]
             else:
-                which = self._symmetries.draw(len(index), generator)
-                yield self._symmetries.take(flat, index, which)
+                which = self.symmetries.draw(len(index), generator)
+                yield self.symmetries.take(flat, index, which)
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
         """Let the critic alone learn from whole episodes, in one pass; its target copies it then.
@@ -372,7 +392,7 @@ class ActorCritic(ABC):
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
-                advantages = torch.cat([self._judge(p, v, epsilon)[2] for p, v in pairs])
+                advantages = torch.cat([self._judged(p, v, epsilon)[2] for p, v in pairs])
             weights = None
             if parts[0].weights is not None:
                 weights = torch.cat([part.weights for part in parts if part.weights is not None])
@@ -380,7 +400,7 @@ class ActorCritic(ABC):
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
-                policy, probabilities, advantage = self._judge(part, own, epsilon)
+                policy, probabilities, advantage = self._judged(part, own, epsilon)
                 scaled = advantage
                 if learning.normalize_advantages:
                     scaled = (
@@ -388,14 +408,7 @@ class ActorCritic(ABC):
                         if normalized is None
                         else normalized[index]
                     )
-                loss = self._losses.actor(
-                    policy,
-                    part,
-                    scaled,
-                    epsilon,
-                    learning.entropy_coefficient,
-                    learning.clip_ratio,
-                )
+                loss = self.actor_loss(policy, part, scaled, epsilon)
                 if self._kickstart is not None and part.teacher is not None:
                     distance = self._losses.teacher_kl(policy, part, epsilon)
                     loss = loss + self._kickstart.weight * distance
@@ -423,13 +436,13 @@ class ActorCritic(ABC):
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
         self._halted.logical_or_(mean > self.learning.kl_limit)
 
-    def _judge(
+    def _judged(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Judge the actions of transitions, see `Losses.judge`."""
+        """Run the actor on transitions and judge their actions, see `judge`."""
         with self._amp():
             logits = self._actor(part.observations)
-        return self._losses.judge(logits, part, values, epsilon, self.credited(part))
+        return self.judge(logits, part, values, epsilon)
 
     def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
         """Add the gradient of a part's loss times its share of the batch; return that loss."""
@@ -469,7 +482,7 @@ class ActorCritic(ABC):
             module.load_state_dict(state[name])
         load_optimizer(self.actor_optimizer, state["actor_optimizer"])
         load_optimizer(self.critic_optimizer, state["critic_optimizer"])
-        self._set_rates(1.0)
+        self.set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
         load_scaler(self.scaler, state["scaler"])

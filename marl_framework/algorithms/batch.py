@@ -127,9 +127,7 @@ def diagnostics(
             _variance(residuals, counted), _variance(batch.targets, counted)
         ),
         "advantage": mean_of(advantages, batch.weights),
-        "advantage_std": advantages.std()
-        if counted is None
-        else _variance(advantages, counted).sqrt(),
+        "advantage_std": deviation(advantages, counted),
         "policy_entropy": mean_of(policy_entropy(probabilities), batch.weights),
         "largest_probability": mean_of(probabilities.max(-1).values, batch.weights),
         "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.weights),
@@ -140,6 +138,11 @@ def diagnostics(
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])
     return found
+
+
+def deviation(numbers: Tensor, counted: Tensor | None) -> Tensor:
+    """Return the standard deviation of those numbers that count, on this rank."""
+    return numbers.std() if counted is None else _variance(numbers, counted).sqrt()
 
 
 def _variance(numbers: Tensor, counted: Tensor | None) -> Tensor:

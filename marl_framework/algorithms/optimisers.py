@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -119,12 +119,7 @@ def _step(
 ) -> None:
     """Make a step of fused Adam or AdamW by its function, without the hooks of `Optimizer.step`."""
     (group,) = optimizer.param_groups
-    states = [optimizer.state[p] for p in parameters]
-    for parameter, state in zip(parameters, states, strict=True):
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+    states = adam_states(optimizer, parameters)
     beta1, beta2 = group["betas"]
     adam(
         parameters,
@@ -146,3 +141,16 @@ def _step(
         eps=group["eps"],
         maximize=group["maximize"],
     )
+
+
+def adam_states(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
+) -> list[dict[str, Tensor]]:
+    """Return what Adam knows of parameters: `step`, `exp_avg` and `exp_avg_sq`, 0 at first."""
+    states = [optimizer.state[p] for p in parameters]
+    for parameter, state in zip(parameters, states, strict=True):
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+    return states
