@@ -33,7 +33,8 @@ Fields = dict[str, Tensor]
 def why_not_stacked(config: Config, algorithm: Algorithm) -> str | None:
     """Return what keeps algorithms like this one from learning as one; None where nothing does."""
     networks, learning = config.networks, config.learning
-    if type(algorithm) not in (COMAWrapper, CentralV, IAC):
+    kind: type = type(algorithm)
+    if kind not in (COMAWrapper, CentralV, IAC):  # what builds on these may do otherwise
         return f"experiment.algorithm: {config.experiment.algorithm}"
     for key, kept in (
         ("networks.actor.type: must be cnn", networks.actor.type != "cnn"),
