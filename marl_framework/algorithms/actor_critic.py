@@ -21,6 +21,7 @@ from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.optimisers import (
     descend,
+    follow,
     load_optimizer,
     load_scaler,
     make_adam,
@@ -53,15 +54,6 @@ from marl_framework.networks.registry import make_actor
 def target_chunk(device: torch.device | None) -> int:
     """Return how many transitions the target critic takes at once."""
     return 16384 if device is not None and device.type == "cuda" else 4096
-
-
-@torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move `target` towards `source` by the share `tau`, in place; 1 copies. Buffers are copied."""
-    for old, new in zip(target.parameters(), source.parameters(), strict=True):
-        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
-    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
-        mine.copy_(given)
 
 
 class ActorCritic(ABC):
@@ -401,13 +393,9 @@ class ActorCritic(ABC):
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
                 policy, probabilities, advantage = self._judged(part, own, epsilon)
-                scaled = advantage
-                if learning.normalize_advantages:
-                    scaled = (
-                        self._losses.normalized(advantage, part.weights)
-                        if normalized is None
-                        else normalized[index]
-                    )
+                scaled = advantage if normalized is None else normalized[index]
+                if learning.normalize_advantages and normalized is None:
+                    scaled = self._losses.normalized(advantage, part.weights)
                 loss = self.actor_loss(policy, part, scaled, epsilon)
                 if self._kickstart is not None and part.teacher is not None:
                     distance = self._losses.teacher_kl(policy, part, epsilon)

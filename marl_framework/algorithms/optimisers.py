@@ -1,4 +1,4 @@
-"""Optimiser steps: clipped, and skipped if numbers are not finite."""
+"""Optimiser steps, clipped and skipped if numbers are not finite, and what follows them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
         fused=device.type in ("cpu", "cuda"),
         capturable=recorded,
     )
+
+
+@torch.no_grad()
+def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Move `target` towards `source` by the share `tau`, in place; 1 copies. Buffers are copied."""
+    for old, new in zip(target.parameters(), source.parameters(), strict=True):
+        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
+    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
+        mine.copy_(given)
 
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_checkpoint, check_run_name, checkpoint_file
 from marl_framework.training.guard import guarded
-from marl_framework.training.jobs import check_jobs
+from marl_framework.training.jobs import check_jobs, train_runs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
 
@@ -73,8 +73,14 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     train_one = partial(train, device=device, start=start, ranks=ranks)
     if not seeded or options.check:
         return train_one(config, run_name=options.run_name, log=log)
+    if options.together:
+        from marl_framework.training.together import train_together
+
+        train_all = partial(train_together, device=device, start=start)
+    else:
+        train_all = partial(train_runs, train=train_one, log=log, jobs=options.jobs)
     summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"
-    return train_each(seeded, train_one, log, options.jobs, summary)
+    return train_each(seeded, train_all, summary)
 
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
@@ -143,6 +149,13 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
     if options.seeds is not None and ranks.count > 1:
         raise ConfigError("--seeds: under torchrun start one training after the other")
     check_jobs(options.jobs, options.seeds is not None, "--seeds")
+    if options.together:
+        if options.seeds is None:
+            raise ConfigError("--together: goes with --seeds; there is one training")
+        if options.jobs > 1:
+            raise ConfigError(f"--together: is one process; leave out --jobs {options.jobs}")
+        if options.profile:
+            raise ConfigError("--together: --profile records one training; leave one of them out")
     if options.allow_changed and not options.resume:
         raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:

@@ -66,19 +66,19 @@ def check_jobs(jobs: int, several: bool, option: str) -> None:
 
 def train_runs(
     runs: Mapping[str, Config],
+    title: Callable[[str, Config], str],
     train: TrainOne,
     log: RunLog,
     jobs: int,
-    title: Callable[[str, Config], str],
 ) -> dict[str, int]:
     """Train all runs; a failed one does not keep the others from being trained.
 
     Args:
         runs: configuration by run name.
+        title: returns a line about a run, which is printed before it.
         train: trains one run.
         log: of the command.
         jobs: runs at the same time: 1 in this process, more in processes of their own.
-        title: returns a line about a run, which is printed before it.
 
     Returns:
         The exit code of each run by its name, see `worst`; runs that a signal kept from being

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
-from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import name_in_use
-from marl_framework.training.jobs import TrainOne, train_runs, worst
+from marl_framework.training.jobs import worst
 
 
 def read_seeds(text: str) -> list[int]:
@@ -56,23 +55,22 @@ def check_free(runs: Mapping[str, Config]) -> None:
 
 
 def train_each(
-    runs: Mapping[str, Config], train: TrainOne, log: RunLog, jobs: int, summary: Path
+    runs: Mapping[str, Config],
+    train: Callable[[Mapping[str, Config], Callable[[str, Config], str]], dict[str, int]],
+    summary: Path,
 ) -> int:
-    """Train the runs of several seeds, see `train_runs`, and write their summary.
+    """Train the runs of several seeds, and write their summary.
 
     Args:
         runs: configuration by run name.
-        train: trains one run.
-        log: of the command.
-        jobs: runs at the same time.
+        train: trains them, such as `jobs.train_runs`: of them and of the line that is printed
+            before each, returns their exit codes.
         summary: file for the summary over the seeds, see `sum_up`.
 
     Returns:
         See `worst`.
     """
-    codes = train_runs(
-        runs, train, log, jobs, lambda name, config: f"seed {config.environment.seed}: {name}"
-    )
+    codes = train(runs, lambda name, config: f"seed {config.environment.seed}: {name}")
     done = {name: config for name, config in runs.items() if codes[name] == 0}
     if done and INTERRUPTED not in codes.values():
         found = sum_up({**_of_earlier_commands(summary, runs), **done}, summary.parent)

@@ -43,7 +43,6 @@ from marl_framework.training.streams import (
 from marl_framework.training.summary import describe_machine, flown_metrics, results, timing
 from marl_framework.training.writers import check_writers
 
-
 TrainingStep = tuple[dict[str, Any], dict[str, Tensor]]
 """Scalars and histogram counts to log, on the device."""
 Result = TypeVar("Result")

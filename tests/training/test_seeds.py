@@ -6,6 +6,7 @@ import json
 import signal
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.main import main
 from marl_framework.runs.log import RunLog
 from marl_framework.training import seeds as seeds_module
+from marl_framework.training.jobs import train_runs
 from marl_framework.training.trainer import Trainer
 
 Train = Callable[..., int]
@@ -120,7 +122,8 @@ def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> 
         trained.append(run_name)
         return 1
 
-    assert seeds_module.train_each(runs, train, RunLog(), 1, Path("s")) == 1
+    train_all = partial(train_runs, train=train, log=RunLog(), jobs=1)
+    assert seeds_module.train_each(runs, train_all, Path("s")) == 1
     assert trained == ["t-1", "t-2"]
     assert not Path("s").exists()
 
