@@ -75,6 +75,7 @@ class ActorCritic(ABC):
         modules: the same by name; `actor` is the one that acts.
         learning: the section of the configuration.
         symmetries: see above.
+        losses: that the networks learn by.
         training_steps: made so far.
     """
 
@@ -96,7 +97,7 @@ class ActorCritic(ABC):
         self.precision = resolve_precision(config.compute.precision, self.device)
         self.training_steps = 0
         self._halted = torch.zeros((), device=self.device)
-        self._losses = _make_losses(config.compute, self.device)
+        self.losses = _make_losses(config.compute, self.device)
         self.learning = learning = config.learning
         self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
@@ -148,20 +149,20 @@ class ActorCritic(ABC):
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss; outputs with gradient."""
-        return self._losses.critic(outputs, part)
+        return self.losses.critic(outputs, part)
 
     def judge(
         self, logits: Tensor, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the policy, π and advantages of transitions, see `Losses.judge`."""
-        return self._losses.judge(logits, part, values, epsilon, self.credited(part))
+        return self.losses.judge(logits, part, values, epsilon, self.credited(part))
 
     def actor_loss(
         self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: float | Tensor
     ) -> Tensor:
         """Return the actor's loss, see `Losses.actor`; `policy` is from `judge`."""
         learning = self.learning
-        return self._losses.actor(
+        return self.losses.actor(
             policy, part, advantages, epsilon, learning.entropy_coefficient, learning.clip_ratio
         )
 
@@ -256,7 +257,7 @@ class ActorCritic(ABC):
         steps: int,
     ) -> dict[str, Tensor]:
         """Make all updates on the device; returns what `update` returns."""
-        epsilon = self._losses.floor(epsilon)
+        epsilon = self.losses.floor(epsilon)
         flat = self.transitions(rollout)
         if self._kickstart is not None:
             with self._amp():
@@ -371,7 +372,7 @@ class ActorCritic(ABC):
             self.critic_optimizer,
             self.scaler,
             self.learning.critic.gradient_norm,
-            decision=self._losses.decide,
+            decision=self.losses.decide,
         )
         return values, loss, norm, bad
 
@@ -388,17 +389,17 @@ class ActorCritic(ABC):
             weights = None
             if parts[0].weights is not None:
                 weights = torch.cat([part.weights for part in parts if part.weights is not None])
-            normalized = self._losses.normalized(advantages, weights).split([len(p) for p in parts])
+            normalized = self.losses.normalized(advantages, weights).split([len(p) for p in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
                 policy, probabilities, advantage = self._judged(part, own, epsilon)
                 scaled = advantage if normalized is None else normalized[index]
                 if learning.normalize_advantages and normalized is None:
-                    scaled = self._losses.normalized(advantage, part.weights)
+                    scaled = self.losses.normalized(advantage, part.weights)
                 loss = self.actor_loss(policy, part, scaled, epsilon)
                 if self._kickstart is not None and part.teacher is not None:
-                    distance = self._losses.teacher_kl(policy, part, epsilon)
+                    distance = self.losses.teacher_kl(policy, part, epsilon)
                     loss = loss + self._kickstart.weight * distance
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities, advantage))
@@ -411,7 +412,7 @@ class ActorCritic(ABC):
             self.scaler,
             learning.actor.gradient_norm,
             self._halted,
-            self._losses.decide,
+            self.losses.decide,
         )
         return learned, loss, norm, bad
 

@@ -7,20 +7,18 @@ kernel serves all learners.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
 from marl_framework.algorithms.batch import Transitions, deviation, diagnostics
 from marl_framework.algorithms.central_v import CentralV
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.iac import IAC
-from marl_framework.algorithms.judging import Losses
-from marl_framework.algorithms.losses import mean_of, normalized
+from marl_framework.algorithms.losses import mean_of
 from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.stacked_networks import StackedNetworks
@@ -72,19 +70,15 @@ class StackedLearners:
         if like.has_target:
             targets = [learner.target_critic for learner in learners]
             self._target = StackedNetworks(targets, like.precision)
-        # One that learns for all: in plain operators, which `vmap` knows, and with all networks.
-        self._like = copy.copy(like)
-        self._like._losses = Losses()
+        self._like = copy.copy(like)  # whose rules are those of all, and whose networks all are
         self._like.evaluate = self._evaluate  # type: ignore[method-assign]
 
     def _stack(self, name: str) -> StackedNetworks:
         """Return the actors or critics of all learners."""
-        learners = self._learners
         return StackedNetworks(
-            [learner.modules[name] for learner in learners],
-            learners[0].precision,
-            [getattr(learner, f"{name}_optimizer") for learner in learners],
-            [getattr(learner.learning, name).learning_rate for learner in learners],
+            [learner.modules[name] for learner in self._learners],
+            self._learners[0].precision,
+            [getattr(learner, f"{name}_optimizer") for learner in self._learners],
         )
 
     def load(self) -> None:
@@ -92,6 +86,7 @@ class StackedLearners:
         for networks in (self._actor, self._critic, self._target):
             networks.load()
 
+    @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
         """Return policy logits [L·E, N, A] float32 of observations [L·E, N, C_a, X, Y]."""
         missions, agents = observation.shape[:2]
@@ -122,13 +117,16 @@ class StackedLearners:
         """
         learning = self._learning
         self._stretches = len(rollout.rewards) * rounds
+        for learner in self._learners:
+            learner.set_rates(rate)
+        floor = self._like.losses.floor(epsilon)
         flat = self._like.transitions(rollout)
         batches = min(learning.batch_number * steps, len(flat) // self._number)
         records: dict[str, list[Tensor]] = {}
         for number in range(learning.data_passes):
             last = number == learning.data_passes - 1
             for fields in self._batches(flat, batches, generators):
-                for key, value in self._learn(fields, epsilon, rate, describe=last).items():
+                for key, value in self._learn(fields, floor, describe=last).items():
                     records.setdefault(key, []).append(value)
         found = {key: torch.stack(values).mean(0) for key, values in records.items()}
         found["skipped_updates"] = torch.stack(records["skipped_updates"]).sum(0)
@@ -141,7 +139,6 @@ class StackedLearners:
         for networks in (self._actor, self._critic):
             networks.store()
         for learner in self._learners:
-            learner.set_rates(rate)
             learner.count(steps)
         return [{key: value[i] for key, value in found.items()} for i in range(self._number)]
 
@@ -172,7 +169,7 @@ class StackedLearners:
                 batch = self._like.symmetries.take(flat, index, torch.cat(which))
             yield {
                 name: field.unflatten(0, (self._number, size))
-                for name, field in batch.tensors().items()
+                for name, field in {**batch.tensors(), "maps": batch.critic_inputs}.items()
             }
 
     @torch.no_grad()
@@ -192,53 +189,39 @@ class StackedLearners:
 
     # Learning -----------------------------------------------------------------------------
 
-    def _learn(
-        self, fields: Fields, epsilon: float, rate: float, describe: bool
-    ) -> dict[str, Tensor]:
+    def _learn(self, fields: Fields, epsilon: float | Tensor, describe: bool) -> dict[str, Tensor]:
         """Update critics and actors on a batch of each; see `ActorCritic`."""
-        like, learning = self._like, self._learning
+        like, learning, losses = self._like, self._learning, self._like.losses
 
-        def judge_values(weights: Tensor, fields: Fields) -> tuple[Tensor, Tensor]:
+        def judge_values(outputs: Tensor, fields: Fields) -> tuple[Tensor, Tensor]:
             part = Transitions(**fields).balanced()
-            outputs = self._critic.run(weights, part.critic_inputs)
             return like.critic_loss(outputs, part), like.action_values(outputs.detach())
 
         def judge_policy(
-            weights: Tensor, fields: Fields, values: Tensor
+            logits: Tensor, values: Tensor, fields: Fields
         ) -> tuple[Tensor, dict[str, Tensor]]:
             part = Transitions(**fields).balanced()
-            logits = self._actor.run(weights, part.observations)
             policy, probabilities, advantages = like.judge(logits, part, values, epsilon)
             scaled = advantages
             if learning.normalize_advantages:
-                scaled = normalized(advantages, part.weights)
+                scaled = losses.normalized(advantages, part.weights)
             loss = like.actor_loss(policy, part, scaled, epsilon)
             found = diagnostics(part, values, probabilities, advantages) if describe else {}
             return loss, found
 
         found: dict[str, Tensor] = {}
-        gradients, (losses, values) = _gradients(judge_values)(self._critic.weights, fields)
-        found["critic_loss"] = losses
+        outputs = self._critic(fields["maps"])
+        value_losses, values = vmap(judge_values)(outputs, fields)
         norms, bad_values = self._critic.descend(
-            gradients, losses, learning.critic.gradient_norm, rate
+            value_losses, learning.critic.gradient_norm, losses.decide
         )
-        found["critic_gradient_norm"] = norms
-        gradients, (losses, described) = _gradients(judge_policy)(
-            self._actor.weights, fields, values
+        found |= {"critic_loss": value_losses.detach(), "critic_gradient_norm": norms}
+        policy_losses, described = vmap(judge_policy)(
+            self._actor(fields["observations"]), values, fields
         )
-        norms, bad = self._actor.descend(gradients, losses, learning.actor.gradient_norm, rate)
-        found |= {"actor_loss": losses, "actor_gradient_norm": norms}
+        norms, bad = self._actor.descend(policy_losses, learning.actor.gradient_norm, losses.decide)
+        found |= {"actor_loss": policy_losses.detach(), "actor_gradient_norm": norms}
         return found | {"skipped_updates": bad_values + bad} | described
-
-
-def _gradients(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what gives the gradients [L, P] of all learners, and losses with what comes along.
-
-    Args:
-        loss: of one learner: of its weights and others, a loss and tensors.
-    """
-    found: Callable[..., Any] = vmap(grad_and_value(loss, has_aux=True))
-    return found
 
 
 def _describe_targets(fields: Fields) -> Fields:
