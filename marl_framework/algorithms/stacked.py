@@ -15,37 +15,45 @@ from torch.func import vmap
 
 from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
 from marl_framework.algorithms.batch import Transitions, deviation, diagnostics
-from marl_framework.algorithms.central_v import CentralV
-from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.iac import IAC
 from marl_framework.algorithms.losses import mean_of
-from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.stacked_networks import StackedNetworks
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.device import resolve_precision
 
 Fields = dict[str, Tensor]
 """Transitions of all learners by the names of `Transitions`, [L, B, …]."""
 
 
-def why_not_stacked(config: Config, algorithm: Algorithm) -> str | None:
-    """Return what keeps algorithms like this one from learning as one; None where nothing does."""
+def stacks(config: Config, device: torch.device) -> tuple[bool, str]:
+    """Return whether learners are stacked, and what prevents it where only that does.
+
+    Raises:
+        ConfigError: they must be, and cannot.
+    """
+    wanted = config.compute.stack_networks
+    if wanted == "never" or (wanted == "auto" and device.type != "cuda"):
+        return False, ""
     networks, learning = config.networks, config.learning
-    kind: type = type(algorithm)
-    if kind not in (COMAWrapper, CentralV, IAC):  # what builds on these may do otherwise
-        return f"experiment.algorithm: {config.experiment.algorithm}"
-    for key, kept in (
-        ("networks.actor.type: must be cnn", networks.actor.type != "cnn"),
-        ("networks.critic.type: must be cnn", networks.critic.type != "cnn"),
-        ("learning.kl_limit", learning.kl_limit > 0),
-        ("learning.micro_batch", learning.micro_batch > 0),
-        ("learning.teacher", learning.teacher.weight > 0),
-        ("compute.gradient_checkpointing", config.compute.gradient_checkpointing),
-        ("compute.precision: float16", algorithm.precision == torch.float16),
-    ):
-        if kept:
-            return key
-    return None
+    precision = resolve_precision(config.compute.precision, device)
+    reasons = {
+        f"experiment.algorithm: {config.experiment.algorithm}": config.experiment.algorithm
+        not in ("coma", "central_v", "iac"),
+        "networks.actor.type: must be cnn": networks.actor.type != "cnn",
+        "networks.critic.type: must be cnn": networks.critic.type != "cnn",
+        "learning.kl_limit": learning.kl_limit > 0,
+        "learning.micro_batch": learning.micro_batch > 0,
+        "learning.teacher": learning.teacher.weight > 0,
+        "compute.gradient_checkpointing": config.compute.gradient_checkpointing,
+        "compute.precision: float16": precision == torch.float16,
+    }
+    reason = next((key for key, prevents in reasons.items() if prevents), None)
+    if reason is None:
+        return True, ""
+    if wanted == "always":
+        raise ConfigError(f"compute.stack_networks: always does not work with {reason}; use auto")
+    return False, reason
 
 
 class StackedLearners:
@@ -55,7 +63,7 @@ class StackedLearners:
     each would have alone, but for the rounding of sums in another order.
 
     Args:
-        learners: alike in all but weights and learning rates; see `why_not_stacked`.
+        learners: alike in all but weights and learning rates; see `stacks`.
     """
 
     def __init__(self, learners: Sequence[ActorCritic]) -> None:

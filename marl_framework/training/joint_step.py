@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
-from marl_framework.algorithms.stacked import StackedLearners, why_not_stacked
+from marl_framework.algorithms.stacked import StackedLearners, stacks
 from marl_framework.mission.joint import JointEnvironment
 from marl_framework.observations.task import MissionTask
 from marl_framework.stage_timer import StageTimer
@@ -21,33 +21,30 @@ from marl_framework.training.trainer import Trainer, TrainingStep
 class JointStep:
     """Makes training steps of trainers that differ in seed and learning rates alone.
 
-    Their missions are one batch. On a GPU their networks are stacked, too, where that is possible;
-    elsewhere they act and learn one after the other, and every bit is what it would be alone.
+    Their missions are one batch. With `compute.stack_networks` their networks are stacked, too;
+    else they act and learn one after the other, and on a CPU every bit is what it would be alone.
 
     Args:
         trainers: at the same training step.
-        stacked: whether the networks are; by default as said above.
 
     Attributes:
         description: how the steps are made.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], stacked: bool | None = None) -> None:
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
         first = trainers[0]
         self._trainers = trainers
         self._collector = JointCollector(
             [trainer.task for trainer in trainers], first.algorithm.precision
         )
-        reason = why_not_stacked(first.config, first.algorithm)
-        if stacked is None:
-            stacked = reason is None and first.device.type == "cuda"
-        self._learners = None
-        self.description = "missions in one batch, networks one after the other"
+        self._learners: StackedLearners | None = None
+        stacked, reason = stacks(first.config, first.device)
         if stacked:
             algorithms = [cast(ActorCritic, trainer.algorithm) for trainer in trainers]
             self._learners = StackedLearners(algorithms)
-            self.description = "missions in one batch, networks stacked"
-        elif reason is not None and first.device.type == "cuda":
+        way = "stacked" if stacked else "one after the other"
+        self.description = f"missions in one batch, networks {way}"
+        if reason:
             self.description += f", because of {reason}"
 
     def __call__(self, timers: Sequence[StageTimer]) -> list[TrainingStep]:

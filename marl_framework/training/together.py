@@ -12,6 +12,7 @@ from typing import NoReturn, TextIO, cast
 import torch
 
 from marl_framework.algorithms.graphs import is_recorded
+from marl_framework.algorithms.stacked import stacks
 from marl_framework.command_line import (
     BAD_INPUT,
     FAILED,
@@ -62,6 +63,7 @@ def train_together(
         raise ConfigError(
             "compute.cuda_graphs: does not work with --together; set compute.cuda_graphs=false"
         )
+    stacks(config, device)
     check_memory(config, device, together=len(runs))
     members = [
         _Member(name, title(name, config), partial(opened, config, device, start, Ranks()))

@@ -10,7 +10,8 @@ import torch
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.algorithms.stacked import StackedLearners, why_not_stacked
+from marl_framework.algorithms.stacked import StackedLearners, stacks
+from marl_framework.config.errors import ConfigError
 from tests.algorithms.making import concatenate, make, rollout_on, settings
 
 RATES = (3e-3, 1e-3, 1e-2)
@@ -128,14 +129,34 @@ def test_numbers_that_are_not_finite_stop_one_learner_alone() -> None:
         check_alike(one, other)
 
 
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"algorithm": "mappo", "clip_ratio": 0.2}, "experiment.algorithm: mappo"),
         ({"micro_batch": 4}, "learning.micro_batch"),
         ({"kl_limit": 0.1}, "learning.kl_limit"),
-        ({}, None),
+        ({"teacher": {"run": "x", "weight": 0.1}}, "learning.teacher"),
+        ({"compute": {"gradient_checkpointing": True}}, "compute.gradient_checkpointing"),
+        ({"compute": {"precision": "float16"}}, "compute.precision: float16"),
     ],
 )
-def test_what_keeps_learners_apart_is_named(changes: dict[str, Any], key: str | None) -> None:
-    assert why_not_stacked(settings(**changes), make(**changes)) == key
+def test_what_keeps_learners_apart_is_named(changes: dict[str, Any], key: str) -> None:
+    assert stacks(settings(**changes), GPU) == (False, key)
+    if "float16" not in key:
+        assert stacks(settings(**changes), CPU) == (False, "")
+    always = settings(**{**changes, "compute": {**changes.get("compute", {}), **ALWAYS}})
+    with pytest.raises(ConfigError, match=f"always does not work with {key}; use auto"):
+        stacks(always, GPU)
+
+
+ALWAYS = {"stack_networks": "always"}
+
+
+def test_learners_are_stacked_on_a_gpu_or_where_they_shall_be() -> None:
+    assert stacks(settings(), GPU) == (True, "")
+    assert stacks(settings(), CPU) == (False, "")
+    assert stacks(settings(compute=ALWAYS), CPU) == (True, "")
+    assert stacks(settings(compute={"stack_networks": "never"}), GPU) == (False, "")

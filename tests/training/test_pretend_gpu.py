@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.pretend_gpu import (
     GPU,
     Generator,
@@ -243,7 +244,8 @@ def test_stacked_networks_learn_without_reads(precision: str) -> None:
     chosen = (f"compute.precision={precision}", "compute.compile=false")
     configs = [small(*chosen, f"environment.seed={seed}") for seed in (3, 4, 5)]
     timers = [_NoTimer() for _ in configs]
-    expected = JointStep([Trainer(config, CPU) for config in configs], stacked=True)(timers)
+    stacked = [with_overrides(config, "compute.stack_networks=always") for config in configs]
+    expected = JointStep([Trainer(config, CPU) for config in stacked])(timers)
     gpu = PretendGpu()
     with pretend_gpu(gpu):
         trainers = [Trainer(config, GPU) for config in configs]

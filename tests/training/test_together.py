@@ -278,6 +278,9 @@ def test_more_than_the_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) 
 # Networks stacked -------------------------------------------------------------------------
 
 
+STACKED = {"stack_networks": "always"}
+
+
 def three(device: torch.device = CPU, **sections: Any) -> list[Trainer]:
     return [Trainer(small_config(seed=seed, **sections), device) for seed in SEEDS]
 
@@ -293,9 +296,9 @@ def three(device: torch.device = CPU, **sections: Any) -> list[Trainer]:
     ],
 )
 def test_stacked_networks_learn_what_each_learns_alone(sections: dict[str, Any]) -> None:
-    alone, stacked = three(**sections), three(**sections)
+    alone, stacked = three(**sections), three(**sections, compute=STACKED)
     timers = [StageTimer(CPU) for _ in SEEDS]
-    joint = JointStep(stacked, stacked=True)
+    joint = JointStep(stacked)
     assert joint.description == "missions in one batch, networks stacked"
     for _ in range(3):
         expected = [one.training_step(timer) for one, timer in zip(alone, timers, strict=True)]
@@ -322,10 +325,35 @@ def test_a_gpu_stacks_networks_and_says_what_keeps_them_apart() -> None:
     with pretend_gpu(PretendGpu()):
         found = [
             JointStep(three(GPU, **sections)).description
-            for sections in ({}, {"learning": {"kl_limit": 0.1}})
+            for sections in (
+                {},
+                {"learning": {"kl_limit": 0.1}},
+                {"compute": {"stack_networks": "never"}},
+            )
         ]
     apart = "missions in one batch, networks one after the other"
     assert found == [
         "missions in one batch, networks stacked",
         f"{apart}, because of learning.kl_limit",
+        apart,
     ]
+
+
+def test_what_cannot_be_stacked_is_refused_where_it_must_be(
+    train: Train, tmp_path: Path, capsys
+) -> None:
+    sets = ("compute.stack_networks=always", "learning.kl_limit=0.1")
+    assert train("t", "--together", sets=sets) == 2
+    line = "error: compute.stack_networks: always does not work with learning.kl_limit; use auto\n"
+    assert capsys.readouterr().err == line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_with_stacked_networks_go_on_where_they_stopped(train: Train, tmp_path: Path) -> None:
+    stacked = "compute.stack_networks=always"
+    assert train("whole", "--together", sets=(stacked,)) == 0
+    assert train("t", "--together", sets=(stacked, "learning.training_steps=2")) == 0
+    longer = ("--resume", "--allow-changed", "learning.training_steps")
+    assert train("t", "--together", *longer, sets=(stacked,)) == 0
+    for seed in SEEDS:
+        assert_same(tmp_path / f"whole-{seed}", tmp_path / f"t-{seed}")
