@@ -53,6 +53,14 @@ def _parser() -> argparse.ArgumentParser:
         help="train several runs, NAME-N with environment.seed=N each; sum them up in "
         "NAME-seeds.json; with --resume go on where it stopped",
     )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=V,…",
+        help="with --seeds: train them with each of these values, NAME-V-N; repeatable, then with "
+        "all combinations",
+    )
     for name, key in _SHORT_FORMS.items():
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")

@@ -19,7 +19,13 @@ from marl_framework.runs.names import check_checkpoint, check_run_name, checkpoi
 from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs, train_runs
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.seeds import check_free, read_seeds, train_each, with_seeds
+from marl_framework.training.seeds import (
+    check_free,
+    read_seeds,
+    read_variants,
+    train_each,
+    with_seeds,
+)
 
 # Modules that load PyTorch are imported where they are used: bad input is told at once.
 if TYPE_CHECKING:
@@ -31,6 +37,8 @@ _FOR_TRAININGS = {
     "init_from": "; --checkpoint names a team that flies",
 }
 """Options that need one, and what to do where there is none."""
+_MAY_DIFFER = ("learning.actor.learning_rate", "learning.critic.learning_rate")
+"""Keys that may differ, besides the seed, between runs that train together."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,8 +87,7 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         train_all = partial(train_together, device=device, start=start)
     else:
         train_all = partial(train_runs, train=train_one, log=log, jobs=options.jobs)
-    summary = Path(config.logging.directory) / f"{options.run_name}-seeds.json"
-    return train_each(seeded, train_all, summary)
+    return train_each(seeded, train_all, Path(config.logging.directory))
 
 
 def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, Checkpoint | None]:
@@ -108,14 +115,18 @@ def _configuration(options: argparse.Namespace, ranks: Ranks) -> tuple[Config, C
     return config, checkpoint
 
 
-def _seeded(options: argparse.Namespace, config: Config) -> dict[str, Config]:
-    """Return the configuration of each run by its name; empty without `--seeds`."""
+def _seeded(options: argparse.Namespace, config: Config) -> dict[str, dict[str, Config]]:
+    """Return the series of `--seeds` and `--vary` by name, each with its runs; empty without."""
     if options.seeds is None:
         return {}
-    runs = with_seeds(config, options.run_name, read_seeds(options.seeds))
-    if not (options.resume or options.archive_earlier or options.check):
-        check_free(runs)
-    return runs
+    seeds, series = read_seeds(options.seeds), {}
+    for variant, overrides in read_variants(options.vary).items():
+        name = f"{options.run_name}{variant}"
+        check_run_name(name)
+        series[name] = with_seeds(config, name, seeds, overrides)
+        if not (options.resume or options.archive_earlier or options.check):
+            check_free(series[name])
+    return series
 
 
 def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
@@ -148,12 +159,20 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             raise ConfigError("--seeds: name the runs with --run-name")
     if options.seeds is not None and ranks.count > 1:
         raise ConfigError("--seeds: under torchrun start one training after the other")
+    if options.vary and options.seeds is None:
+        raise ConfigError("--vary: goes with --seeds, for one seed shows little")
     check_jobs(options.jobs, options.seeds is not None, "--seeds")
     if options.together:
         if options.seeds is None:
             raise ConfigError("--together: goes with --seeds; there is one training")
         if options.jobs > 1:
             raise ConfigError(f"--together: is one process; leave out --jobs {options.jobs}")
+        for text in options.vary:
+            if (key := text.partition("=")[0].strip()) not in _MAY_DIFFER:
+                raise ConfigError(
+                    f"--vary {key}: runs that train --together may differ in "
+                    f"{' and '.join(_MAY_DIFFER)} alone; leave --together out"
+                )
         if options.profile:
             raise ConfigError("--together: --profile records one training; leave one of them out")
     if options.allow_changed and not options.resume:

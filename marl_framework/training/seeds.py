@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,50 @@ def read_seeds(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def with_seeds(config: Config, name: str, seeds: Sequence[int]) -> dict[str, Config]:
-    """Return the configuration with each seed, by the name of its run: `NAME-SEED`.
+def read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return what `--vary KEY=V,…` asks for: overrides by the part of a run's name that tells them.
 
     Raises:
-        ConfigError: a seed is out of range.
+        ConfigError: one names no key, or no value or the same one twice.
+    """
+    columns = []
+    for text in texts:
+        key, _, values = text.partition("=")
+        each = [value.strip() for value in values.split(",")]
+        if not key or not all(each) or len(set(each)) < len(each):
+            raise ConfigError(
+                f"--vary {text}: give a key and different values, such as learning.gamma=0.8,0.9"
+            )
+        if key.strip() == "environment.seed":
+            raise ConfigError("--vary environment.seed: --seeds says the seeds")
+        columns.append([(value, f"{key.strip()}={value}") for value in each])
+    found: dict[str, list[str]] = {}
+    for chosen in product(*columns):
+        name = "".join(f"-{value}" for value, _ in chosen)
+        if name in found:
+            raise ConfigError(f"--vary: two combinations would be named NAME{name}")
+        found[name] = [override for _, override in chosen]
+    return found
+
+
+def with_seeds(
+    config: Config, name: str, seeds: Sequence[int], overrides: Sequence[str] = ()
+) -> dict[str, Config]:
+    """Return the configuration with each seed, by the name of its run: `NAME-SEED`.
+
+    Args:
+        config: of all.
+        name: of the series.
+        seeds: of the runs.
+        overrides: what else differs from the configuration, as `SECTION.KEY=VALUE`.
+
+    Raises:
+        ConfigError: a seed is out of range, or an override is wrong.
     """
     tree = config_to_dict(config)
+    source = "--vary" if overrides else "--seeds"
     return {
-        f"{name}-{seed}": config_from_dict(tree, "--seeds", [f"environment.seed={seed}"])
+        f"{name}-{seed}": config_from_dict(tree, source, [*overrides, f"environment.seed={seed}"])
         for seed in seeds
     }
 
@@ -55,27 +91,30 @@ def check_free(runs: Mapping[str, Config]) -> None:
 
 
 def train_each(
-    runs: Mapping[str, Config],
+    series: Mapping[str, Mapping[str, Config]],
     train: Callable[[Mapping[str, Config], Callable[[str, Config], str]], dict[str, int]],
-    summary: Path,
+    folder: Path,
 ) -> int:
-    """Train the runs of several seeds, and write their summary.
+    """Train the runs of several seeds, and write the summary of each series, see `sum_up`.
 
     Args:
-        runs: configuration by run name.
-        train: trains them, such as `jobs.train_runs`: of them and of the line that is printed
+        series: by name, the configurations of its runs by theirs.
+        train: trains all runs, such as `jobs.train_runs`: of them and of the line that is printed
             before each, returns their exit codes.
-        summary: file for the summary over the seeds, see `sum_up`.
+        folder: of the runs; a summary is `NAME-seeds.json` there.
 
     Returns:
         See `worst`.
     """
-    codes = train(runs, lambda name, config: f"seed {config.environment.seed}: {name}")
-    done = {name: config for name, config in runs.items() if codes[name] == 0}
-    if done and INTERRUPTED not in codes.values():
-        found = sum_up({**_of_earlier_commands(summary, runs), **done}, summary.parent)
-        write_json(summary, found)
-        print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
+    every = {name: config for runs in series.values() for name, config in runs.items()}
+    codes = train(every, lambda name, config: f"seed {config.environment.seed}: {name}")
+    for title, runs in series.items():
+        done = {name: config for name, config in runs.items() if codes[name] == 0}
+        if done and INTERRUPTED not in codes.values():
+            summary = folder / f"{title}-seeds.json"
+            found = sum_up({**_of_earlier_commands(summary, runs), **done}, folder)
+            write_json(summary, found)
+            print(f"{table(found)}\nsummary over the seeds: {summary}", flush=True)
     return worst(codes)
 
 

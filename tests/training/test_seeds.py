@@ -102,6 +102,54 @@ def test_a_later_seed_joins_the_summary(train: Train, tmp_path: Path) -> None:
     assert json.loads(summary.read_text())["runs"] == {"t-7": 7}
 
 
+def test_values_are_varied_with_all_seeds(train: Train, tmp_path: Path, capsys) -> None:
+    vary = ("--vary", "learning.gamma=0.5,0.9", "--vary", "learning.lambda=0,1")
+    assert train("3,4", *vary) == 0
+    runs = tmp_path / "runs"
+    names = [f"t-{gamma}-{trace}" for gamma in (0.5, 0.9) for trace in (0, 1)]
+    expected = {f"{name}-{seed}" for name in names for seed in (3, 4)}
+    expected |= {f"{name}-seeds.json" for name in names}
+    assert {path.name for path in runs.iterdir()} == expected
+    known = load_config(runs / "t-0.9-0-4" / "config.yaml")
+    assert (known.learning.gamma, known.learning.lambda_, known.environment.seed) == (0.9, 0, 4)
+    found = json.loads((runs / "t-0.5-1-seeds.json").read_text())
+    assert found["runs"] == {"t-0.5-1-3": 3, "t-0.5-1-4": 4}
+    capsys.readouterr()
+    assert train("3,4", *vary) == 2
+    assert "t-0.5-0-3 exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("vary", "line"),
+    [
+        (["learning.gamma"], "--vary learning.gamma: give a key and different values"),
+        (["learning.gamma=0.5,,1"], "--vary learning.gamma=0.5,,1: give a key and different"),
+        (["learning.gamma=0.5,0.5"], "--vary learning.gamma=0.5,0.5: give a key and different"),
+        (["learning.gamma=0.5,2"], "--vary: learning.gamma"),
+        (["learning.gama=0.5"], "override learning.gama=0.5: unknown key"),
+        (["environment.seed=1,2"], "--vary environment.seed: --seeds says the seeds"),
+        (["experiment.uav.communication_range=[0, 25]"], "run name 't-[0': use up to 200 letters"),
+        (["experiment.title=1,1-2", "logging.directory=2-1,1"], "named NAME-1-2-1"),
+    ],
+)
+def test_bad_variations_are_one_line(
+    vary: list[str], line: str, train: Train, tmp_path: Path, capsys
+) -> None:
+    assert train("3", *(part for text in vary for part in ("--vary", text))) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert line in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_variations_need_seeds(capsys) -> None:
+    given = ["--config", "params_test.yaml", "--run-name", "t", "--vary", "learning.gamma=0.5,1"]
+    assert main(given) == 2
+    assert (
+        capsys.readouterr().err == "error: --vary: goes with --seeds, for one seed shows little\n"
+    )
+
+
 def test_runs_of_another_kind_are_left_out_of_the_sums(tmp_path: Path) -> None:
     config = load_config("params_test", [f"logging.directory={tmp_path}"])
     predicted = {"results": {"finished": True, "last": {"loss": 1.0}}, "timing": {"seconds": 1.0}}
@@ -123,9 +171,9 @@ def test_a_failed_seed_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> 
         return 1
 
     train_all = partial(train_runs, train=train, log=RunLog(), jobs=1)
-    assert seeds_module.train_each(runs, train_all, Path("s")) == 1
+    assert seeds_module.train_each({"t": runs}, train_all, tmp_path) == 1
     assert trained == ["t-1", "t-2"]
-    assert not Path("s").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_seed_that_cannot_be_trained_does_not_stop_the_others(

@@ -238,6 +238,7 @@ def test_an_error_in_a_step_of_all_is_told_by_each(
     ("options", "line"),
     [
         (("--together", "--jobs", "2"), "--together: is one process; leave out --jobs 2"),
+        (("--together", "--vary", "learning.gamma=0,1"), "--vary learning.gamma: runs that train"),
         (("--together", "--profile", "1"), "--together: --profile records one training"),
     ],
 )
@@ -249,6 +250,20 @@ def test_options_that_do_not_go_together(
     assert told.startswith(f"error: {line}")
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_learning_rates_are_varied_together(train: Train, tmp_path: Path) -> None:
+    vary = ("--vary", "learning.actor.learning_rate=0.001,0.01")
+    exact, stacked = "compute.precision=float32", "compute.stack_networks=always"
+    assert train("alone", *vary, sets=(exact,), seeds="3,4") == 0
+    assert train("t", "--together", *vary, sets=(exact,), seeds="3,4") == 0
+    assert train("s", "--together", *vary, sets=(exact, stacked), seeds="3,4") == 0
+    for run in ("0.001-3", "0.001-4", "0.01-3", "0.01-4"):
+        assert_same(tmp_path / f"alone-{run}", tmp_path / f"t-{run}")
+        known = [checkpoint(tmp_path / f"{name}-{run}")["actor"] for name in ("t", "s")]
+        for one, other in zip(*(each.values() for each in known), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert (tmp_path / "t-0.01-seeds.json").exists()
 
 
 def test_together_needs_seeds(capsys) -> None:
