@@ -92,7 +92,7 @@ def make_stages(settings: Settings) -> list[Stage]:
                 *("-m", "marl_framework.doctor", "--config", params, "--json"),
                 *("--set", f"compute.device={device}"),
             ),
-            120,
+            90,
             _doctor,
         ),
         Stage(
@@ -130,7 +130,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             )
         )
     stages.append(
-        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line)
+        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 90, _last_line)
     )
     for graphs in ("false", "true"):
         word = "graphs" if graphs == "true" else "eager"
@@ -140,11 +140,13 @@ def make_stages(settings: Settings) -> list[Stage]:
         stages.append(bench(f"rollout-{word}", "rollout", _rollout, *flown))
         steps = ("--steps", "1" if quick else "5")
         stages.append(bench(f"training-{word}", "training", _training, *steps, *recorded))
+    small = () if quick else ("--config", "params_fast.yaml")
     agents = ("--agents", "1" if quick else "64,4096")
     stages += [
         bench("transformations", "transformations", _transformations, *agents, row=0.3),
-        bench("search", "search", _search, "--quick", limit=120),
+        bench("search", "search", _search, "--quick"),
         bench("utilisation", "utilisation", _utilisation, *many),
+        bench("together", "together", _together, *small, "--runs", "2" if quick else "8"),
     ]
     return stages
 
@@ -282,6 +284,13 @@ def _transformations(found: Any) -> str:
 def _utilisation(found: Any) -> str:
     row = max(found["rows"], key=lambda row: row["share_of_peak"])
     return f"{row['share_of_peak']:.1%} of the peak ({row['name']})"
+
+
+def _together(found: Any) -> str:
+    base, *_, stacked = found["rows"][-4:]
+    runs, few = found["settings"]["runs"], base["missions"]
+    gain = stacked["agent_transitions_per_s"] / base["agent_transitions_per_s"]
+    return f"{runs} trainings of {few} missions stacked: {gain:.1f} times one after the other"
 
 
 def _run_summary(found: Any) -> str:

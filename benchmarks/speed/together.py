@@ -154,8 +154,8 @@ def _count(config: Config, runs: int) -> tuple[int, float]:
     return gpu.kernels["step"], gpu.bytes["step"] / 1e6
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Return the results as text."""
+def speeds(found: Mapping[str, Any]) -> str:
+    """Return how fast trainings are, as text."""
     base = {row["missions"]: row for row in found["rows"] if row["way"] == AFTER}
     lines = [
         (
@@ -170,8 +170,12 @@ def table(found: Mapping[str, Any]) -> str:
         for row in found["rows"]
     ]
     header = ("missions, batch", "", "transitions/s of all", "times one after the other")
-    text = harness.table_text(f"{found['settings']['runs']} trainings", header, lines)
-    counts = [
+    return harness.table_text(f"{found['settings']['runs']} trainings", header, lines)
+
+
+def counts(found: Mapping[str, Any]) -> str:
+    """Return what a GPU is asked for, as text."""
+    lines = [
         (
             f"{row['missions']}, {row['batch']}",
             str(row["runs"]),
@@ -183,10 +187,13 @@ def table(found: Mapping[str, Any]) -> str:
         )
         for row in found["gpu"]
     ]
-    if not counts:
-        return text
-    columns = ("missions, batch", "runs", "kernels apart", "stacked", "MB apart", "stacked")
-    return text + harness.table_text("A training step of all runs on a GPU", columns, counts)
+    header = ("missions, batch", "runs", "kernels apart", "stacked", "MB apart", "stacked")
+    return harness.table_text("A training step of all runs on a GPU", header, lines)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the results as text."""
+    return speeds(found) + (counts(found) if found["gpu"] else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
