@@ -20,7 +20,7 @@ TESTS = (
     *(f"tests/{name}.py" for name in ("test_device", "test_stage_timer")),
     "tests/planners/test_planners.py",
     "tests/exporting/test_portable.py",
-    *(f"tests/training/test_{name}.py" for name in ("cuda_graphs", "hardware", "logging")),
+    *(f"tests/training/test_{n}.py" for n in ("cuda_graphs", "hardware", "logging", "together")),
     *(f"tests/mission/kernels/test_triton_{name}.py" for name in ("windows", "team")),
     *(f"tests/mission/terrains/test_{name}.py" for name in ("raster", "mixture", "rectangles")),
     *("tests/benchmarks/reference/test_replay.py", "tests/runs/test_checkpoint.py"),

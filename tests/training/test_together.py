@@ -293,7 +293,7 @@ def test_more_than_the_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) 
 # Networks stacked -------------------------------------------------------------------------
 
 
-STACKED = {"stack_networks": "always"}
+EXACT = {"precision": "float32", "tf32": False, "cudnn_benchmark": False}
 
 
 def three(device: torch.device = CPU, **sections: Any) -> list[Trainer]:
@@ -310,9 +310,12 @@ def three(device: torch.device = CPU, **sections: Any) -> list[Trainer]:
         {"experiment": {"algorithm": "central_v"}},
     ],
 )
-def test_stacked_networks_learn_what_each_learns_alone(sections: dict[str, Any]) -> None:
-    alone, stacked = three(**sections), three(**sections, compute=STACKED)
-    timers = [StageTimer(CPU) for _ in SEEDS]
+def test_stacked_networks_learn_what_each_learns_alone(
+    device: torch.device, sections: dict[str, Any]
+) -> None:
+    alone = three(device, **sections, compute=EXACT)
+    stacked = three(device, **sections, compute={**EXACT, "stack_networks": "always"})
+    timers = [StageTimer(device) for _ in SEEDS]
     joint = JointStep(stacked)
     assert joint.description == "missions in one batch, networks stacked"
     for _ in range(3):
@@ -320,18 +323,18 @@ def test_stacked_networks_learn_what_each_learns_alone(sections: dict[str, Any])
         for mine, theirs in zip(joint(timers), expected, strict=True):
             assert mine[0].keys() == theirs[0].keys()
             for found, wanted in zip(mine, theirs, strict=True):
-                for name, value in wanted.items():
+                for key, value in wanted.items():
                     torch.testing.assert_close(
-                        torch.as_tensor(found[name]).double(),
-                        torch.as_tensor(value).double(),
+                        torch.as_tensor(found[key]).double().cpu(),
+                        torch.as_tensor(value).double().cpu(),
                         rtol=1e-3,
                         atol=1e-4,
-                        msg=name,
+                        msg=key,
                     )
     for one, other in zip(alone, stacked, strict=True):
-        for name, module in one.algorithm.modules.items():
+        for kind, module in one.algorithm.modules.items():
             for first, second in zip(
-                module.parameters(), other.algorithm.modules[name].parameters(), strict=True
+                module.parameters(), other.algorithm.modules[kind].parameters(), strict=True
             ):
                 torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
 

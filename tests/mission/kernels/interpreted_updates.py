@@ -17,7 +17,12 @@ from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
-from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
+from marl_framework.algorithms.loss_operators import (
+    BLOCK,
+    TritonLosses,
+    critic_gradient,
+    decide_descent,
+)
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.observations.turning import TritonSymmetries
@@ -164,6 +169,20 @@ def test_learners_that_share_launches_get_what_each_gets_alone(number: int, all_
         (*found, first.grad, second.grad), zip(*expected, strict=True), strict=True
     ):
         torch.testing.assert_close(ours, torch.stack(theirs), rtol=1e-6, atol=1e-7)
+
+
+def test_the_axis_of_the_learners_may_be_any_or_missing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = transitions(5, generator)
+    actions, targets = batch.actions.expand(3, -1), batch.targets
+    values = torch.randn(5, 3, batch.masks.shape[1], generator=generator)
+    found = torch.func.vmap(critic_gradient, in_dims=(1, 0, None, None))(
+        values, actions, targets, None
+    )
+    for number, (gradient, parts) in enumerate(zip(*found, strict=True)):
+        alone = critic_gradient(values[:, number].contiguous(), batch.actions, targets, None)
+        assert gradient.equal(alone[0])
+        assert parts.equal(alone[1])
 
 
 def test_an_action_that_the_policy_forbids_has_no_gradient_and_a_finite_loss() -> None:
