@@ -20,6 +20,7 @@ from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs, train_runs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.seeds import (
+    check_different,
     check_free,
     read_seeds,
     read_variants,
@@ -126,6 +127,7 @@ def _seeded(options: argparse.Namespace, config: Config) -> dict[str, dict[str, 
         series[name] = with_seeds(config, name, seeds, overrides)
         if not (options.resume or options.archive_earlier or options.check):
             check_free(series[name])
+    check_different(series)
     return series
 
 

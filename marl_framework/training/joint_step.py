@@ -126,11 +126,15 @@ class JointCollector(RolloutCollector):
 
     def parts(self, rollout: Rollout) -> list[Rollout]:
         """Return the rollout of each task, [T, R·E, …], from that of all, [T, R·L·E, …]."""
-        apart = {
-            name: field.unflatten(1, (-1, len(self._tasks), self._tasks[0].num_envs)).unbind(2)
-            for name, field in rollout.tensors().items()
-        }
+        rounds = (-1, len(self._tasks), self._tasks[0].num_envs)
+
+        def part(name: str, field: Tensor, number: int) -> Tensor:
+            mine = field.unflatten(1, rounds)[:, :, number].flatten(1, 2)
+            # Sums depend on the order in memory; maps are large, and copied when they are needed.
+            return mine if name in ("observations", "critic_maps") else mine.contiguous()
+
+        fields = rollout.tensors()
         return [
-            Rollout(**{name: fields[number].flatten(1, 2) for name, fields in apart.items()})
+            Rollout(**{name: part(name, field, number) for name, field in fields.items()})
             for number in range(len(self._tasks))
         ]

@@ -36,19 +36,22 @@ def read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         ConfigError: one names no key, or no value or the same one twice.
     """
-    columns = []
+    columns: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
-        key, _, values = text.partition("=")
+        key, _, values = (part.strip() for part in text.partition("="))
         each = [value.strip() for value in values.split(",")]
-        if not key or not all(each) or len(set(each)) < len(each):
+        if not key or not all(each) or len(set(each)) < len(each) or set(values) & set("[]{}"):
             raise ConfigError(
-                f"--vary {text}: give a key and different values, such as learning.gamma=0.8,0.9"
+                f"--vary {text}: give a key and different values, no lists, such as "
+                "learning.gamma=0.8,0.9"
             )
-        if key.strip() == "environment.seed":
+        if key == "environment.seed":
             raise ConfigError("--vary environment.seed: --seeds says the seeds")
-        columns.append([(value, f"{key.strip()}={value}") for value in each])
+        if key in columns:
+            raise ConfigError(f"--vary {key}: give all its values at once, such as {key}=V1,V2")
+        columns[key] = [(value, f"{key}={value}") for value in each]
     found: dict[str, list[str]] = {}
-    for chosen in product(*columns):
+    for chosen in product(*columns.values()):
         name = "".join(f"-{value}" for value, _ in chosen)
         if name in found:
             raise ConfigError(f"--vary: two combinations would be named NAME{name}")
@@ -76,6 +79,20 @@ def with_seeds(
         f"{name}-{seed}": config_from_dict(tree, source, [*overrides, f"environment.seed={seed}"])
         for seed in seeds
     }
+
+
+def check_different(series: Mapping[str, Mapping[str, Config]]) -> None:
+    """Check that no run would be trained twice.
+
+    Raises:
+        ConfigError: two have the same configuration.
+    """
+    known: dict[str, str] = {}
+    for runs in series.values():
+        for name, config in runs.items():
+            other = known.setdefault(config.model_dump_json(), name)
+            if other != name:
+                raise ConfigError(f"--vary: {other} and {name} are the same training")
 
 
 def check_free(runs: Mapping[str, Config]) -> None:

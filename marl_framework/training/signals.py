@@ -30,8 +30,10 @@ class Interruptible(Protocol):
 
 
 @contextmanager
-def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
+def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[list[int]]:
     """Let a signal end the training after its current step; a second SIGINT or SIGTERM at once.
+
+    It yields the signals of these two kinds that came.
 
     SIGHUP, SIGUSR1 and SIGUSR2 are warnings: they never end it at once, and stay ignored where
     the caller ignores them, as `nohup` does SIGHUP.
@@ -39,17 +41,17 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
     """
-    urged = False
+    urged: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal urged
-        if urged and number in URGENT:
-            raise KeyboardInterrupt
-        urged = urged or number in URGENT
+        if number in URGENT:
+            urged.append(number)
+            if len(urged) > 1:
+                raise KeyboardInterrupt
         trainer.interrupt()
 
     with handled(interrupt), _ended_if_stuck() if ranks.count > 1 else nullcontext():
-        yield
+        yield urged
 
 
 @contextmanager

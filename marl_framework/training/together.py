@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import NoReturn, TextIO, cast
+from typing import TextIO, cast
 
 import torch
 
@@ -24,6 +25,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog
 from marl_framework.stage_timer import StageTimer
+from marl_framework.training.distributed import joined
 from marl_framework.training.jobs import Named
 from marl_framework.training.joint_step import JointStep
 from marl_framework.training.launch import OpenRun, Start, opened
@@ -69,25 +71,49 @@ def train_together(
         _Member(name, title(name, config), partial(opened, config, device, start, Ranks()))
         for name, config in runs.items()
     ]
-    with interruptible(_All(members), Ranks()):
-        for member in members:
-            member.go_on()
-        joint: tuple[list[_Member], JointStep] | None = None
-        while ready := _next_ones([member for member in members if member.code is None]):
-            if len(ready) == 1:
-                ready[0].go_on(partial(ready[0].trainer.training_step, ready[0].timer))
-                continue
-            try:
-                if joint is None or joint[0] != ready:
-                    joint = ready, JointStep([member.trainer for member in ready])
-                    print(f"{len(ready)} runs at once: {joint[1].description}", flush=True)
-                made = joint[1]([member.timer for member in ready])
-                steps: list[Step] = [partial(_return, step) for step in made]
-            except BaseException as error:  # each run says how it ended
-                steps = [partial(_raise, error)] * len(ready)
-            for member, step in zip(ready, steps, strict=True):
-                member.go_on(step)
+    with joined(config, device, Ranks()), interruptible(_All(members), Ranks()) as urged:
+        try:
+            _make_steps(members, urged)
+        except BaseException as error:  # each says how it ended
+            for member in members:
+                member.end(error)
     return {member.name: member.code or 0 for member in members}
+
+
+def _make_steps(members: Sequence[_Member], urged: Sequence[int]) -> None:
+    """Make training steps until all runs have ended, or a second signal has come."""
+
+    def go_on(member: _Member, step: Step | None = None) -> None:
+        member.go_on(step)
+        if len(urged) > 1:  # this one has ended at once
+            raise KeyboardInterrupt
+
+    for member in members:
+        go_on(member)
+    make: Callable[[Sequence[StageTimer]], list[TrainingStep]] | None = None
+    earlier: list[_Member] = []
+    while ready := _next_ones([member for member in members if member.code is None]):
+        try:
+            if make is None or ready != earlier:
+                make = None
+                gc.collect()  # the memory of these serves the next ones
+                make, earlier = _steps_of([member.trainer for member in ready]), ready
+            made = make([member.timer for member in ready])
+        except BaseException as error:
+            for member in ready:
+                member.end(error)
+            continue
+        for member, step in zip(ready, made, strict=True):
+            go_on(member, partial(_return, step))
+
+
+def _steps_of(trainers: Sequence[Trainer]) -> Callable[[Sequence[StageTimer]], list[TrainingStep]]:
+    """Return what makes training steps of these trainers, with their timers."""
+    if len(trainers) == 1:
+        return lambda timers: [trainers[0].training_step(timers[0])]
+    joint = JointStep(trainers)
+    print(f"{len(trainers)} runs at once: {joint.description}", flush=True)
+    return joint
 
 
 class _Member:
@@ -136,11 +162,20 @@ class _Member:
         if hasattr(self, "trainer"):
             self.trainer.interrupt()
 
-    def go_on(self, step: Step | None = None) -> None:
+    def go_on(self, step: Step | None) -> None:
         """Go on with a training step, at first without, until the next is wanted or all is done."""
+        training = self._training
+        self._advance(lambda: next(training) if step is None else training.send(step))
+
+    def end(self, error: BaseException) -> None:
+        """End with an error that kept the next training step from being made, if it goes on."""
+        if self.code is None:
+            self._advance(lambda: self._training.throw(error))
+
+    def _advance(self, resume: Callable[[], StageTimer]) -> None:
         with self._speaking():
             try:
-                self.timer = next(self._training) if step is None else self._training.send(step)
+                self.timer = resume()
             except StopIteration as end:
                 self.code = end.value
             except ConfigError as error:
@@ -157,6 +192,8 @@ class _Member:
                     warn("error: out of memory: train fewer runs together; --resume continues")
                 else:
                     traceback.print_exc()
+        if self.code is not None:
+            self.__dict__.pop("trainer", None)  # the others may need its memory
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -193,7 +230,3 @@ def _next_ones(waiting: Sequence[_Member]) -> list[_Member]:
 
 def _return(step: TrainingStep) -> TrainingStep:
     return step
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -480,3 +481,12 @@ def make_steps(trainer: Trainer, training: Training[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    except BaseException as error:
+        if getgeneratorstate(training) == GEN_CLOSED:  # it has ended with this error
+            raise
+        try:
+            training.throw(error)  # a signal came while it waited: it says how it ends
+        except StopIteration as end:
+            told: Result = end.value
+            return told
+        raise

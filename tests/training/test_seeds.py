@@ -128,7 +128,16 @@ def test_values_are_varied_with_all_seeds(train: Train, tmp_path: Path, capsys) 
         (["learning.gamma=0.5,2"], "--vary: learning.gamma"),
         (["learning.gama=0.5"], "override learning.gama=0.5: unknown key"),
         (["environment.seed=1,2"], "--vary environment.seed: --seeds says the seeds"),
-        (["experiment.uav.communication_range=[0, 25]"], "run name 't-[0': use up to 200 letters"),
+        (
+            ["experiment.uav.communication_range=[0, 25]"],
+            "25]: give a key and different values, no",
+        ),
+        (["experiment.title=a b"], "run name 't-a b': use up to 200 letters"),
+        (
+            ["learning.gamma=0.5", "learning.gamma=0.9"],
+            "--vary learning.gamma: give all its values",
+        ),
+        (["learning.gamma=0.5,0.50"], "--vary: t-0.5-3 and t-0.50-3 are the same training"),
         (["experiment.title=1,1-2", "logging.directory=2-1,1"], "named NAME-1-2-1"),
     ],
 )

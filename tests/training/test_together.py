@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from benchmarks.helpers.pretend_gpu import GPU, PretendGpu, pretend_gpu
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.main import main
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training import memory, together
+from marl_framework.training import memory
+from marl_framework.training import together as together_module
+from marl_framework.training import trainer as trainer_module
 from marl_framework.training.joint_step import JointStep
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
@@ -37,6 +44,8 @@ Train = Callable[..., int]
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train four steps of params_test.yaml with three seeds; returns the exit code."""
+    # Names of TensorBoard's files are in order as long as this count keeps its number of digits.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
     given = ["--config", "params_test.yaml", "--device", "cpu"]
     always = ("learning.training_steps=4", f"logging.directory={tmp_path}")
@@ -56,13 +65,22 @@ def checkpoint(run: Path) -> dict[str, Any]:
     return dict(torch.load(run / "checkpoints" / "last.pt", weights_only=True))
 
 
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """All that was logged, but for the times."""
+    log = EventAccumulator(str(run / "tensorboard"), {"scalars": 0})
+    log.Reload()
+    kept = [tag for tag in log.Tags()["scalars"] if not tag.startswith(("time/", "hardware/"))]
+    return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in kept}
+
+
 def assert_same(first: Path, second: Path) -> None:
     """Runs that ended with the same bits."""
     assert results(first) == results(second)
+    assert scalars(first) == scalars(second)
     one, other = checkpoint(first), checkpoint(second)
     for name in ("actor", "critic", "target_critic"):
         assert all(one[name][key].equal(other[name][key]) for key in one[name])
-    for name in ("actor_optimizer", "generators", "best", "episodes"):
+    for name in ("actor_optimizer", "generators", "last", "best", "episodes"):
         assert str(one[name]) == str(other[name])
 
 
@@ -121,6 +139,88 @@ def test_a_second_signal_ends_all_at_once(
     monkeypatch.setattr(JointStep, "__call__", step)
     assert train("t", "--together") == 130
     assert list(tmp_path.iterdir()) == []  # nothing was learned; names stay free
+
+
+def test_a_second_signal_ends_all_at_once_while_one_ends(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def draw(trainer: Trainer, _: Any) -> None:
+        drawn.append(trainer.config.environment.seed)
+        signal.raise_signal(signal.SIGINT)
+
+    real = Trainer.note
+
+    def note(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.config.environment.seed == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "note", note)
+    monkeypatch.setattr(Trainer, "_draw_mission", draw)
+    assert train("t", "--together") == 130
+    assert drawn == [3]
+    states = [json.loads((tmp_path / f"t-{n}" / "status.json").read_text()) for n in SEEDS]
+    assert {state["state"] for state in states} == {"interrupted"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_signal_between_two_steps_is_told(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    module, name = (together_module, "_next_ones") if together else (trainer_module, "partial")
+    real, calls = getattr(module, name), []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, interrupted)
+    assert train("t", *(["--together"] if together else [])) == 130
+    for seed in SEEDS if together else SEEDS[:1]:
+        state = json.loads((tmp_path / f"t-{seed}" / "status.json").read_text())
+        assert state["state"] == "interrupted"
+        assert "error" not in state
+
+
+def test_runs_that_have_ended_give_their_memory_back(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    real_init, real_join = Trainer.__init__, JointStep.__init__
+
+    def make(trainer: Trainer, *arguments: Any) -> None:
+        real_init(trainer, *arguments)
+        learners.append(weakref.ref(trainer.algorithm))
+
+    def join(joint: JointStep, trainers: Any) -> None:
+        alive.append(sum(each() is not None for each in learners))
+        real_join(joint, trainers)
+
+    def fail(trainer: Trainer, *_: Any) -> Any:
+        if trainer.config.environment.seed == 4:
+            raise ConfigError("sensor: broken")
+        return {}, False
+
+    monkeypatch.setattr(Trainer, "__init__", make)
+    monkeypatch.setattr(JointStep, "__init__", join)
+    monkeypatch.setattr(Trainer, "validate_when_due", fail)
+    gc.disable()  # nothing else finds what refers to itself
+    try:
+        assert train("t", "--together", sets=("compute.stack_networks=always",)) == 2
+    finally:
+        gc.enable()
+    assert alive == [3, 2]
+
+
+def test_threads_are_watched_as_before(train: Train) -> None:
+    before = threading.excepthook
+    assert train("t", "--together", sets=("learning.training_steps=1",)) == 0
+    assert threading.excepthook is before
 
 
 def test_a_signal_before_the_first_step_keeps_runs_from_being_begun(
@@ -273,10 +373,10 @@ def test_together_needs_seeds(capsys) -> None:
 
 
 def test_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "is_recorded", lambda *_: True)
+    monkeypatch.setattr(together_module, "is_recorded", lambda *_: True)
     runs = {"t-3": load_config("params_test.yaml")}
     with pytest.raises(ConfigError, match=r"compute\.cuda_graphs: does not work with --together"):
-        together.train_together(runs, lambda *_: "", CPU, together.Start())
+        together_module.train_together(runs, lambda *_: "", CPU, together_module.Start())
 
 
 def test_more_than_the_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

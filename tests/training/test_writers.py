@@ -45,11 +45,18 @@ class Run:
 
     def finish(self):
         self.write({"finished": True})
+        if self in active:
+            active.remove(self)
+
+active = []
 
 def init(**settings):
     if settings["name"] == "stranger":
         raise Error("no API key")
-    return Run(settings)
+    if active and settings.get("reinit") != "create_new":
+        return active[-1]
+    active.append(Run(settings))
+    return active[-1]
 """
 SET = ["--set", "logging.writers=[tensorboard, wandb]"]
 
@@ -101,6 +108,17 @@ def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
     assert starts[0]["id"] == starts[1]["id"]
     assert {entry["step"] for entry in found if "return/episode" in entry} == {1, 2, 3, 4}
     assert any("figures/mission" in entry for entry in found)
+
+
+@pytest.mark.usefixtures("_stub")
+def test_runs_that_train_together_have_logs_of_their_own(tmp_path: Path) -> None:
+    given = ["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET]
+    assert main([*given, "--max-episodes", "2", "--seeds", "3,4", "--together"]) == 0
+    for seed in (3, 4):
+        start, *logged, end = entries(tmp_path / "runs" / f"t-{seed}")
+        assert start["config"]["environment"]["seed"] == seed
+        assert {entry["step"] for entry in logged if "return/episode" in entry} == {1, 2}
+        assert end == {"finished": True}
 
 
 @pytest.mark.usefixtures("_stub")
