@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, loaded, warn
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
@@ -54,11 +54,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
     config, checkpoint = _configuration(options, ranks)
+    seeded = _seeded(options, config)
     if options.print_config:
         if ranks.leads:
             print(format_yaml(config_to_dict(config)), end="", flush=True)
         return 0
-    seeded = _seeded(options, config)
     from marl_framework.evaluation.commands import deploy, fly_baseline
     from marl_framework.training.distributed import check_ranks, rank_device
     from marl_framework.training.launch import Start, train
@@ -80,7 +80,10 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         options.init_from,
     )
     train_one = partial(train, device=device, start=start, ranks=ranks)
-    if not seeded or options.check:
+    if options.check:  # seeds differ in nothing that could be wrong
+        checked = [next(iter(runs.values())) for runs in seeded.values()] or [config]
+        return max(train_one(each, run_name=options.run_name, log=log) for each in checked)
+    if not seeded:
         return train_one(config, run_name=options.run_name, log=log)
     if options.together:
         from marl_framework.training.together import train_together
@@ -123,9 +126,11 @@ def _seeded(options: argparse.Namespace, config: Config) -> dict[str, dict[str, 
     seeds, series = read_seeds(options.seeds), {}
     for variant, overrides in read_variants(options.vary).items():
         name = f"{options.run_name}{variant}"
-        check_run_name(name)
         series[name] = with_seeds(config, name, seeds, overrides)
-        if not (options.resume or options.archive_earlier or options.check):
+        for run in series[name]:
+            with found_at("--vary" if options.vary else "--seeds"):
+                check_run_name(run)
+        if not (options.resume or options.archive_earlier or options.check or options.print_config):
             check_free(series[name])
     check_different(series)
     return series

@@ -17,6 +17,9 @@ from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.names import name_in_use
 from marl_framework.training.jobs import worst
 
+_OF_COMMANDS = ("compute.device", "experiment.policy", "experiment.missions.mission_mode")
+"""Keys that say what a command does, and where."""
+
 
 def read_seeds(text: str) -> list[int]:
     """Return the seeds of `--seeds 3,4,5`.
@@ -47,6 +50,8 @@ def read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
             )
         if key == "environment.seed":
             raise ConfigError("--vary environment.seed: --seeds says the seeds")
+        if key in _OF_COMMANDS or key.startswith("logging."):
+            raise ConfigError(f"--vary {key}: is one for all runs of a command; use --set")
         if key in columns:
             raise ConfigError(f"--vary {key}: give all its values at once, such as {key}=V1,V2")
         columns[key] = [(value, f"{key}={value}") for value in each]
@@ -196,7 +201,10 @@ def table(found: Mapping[str, Any]) -> str:
     """Return a summary of `sum_up` as text: a line for each metric."""
     from marl_framework.evaluation.report import with_interval  # loads PyTorch
 
-    lines = [f"{len(found['runs'])} seeds: mean [95 % interval of the mean over seeds]"]
+    number = len(found["runs"])
+    lines = [
+        f"{number} seed{'s' if number != 1 else ''}: mean [95 % interval of the mean over seeds]"
+    ]
     for name, known in found["metrics"].items():
         lines.append(f"  {name:<24} {with_interval(known['mean'], known['interval'], digits=4)}")
     return "\n".join(lines)

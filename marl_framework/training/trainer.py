@@ -193,7 +193,8 @@ class Trainer:
         """Save what is not saved yet and write what waits."""
         step, patience = self.algorithm.training_steps, self.config.learning.patience
         if self.ranks.any(saved != step):
-            saved = self._save(out, timer) or saved
+            now = self._save(out, timer)
+            saved = saved if now is None else now
         if saved != step:
             raise OSError(f"the state after training step {step} could not be saved")
         if self._evaluations_without_better >= (patience or math.inf):

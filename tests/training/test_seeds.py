@@ -132,13 +132,15 @@ def test_values_are_varied_with_all_seeds(train: Train, tmp_path: Path, capsys) 
             ["experiment.uav.communication_range=[0, 25]"],
             "25]: give a key and different values, no",
         ),
-        (["experiment.title=a b"], "run name 't-a b': use up to 200 letters"),
+        (["experiment.title=a b"], "--vary: run name 't-a b-3': use up to 200 letters"),
+        (["compute.device=cpu,cuda"], "--vary compute.device: is one for all runs of a command"),
+        (["logging.directory=a,b"], "--vary logging.directory: is one for all runs"),
         (
             ["learning.gamma=0.5", "learning.gamma=0.9"],
             "--vary learning.gamma: give all its values",
         ),
         (["learning.gamma=0.5,0.50"], "--vary: t-0.5-3 and t-0.50-3 are the same training"),
-        (["experiment.title=1,1-2", "logging.directory=2-1,1"], "named NAME-1-2-1"),
+        (["learning.patience=1,1-2", "experiment.title=2-1,1"], "named NAME-1-2-1"),
     ],
 )
 def test_bad_variations_are_one_line(
@@ -148,6 +150,19 @@ def test_bad_variations_are_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert line in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_is_to_be_trained_is_checked(train: Train, tmp_path: Path, capsys) -> None:
+    vary = ("--vary", "environment.num_envs=4,1000000")
+    assert train("3,4", *vary, "--check") == 2
+    assert "this training needs at least" in capsys.readouterr().err
+    assert train("3,4", "--vary", "learning.gamma=0.8,0.9", "--check") == 0
+    assert train("3,x", "--print-config") == 2
+    assert train("3,400", name="x" * 197) == 2
+    told = capsys.readouterr().err
+    assert "--seeds 3,x: give different" in told
+    assert "-400': use up to 200 letters" in told
     assert list(tmp_path.iterdir()) == []
 
 

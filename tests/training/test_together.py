@@ -224,7 +224,7 @@ def test_threads_are_watched_as_before(train: Train) -> None:
 
 
 def test_a_signal_before_the_first_step_keeps_runs_from_being_begun(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     real = Trainer.__init__
 
@@ -235,6 +235,7 @@ def test_a_signal_before_the_first_step_keeps_runs_from_being_begun(
 
     monkeypatch.setattr(Trainer, "__init__", make)
     assert train("t", "--together") == 130
+    assert "could not be saved" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["t-3"]  # which waited for this step
     assert results(tmp_path / "t-3")["training_steps"] == 1
 
