@@ -93,18 +93,23 @@ def train_runs(
         print(title(name, config), flush=True)
         try:
             codes[name] = train(config, run_name=name, log=log)
-        except ConfigError as error:
-            warn(f"error: {error}")
-            codes[name] = BAD_INPUT
-        except OSError as error:
-            warn(describe_os_error(error))
-            codes[name] = FAILED
-        except Exception:  # of this run alone
-            traceback.print_exc()
-            codes[name] = FAILED
+        except Exception as error:  # of this run alone
+            codes[name] = tell(error)
         if codes[name] == INTERRUPTED:
             break
     return {name: codes.get(name, INTERRUPTED) for name in runs}
+
+
+def tell(error: Exception) -> int:
+    """Print what ended a run; return its exit code."""
+    if isinstance(error, ConfigError):
+        warn(f"error: {error}")
+        return BAD_INPUT
+    if isinstance(error, OSError):
+        warn(describe_os_error(error))
+    else:
+        traceback.print_exception(error)
+    return FAILED
 
 
 def worst(codes: Mapping[str, int]) -> int:

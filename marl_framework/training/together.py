@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -14,19 +13,13 @@ import torch
 
 from marl_framework.algorithms.graphs import is_recorded
 from marl_framework.algorithms.stacked import stacks
-from marl_framework.command_line import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    describe_os_error,
-    warn,
-)
+from marl_framework.command_line import FAILED, INTERRUPTED, warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.distributed import joined
-from marl_framework.training.jobs import Named
+from marl_framework.training.jobs import Named, tell
 from marl_framework.training.joint_step import JointStep
 from marl_framework.training.launch import OpenRun, Start, opened
 from marl_framework.training.memory import check_memory, is_out_of_memory
@@ -43,7 +36,7 @@ def train_together(
     device: torch.device,
     start: Start,
 ) -> dict[str, int]:
-    """Train runs that differ in seed alone, each as it would be trained alone.
+    """Train runs that differ in seed and learning rates alone, each as it would be alone.
 
     One that is behind, because it goes on from an earlier checkpoint, catches up first. A run that
     fails does not keep the others from being trained.
@@ -178,20 +171,14 @@ class _Member:
                 self.timer = resume()
             except StopIteration as end:
                 self.code = end.value
-            except ConfigError as error:
-                warn(f"error: {error}")
-                self.code = BAD_INPUT
             except KeyboardInterrupt:
                 self.code = INTERRUPTED
-            except OSError as error:
-                warn(describe_os_error(error))
-                self.code = FAILED
             except Exception as error:
-                self.code = FAILED
                 if is_out_of_memory(error):
                     warn("error: out of memory: train fewer runs together; --resume continues")
+                    self.code = FAILED
                 else:
-                    traceback.print_exc()
+                    self.code = tell(error)
         if self.code is not None:
             self.__dict__.pop("trainer", None)  # the others may need its memory
 
