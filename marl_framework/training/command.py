@@ -80,14 +80,16 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         options.init_from,
     )
     train_one = partial(train, device=device, start=start, ranks=ranks)
+    if options.together:
+        from marl_framework.training.together import check_together, train_together
+
+        check_together(config, device, sum(map(len, seeded.values())))
     if options.check:  # seeds differ in nothing that could be wrong
         checked = [next(iter(runs.values())) for runs in seeded.values()] or [config]
         return max(train_one(each, run_name=options.run_name, log=log) for each in checked)
     if not seeded:
         return train_one(config, run_name=options.run_name, log=log)
     if options.together:
-        from marl_framework.training.together import train_together
-
         train_all = partial(train_together, device=device, start=start)
     else:
         train_all = partial(train_runs, train=train_one, log=log, jobs=options.jobs)

@@ -42,24 +42,15 @@ def train_together(
     fails does not keep the others from being trained.
 
     Args:
-        runs: configuration by run name.
+        runs: configuration by run name; see `check_together`.
         title: returns a line about a run, which is printed before it.
         device: that trains them.
         start: how.
 
     Returns:
         The exit code of each run by its name, see `jobs.worst`.
-
-    Raises:
-        ConfigError: they cannot be trained together.
     """
     (config, *_) = runs.values()
-    if is_recorded(config.compute, device):
-        raise ConfigError(
-            "compute.cuda_graphs: does not work with --together; set compute.cuda_graphs=false"
-        )
-    stacks(config, device)
-    check_memory(config, device, together=len(runs))
     members = [
         _Member(name, title(name, config), partial(opened, config, device, start, Ranks()))
         for name, config in runs.items()
@@ -71,6 +62,20 @@ def train_together(
             for member in members:
                 member.end(error)
     return {member.name: member.code or 0 for member in members}
+
+
+def check_together(config: Config, device: torch.device, runs: int) -> None:
+    """Check that so many runs of a configuration can be trained together.
+
+    Raises:
+        ConfigError: the device has too little memory, or something that is configured prevents it.
+    """
+    if is_recorded(config.compute, device):
+        raise ConfigError(
+            "compute.cuda_graphs: does not work with --together; set compute.cuda_graphs=false"
+        )
+    stacks(config, device)
+    check_memory(config, device, together=runs)
 
 
 def _make_steps(members: Sequence[_Member], urged: Sequence[int]) -> None:

@@ -375,9 +375,9 @@ def test_together_needs_seeds(capsys) -> None:
 
 def test_recordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together_module, "is_recorded", lambda *_: True)
-    runs = {"t-3": load_config("params_test.yaml")}
+    config = load_config("params_test.yaml")
     with pytest.raises(ConfigError, match=r"compute\.cuda_graphs: does not work with --together"):
-        together_module.train_together(runs, lambda *_: "", CPU, together_module.Start())
+        together_module.check_together(config, CPU, 2)
 
 
 def test_more_than_the_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,6 +464,8 @@ def test_what_cannot_be_stacked_is_refused_where_it_must_be(
     sets = ("compute.stack_networks=always", "learning.kl_limit=0.1")
     assert train("t", "--together", sets=sets) == 2
     line = "error: compute.stack_networks: always does not work with learning.kl_limit; use auto\n"
+    assert capsys.readouterr().err == line
+    assert train("t", "--together", "--check", sets=sets) == 2
     assert capsys.readouterr().err == line
     assert list(tmp_path.iterdir()) == []
 
