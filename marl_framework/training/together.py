@@ -97,7 +97,7 @@ def _make_steps(members: Sequence[_Member], urged: Sequence[int]) -> None:
                 gc.collect()  # the memory of these serves the next ones
                 make, earlier = _steps_of([member.trainer for member in ready]), ready
             made = make([member.timer for member in ready])
-        except BaseException as error:
+        except Exception as error:
             for member in ready:
                 member.end(error)
             continue

@@ -141,6 +141,20 @@ def test_a_second_signal_ends_all_at_once(
     assert list(tmp_path.iterdir()) == []  # nothing was learned; names stay free
 
 
+def test_a_second_signal_ends_those_that_wait_for_others_too(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(joint: JointStep, timers: Any) -> Any:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    assert train("t", sets=("learning.training_steps=1",), seeds="4") == 0
+    monkeypatch.setattr(JointStep, "__call__", step)
+    allowed = ("--resume", "--allow-changed", "learning.training_steps")
+    assert train("t", "--together", *allowed) == 130
+    assert checkpoint(tmp_path / "t-4")["training_step"] == 1
+
+
 def test_a_second_signal_ends_all_at_once_while_one_ends(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
