@@ -87,10 +87,7 @@ class Transitions:
 
     def balanced(self) -> Transitions:
         """Return the batch with weights whose mean over the batches of all ranks is 1."""
-        if self.weights is None:
-            return self
-        mean = mean_over_ranks(self.weights.mean())
-        return replace(self, weights=self.weights / mean.clamp(min=1e-9))
+        return self if self.weights is None else replace(self, weights=balance(self.weights))
 
     def split(self, size: int) -> list[Transitions]:
         """Return parts of at most `size` transitions as views; the whole for 0."""
@@ -103,6 +100,11 @@ class Transitions:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: field for name, field in vars(self).items() if field is not None}
+
+
+def balance(weights: Tensor) -> Tensor:
+    """Return weights [B] whose mean over the batches of all ranks is 1."""
+    return weights / mean_over_ranks(weights.mean()).clamp(min=1e-9)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
-from marl_framework.algorithms.batch import Transitions, deviation, diagnostics
+from marl_framework.algorithms.batch import Transitions, balance, deviation, diagnostics
 from marl_framework.algorithms.losses import mean_of
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.stacked_networks import StackedNetworks
@@ -60,7 +60,8 @@ class StackedLearners:
     """L learners whose missions are flown together, [L·E] of them, those of a learner in a row.
 
     What they know is theirs again after each `update`: networks, optimisers and counters are what
-    each would have alone, but for the rounding of sums in another order.
+    each would have alone, but for the rounding of sums in another order. Nobody else may change it
+    in between.
 
     Args:
         learners: alike in all but weights and learning rates; see `stacks`.
@@ -88,11 +89,6 @@ class StackedLearners:
             self._learners[0].precision,
             [getattr(learner, f"{name}_optimizer") for learner in self._learners],
         )
-
-    def load(self) -> None:
-        """Take what the learners know now; before missions are flown."""
-        for networks in (self._actor, self._critic, self._target):
-            networks.load()
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -148,6 +144,8 @@ class StackedLearners:
             networks.store()
         for learner in self._learners:
             learner.count(steps)
+        if self._target is not self._critic:
+            self._target.load()
         return [{key: value[i] for key, value in found.items()} for i in range(self._number)]
 
     # Whose transitions lie where ----------------------------------------------------------
@@ -236,9 +234,7 @@ def _describe_targets(fields: Fields) -> Fields:
     """Return what is logged of the targets of one learner."""
     targets, weights = fields["targets"], fields.get("weights")
     counted = None if weights is None else weights > 0
-    if weights is not None:
-        weights = weights / weights.mean().clamp(min=1e-9)
     return {
-        "td_target": mean_of(targets, weights),
+        "td_target": mean_of(targets, None if weights is None else balance(weights)),
         "td_target_std": deviation(targets, counted),
     }

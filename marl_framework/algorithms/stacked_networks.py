@@ -42,7 +42,6 @@ class StackedNetworks:
         self._shapes = [shapes[name] for name in self._names]
         self._sizes = [shape.numel() for shape in self._shapes]
         self._hidden = sum(not _is_head(name) for name in self._names)
-        self.weights = torch.empty(())
         self.load()
 
     def load(self) -> None:

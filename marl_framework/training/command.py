@@ -172,18 +172,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError("--vary: goes with --seeds, for one seed shows little")
     check_jobs(options.jobs, options.seeds is not None, "--seeds")
     if options.together:
-        if options.seeds is None:
-            raise ConfigError("--together: goes with --seeds; there is one training")
-        if options.jobs > 1:
-            raise ConfigError(f"--together: is one process; leave out --jobs {options.jobs}")
-        for text in options.vary:
-            if (key := text.partition("=")[0].strip()) not in _MAY_DIFFER:
-                raise ConfigError(
-                    f"--vary {key}: runs that train --together may differ in "
-                    f"{' and '.join(_MAY_DIFFER)} alone; leave --together out"
-                )
-        if options.profile:
-            raise ConfigError("--together: --profile records one training; leave one of them out")
+        _check_together(options)
     if options.allow_changed and not options.resume:
         raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:
@@ -207,3 +196,23 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             f"--checkpoint: experiment.policy: {config.experiment.policy} needs no trained team; "
             "choose learned"
         )
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Check the options beside `--together`.
+
+    Raises:
+        ConfigError: one makes no sense with it.
+    """
+    if options.seeds is None:
+        raise ConfigError("--together: goes with --seeds; there is one training")
+    if options.jobs > 1:
+        raise ConfigError(f"--together: is one process; leave out --jobs {options.jobs}")
+    for text in options.vary:
+        if (key := text.partition("=")[0].strip()) not in _MAY_DIFFER:
+            raise ConfigError(
+                f"--vary {key}: runs that train --together may differ in "
+                f"{' and '.join(_MAY_DIFFER)} alone; leave --together out"
+            )
+    if options.profile:
+        raise ConfigError("--together: --profile records one training; leave one of them out")

@@ -57,11 +57,9 @@ class JointStep:
         plan = trainers[0].plan()
         generators = [trainer.task.generator for trainer in trainers]
         with _all(timers, "rollout"):
-            if learners is not None:
-                learners.load()
             act = self._act if learners is None else learners.act
             flown = self._collector.collect(act, plan.epsilon, plan.rounds)
-            rollouts = self._collector.parts(flown)
+            rollouts = self._collector.parts(flown, maps=learners is None)
         with _all(timers, "update"):
             if learners is None:
                 learned = [
@@ -124,14 +122,23 @@ class JointCollector(RolloutCollector):
             ]
         )
 
-    def parts(self, rollout: Rollout) -> list[Rollout]:
-        """Return the rollout of each task, [T, R·E, …], from that of all, [T, R·L·E, …]."""
+    def parts(self, rollout: Rollout, maps: bool) -> list[Rollout]:
+        """Return the rollout of each task, [T, R·E, …], from that of all, [T, R·L·E, …].
+
+        Args:
+            rollout: of all.
+            maps: whether theirs are needed, which copies them for several rounds; else they have
+                those of no mission.
+        """
         rounds = (-1, len(self._tasks), self._tasks[0].num_envs)
 
         def part(name: str, field: Tensor, number: int) -> Tensor:
+            is_map = name in ("observations", "critic_maps")
+            if is_map and not maps:
+                return field[:, :0]
             mine = field.unflatten(1, rounds)[:, :, number].flatten(1, 2)
-            # Sums depend on the order in memory; maps are large, and copied when they are needed.
-            return mine if name in ("observations", "critic_maps") else mine.contiguous()
+            # Sums depend on the order in memory; maps are large, and an update copies them anyway.
+            return mine if is_map else mine.contiguous()
 
         fields = rollout.tensors()
         return [

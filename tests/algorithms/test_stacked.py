@@ -91,7 +91,6 @@ def test_stacked_learners_learn_what_each_learns_alone(
             learner.update(concatenate(flown), 0.1, generator, steps, rate)
             for learner, flown, generator in zip(alone, rounds, draws, strict=True)
         ]
-        stack.load()
         found = stack.update(joined(rounds), 0.1, same_draws, steps, rate, ROUNDS)
         for mine, theirs in zip(found, expected, strict=True):
             assert mine.keys() == theirs.keys()
