@@ -149,7 +149,7 @@ def _threads(config: Config, device: torch.device) -> Check:
 
     from marl_framework.algorithms.threads import shares_of
 
-    batch = -(-config.places_per_step // config.learning.batch_number)
+    batch = -(-config.schedule.places_per_step // config.learning.batch_number)
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     shares = shares_of(min(config.learning.micro_batch or batch, batch))
     if threads == 1:

@@ -207,7 +207,7 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
             *("mission.png", "film.png", "mission.gif", "mission.html"),
         }
         belief = np.load(folder / "belief.npy")
-        assert belief.shape == config.map_shape
+        assert belief.shape == config.geometry.map_shape
         assert belief.dtype == np.float32
         assert belief.std() > 0.1
         # Our own reader of maps finds the same array in the image.
@@ -215,7 +215,7 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
         np.testing.assert_array_equal(read_raster(raster).values, belief)
         lines = (folder / "waypoints.csv").read_text(encoding="utf-8").splitlines()
         rows = list(csv.DictReader(lines))
-        assert len(rows) == 3 * (config.episode_length + 1)
+        assert len(rows) == 3 * (config.missions.episode_length + 1)
         tracks = read_json(folder / "waypoints.json")
         assert "metres" in tracks["coordinate_frame"]
         assert tracks["window_origin_m"] == mission["window_origin_m"]
@@ -228,7 +228,7 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(
         flown = np.array(points)[:, 2:]
         assert flown[:, :2].min() >= 0
         assert flown[:, :2].max() <= 50
-        assert set(flown[:, 2]) <= set(config.altitudes)
+        assert set(flown[:, 2]) <= set(config.geometry.altitudes)
 
 
 @pytest.mark.parametrize("file", [None, "params_test.yaml"])
@@ -265,7 +265,7 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
     values = np.load(tmp_path / "map.npy")
     for e, (x, y) in enumerate(origins.tolist()):
         window = values[round(x / 2) : round(x / 2) + 25, round(y / 2) : round(y / 2) + 25]
-        at = [[int((c + 0.5) * 25 / n) for c in range(n)] for n in config.map_shape]
+        at = [[int((c + 0.5) * 25 / n) for c in range(n)] for n in config.geometry.map_shape]
         nearest = window[np.ix_(*at)] > 0.2
         assert (truth[e].numpy() == nearest).mean() > 0.95
         assert [x % 2, y % 2] == [0, 0]  # whole pixels

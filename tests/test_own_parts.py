@@ -25,7 +25,9 @@ class Discs:
     """A disc around a random point."""
 
     def __init__(self, config, device, split):
-        self.rows, self.cols = (torch.linspace(0, 1, n, device=device) for n in config.map_shape)
+        self.rows, self.cols = (
+            torch.linspace(0, 1, n, device=device) for n in config.geometry.map_shape
+        )
 
     def draw(self, num, generator):
         return torch.rand(num, 2, generator=generator, device=self.rows.device)

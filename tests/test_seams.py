@@ -30,7 +30,7 @@ class Chessboard:
     """Region of interest in every other square of a board with a random offset."""
 
     def __init__(self, config, device, split):
-        self.rows, self.cols = (torch.arange(n, device=device) for n in config.map_shape)
+        self.rows, self.cols = (torch.arange(n, device=device) for n in config.geometry.map_shape)
 
     def draw(self, num, generator):
         return torch.randint(20, (num, 2), generator=generator, device=self.rows.device)
@@ -261,7 +261,7 @@ class Nowhere:
     """Ground without a region of interest."""
 
     def __init__(self, config, device, split):
-        self.shape = config.map_shape
+        self.shape = config.geometry.map_shape
 
     def draw(self, num, generator):
         return torch.zeros(num, 1)

@@ -93,7 +93,7 @@ def fly(config: Config) -> Scene:
     planner, uav = RandomPlanner(env.lattice), min(UAV, env.n_agents - 1)
     state = env.reset(env.draw_reset())
     flown = [state.positions[MISSION].clone()]
-    for _ in range(min(MOVES, config.episode_length - 1)):
+    for _ in range(min(MOVES, config.missions.episode_length - 1)):
         actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
         flown.append(state.positions[MISSION].clone())
@@ -121,7 +121,7 @@ def _square(config: Config, env: MissionEnvironment, state: MissionState, uav: i
     top, left = (
         int(at * config.experiment.constraints.spacing / size + 1e-9)
         - env.camera.sides[axis][z] // 2
-        for axis, (at, size) in enumerate(zip((x, y), config.cell_size, strict=True))
+        for axis, (at, size) in enumerate(zip((x, y), config.geometry.cell_size, strict=True))
     )
     square = np.full((env.camera.sides[0][z], env.camera.sides[1][z]), 0.5, np.float32)
     from_row = row0 - int(footprint.window_row[0, uav])
@@ -221,8 +221,8 @@ def _mark(axes: Axes, scene: Scene, i: int, x: float, y: float) -> None:
 
 def _draw_cells(axes: Axes, scene: Scene, values: Array, title: str, cmap: str = "cividis") -> Any:
     """Draw a map at full resolution, with footprints and UAVs; axes in metres."""
-    rows, cols = scene.config.map_shape
-    res_x, res_y = scene.config.cell_size
+    rows, cols = scene.config.geometry.map_shape
+    res_x, res_y = scene.config.geometry.cell_size
     image = axes.imshow(
         values.T, origin="lower", extent=(0, rows * res_x, 0, cols * res_y), cmap=cmap,
         vmin=0, vmax=1, interpolation="nearest",
@@ -265,7 +265,7 @@ def _draw_square(axes: Axes, scene: Scene) -> Any:
 
 
 def _draw_footprints(axes: Axes, scene: Scene) -> Any:
-    masks = footprint_masks(scene.footprints, scene.config.map_shape)
+    masks = footprint_masks(scene.footprints, scene.config.geometry.map_shape)
     heard = scene.state.heard[0, scene.uav].clone()
     heard[scene.uav] = False
     values = torch.full(masks.shape[1:], 0.5)
@@ -275,7 +275,7 @@ def _draw_footprints(axes: Axes, scene: Scene) -> Any:
 
 
 def _draw_all_footprints(axes: Axes, scene: Scene) -> Any:
-    seen = footprint_masks(scene.footprints, scene.config.map_shape).any(0)
+    seen = footprint_masks(scene.footprints, scene.config.geometry.map_shape).any(0)
     return _draw_cells(axes, scene, np.where(seen.numpy(), 1.0, 0.5), "all footprints")
 
 
@@ -287,7 +287,7 @@ def area_errors(scene: Scene, folder: Path) -> tuple[Path, str]:
 
     Two maps: the own belief, and a part of it of as many cells as the camera's image has.
     """
-    lattice = scene.config.lattice_shape[:2]
+    lattice = scene.config.geometry.lattice_shape[:2]
     belief = scene.state.beliefs[0, scene.uav]
     pixel = scene.config.sensor.pixel
     row, col = (int(v) for v in scene.footprints[scene.uav, [0, 2]])

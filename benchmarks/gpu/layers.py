@@ -36,7 +36,7 @@ def check(config: Config, device: torch.device) -> tuple[bool, str]:
     """Print what takes how long; say how far the networks are from float32."""
     sizes, compute = config.network_sizes, config.compute
     precision = resolve_precision(compute.precision, device)
-    number = config.environment.num_envs * config.most_agents
+    number = config.environment.num_envs * config.missions.most_agents
     well, found = True, []
     rows: list[tuple[str, ...]] = []
     for role, make, channels in (

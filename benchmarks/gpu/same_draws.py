@@ -86,7 +86,7 @@ def check(config: Config, device: torch.device) -> tuple[bool, str]:
     worst = max(found, key=lambda name: found[name] / allowed[name])
     well = found[worst] <= allowed[worst]
     return well, (
-        f"{MISSIONS} missions of {max(config.budgets)} rounds: {worst} differs by "
+        f"{MISSIONS} missions of {max(config.missions.budgets)} rounds: {worst} differs by "
         f"{found[worst]:.1e}, nothing comes closer to its limit"
     )
 

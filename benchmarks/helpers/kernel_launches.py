@@ -93,7 +93,7 @@ def of_predictions(config: Config) -> list[Launch]:
     """Return the kernels that add up what a predictor sees."""
     from marl_framework.mission.kernels import part_operators, triton_parts
 
-    rows, cols = config.map_shape
+    rows, cols = config.geometry.map_shape
     ends = (torch.tensor([size // 2, size]) for size in (rows, cols))
     with recorded((triton_parts, "sum_parts")) as found:
         part_operators.sum_parts(torch.zeros(1, rows, cols), *ends)
@@ -117,7 +117,7 @@ def of_an_update(config: Config) -> list[Launch]:
         masks=torch.ones(3, actions, dtype=torch.bool),
         old_probabilities=torch.ones(3, actions),
         targets=torch.zeros(3),
-        weights=torch.ones(3) if config.has_inactive else None,
+        weights=torch.ones(3) if config.missions.has_inactive else None,
     )
     losses = TritonLosses(CPU)
     logits, one = torch.zeros(3, actions), torch.ones(())

@@ -49,7 +49,7 @@ def fly(config: Config, missions: int) -> Round:
     env = MissionEnvironment(config, missions, "cpu")
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())
-    for _ in range(min(MOVES, config.episode_length - 1) - 1):
+    for _ in range(min(MOVES, config.missions.episode_length - 1) - 1):
         actions = planner.act(state, env.generator).actions
         env.step(state, actions, env.draw_step())
     actions = planner.act(state, env.generator).actions

@@ -39,12 +39,15 @@ class NetworkCalls:
     def of(cls, config: Config, device: torch.device) -> NetworkCalls:
         """Return what a configuration asks for on a device."""
         learning = config.learning
-        team = config.environment.num_envs * config.most_agents
-        rollouts, transitions = config.rollouts_per_step, config.transitions_per_step
+        team = config.environment.num_envs * config.missions.most_agents
+        rollouts, transitions = (
+            config.schedule.rollouts_per_step,
+            config.schedule.transitions_per_step,
+        )
         places = torch.arange(transitions)
         batches = places.tensor_split(min(learning.batch_number, transitions))
         return cls(
-            inference=(team,) * (rollouts * config.episode_length),
+            inference=(team,) * (rollouts * config.missions.episode_length),
             targets=tuple(len(part) for part in places.split(target_chunk(device))),
             learning=tuple(len(part) for part in batches) * learning.data_passes,
         )

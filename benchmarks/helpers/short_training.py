@@ -62,7 +62,7 @@ def learn(
         "seconds": seconds,
         "rollout_seconds": stages["rollout"],
         "update_seconds": stages["update"],
-        "transitions": steps * config.transitions_per_step,
+        "transitions": steps * config.schedule.transitions_per_step,
         "updates": _updates(trainer.algorithm.state_dict()),
         "flops": flops * steps,
         "cpu_seconds": cpu_seconds() - cpu,

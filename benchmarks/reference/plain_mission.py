@@ -77,20 +77,20 @@ class Geometry:
     def of(cls, config: Config) -> Geometry:
         """Take the geometry from a checked configuration."""
         constraints, view = config.experiment.constraints, config.sensor.field_of_view
-        res_x, res_y = config.cell_size
+        res_x, res_y = config.geometry.cell_size
         return cls(
-            lattice=config.lattice_shape,
-            cells=config.map_shape,
+            lattice=config.geometry.lattice_shape,
+            cells=config.geometry.map_shape,
             cell_size=(res_x, res_y),
             spacing=constraints.spacing,
-            altitudes=config.altitudes,
+            altitudes=config.geometry.altitudes,
             sides=tuple(
                 (_side(h, view.angle_x, res_x), _side(h, view.angle_y, res_y))
-                for h in config.altitudes
+                for h in config.geometry.altitudes
             ),
-            noise=tuple(_noise(config, h) for h in config.altitudes),
+            noise=tuple(_noise(config, h) for h in config.geometry.altitudes),
             offsets=OFFSETS[constraints.num_actions],
-            budget=max(config.budgets),
+            budget=max(config.missions.budgets),
             prior=config.mapping.prior,
         )
 

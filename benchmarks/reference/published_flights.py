@@ -192,7 +192,7 @@ class Bridge:
         lattice, camera = self.environment.lattice, self.environment.camera
         self._planes = ObservationBuilder(plain, lattice, camera)
         self._config = config
-        self._sector = torch.full((1, config.most_agents), config.most_agents)
+        self._sector = torch.full((1, config.missions.most_agents), config.missions.most_agents)
 
     def state(self, situation: Situation) -> MissionState:
         """Return the situation as our state, E = 1."""
@@ -244,9 +244,9 @@ def _check_fit(whose: str, config: Config, code: PublishedCode, flown: Config) -
     def what(config: Config, noise: Iterable[float]) -> dict[str, str]:
         view, constraints = config.sensor.field_of_view, config.experiment.constraints
         return {
-            "lattice": " x ".join(map(str, config.lattice_shape)),
+            "lattice": " x ".join(map(str, config.geometry.lattice_shape)),
             "spacing [m]": shown([constraints.spacing]),
-            "altitudes [m]": shown(config.altitudes),
+            "altitudes [m]": shown(config.geometry.altitudes),
             "num_actions": str(constraints.num_actions),
             "opening angles [degrees]": shown([view.angle_x, view.angle_y]),
             "noise at these altitudes": shown(noise),
@@ -254,7 +254,9 @@ def _check_fit(whose: str, config: Config, code: PublishedCode, flown: Config) -
 
     rates = error_rates(config)
     has = what(config, [*rates[:, 0], *(rates[:, 1] if (rates[:, 0] != rates[:, 1]).any() else ())])
-    wants = what(flown, [sensor.get_noise_variance(altitude) for altitude in flown.altitudes])
+    wants = what(
+        flown, [sensor.get_noise_variance(altitude) for altitude in flown.geometry.altitudes]
+    )
     for name, value in wants.items():
         if has[name] != value:
             raise ConfigError(f"{whose} has {name} {has[name]}; the published simulator {value}")

@@ -278,7 +278,7 @@ def small_cases() -> list[Case]:
     cases = []
     for number, (config, communication_range, steps, draw) in enumerate(missions):
         rng = np.random.default_rng([SEED, number])
-        start = draw(Geometry.of(config), config.most_agents, rng)
+        start = draw(Geometry.of(config), config.missions.most_agents, rng)
         cases.append(fly(Flight(config, start, communication_range, rng), steps))
     return cases
 

@@ -119,7 +119,11 @@ def _config(path: Path, case: Case) -> Config:
 
 def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array that a case must hold."""
-    n, cells, lattice = config.most_agents, config.map_shape, config.lattice_shape
+    n, cells, lattice = (
+        config.missions.most_agents,
+        config.geometry.map_shape,
+        config.geometry.lattice_shape,
+    )
     actions = config.experiment.constraints.num_actions
     return {
         "communication_range": (),
@@ -149,7 +153,7 @@ def _to_lattice(config: Config, metres: NDArray[Any]) -> NDArray[np.int64]:
     constraints = config.experiment.constraints
     index = (metres - [0, 0, constraints.min_altitude]) / constraints.spacing
     nearest = np.rint(index)
-    on_lattice = (nearest >= 0) & (nearest < config.lattice_shape)
+    on_lattice = (nearest >= 0) & (nearest < config.geometry.lattice_shape)
     if not (on_lattice & (np.abs(index - nearest) < 1e-6)).all():
         raise ConfigError("positions_m: must lie on the planning lattice")
     return nearest.astype(np.int64)
@@ -158,7 +162,7 @@ def _to_lattice(config: Config, metres: NDArray[Any]) -> NDArray[np.int64]:
 def _to_metres(config: Config, positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Convert lattice indices [..., 3] to places [m], free of float32 rounding."""
     planar = positions[..., :2] * config.experiment.constraints.spacing
-    altitude = np.array(config.altitudes)[positions[..., 2]]
+    altitude = np.array(config.geometry.altitudes)[positions[..., 2]]
     return np.concatenate([planar, altitude[..., None]], axis=-1)
 
 

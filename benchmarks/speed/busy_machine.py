@@ -128,7 +128,7 @@ def _train(config: Config, seconds: float) -> float:
         left.value -= 1
     while left.value:
         trainer.training_step(timer)
-    return steps * config.transitions_per_step / used
+    return steps * config.schedule.transitions_per_step / used
 
 
 def table(found: Mapping[str, Any]) -> str:

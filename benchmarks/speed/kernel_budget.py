@@ -112,7 +112,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
         task.reset()  # makes the buffers, once for all
         with gpu.stage("rollout"), FlopCounterMode(display=False) as acting:
             rollout = trainer.collector.collect(
-                trainer.algorithm.act, 0.1, config.rollouts_per_step
+                trainer.algorithm.act, 0.1, config.schedule.rollouts_per_step
             )
         peaks["rollout"] = gpu.restart_peak()
         with gpu.stage("update"), FlopCounterMode(display=False) as learning:
@@ -123,7 +123,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             trainer.fly_validation()
         peaks["validation"] = gpu.restart_peak()
         estimate = memory_estimate(config, device=GPU)
-    steps = config.episode_length * config.rollouts_per_step
+    steps = config.missions.episode_length * config.schedule.rollouts_per_step
     stages = {
         name: {
             "kernels": gpu.kernels[name] / steps,
@@ -139,8 +139,8 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
         },
         "update": {"kernels": gpu.kernels["update"]},
         "transition": {
-            "flops_acting": acting.get_total_flops() / config.transitions_per_step,
-            "flops_learning": learning.get_total_flops() / config.transitions_per_step,
+            "flops_acting": acting.get_total_flops() / config.schedule.transitions_per_step,
+            "flops_learning": learning.get_total_flops() / config.schedule.transitions_per_step,
         },
         "training_step": {"kernels": flown + gpu.kernels["update"]},
         "peak_bytes": peaks,

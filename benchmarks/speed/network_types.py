@@ -73,7 +73,7 @@ def _measure_one(config: Config, device: torch.device, seconds: float) -> dict[s
     moves = {missions: _time_move(trainer, missions, seconds / 4) for missions in MISSIONS}
     return {
         "actor_parameters": sum(each.numel() for each in actor.parameters()),
-        "agent_transitions_per_s": config.transitions_per_step / step.median,
+        "agent_transitions_per_s": config.schedule.transitions_per_step / step.median,
         "seconds_move": {str(missions): median for missions, median in moves.items()},
     }
 

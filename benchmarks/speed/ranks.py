@@ -114,7 +114,7 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
         "update_seconds": median(stage["update"] for stage in stages),
         "updates": 2 * learning.data_passes * learning.batch_number,
         "gradient_bytes": sum(sizes) / 2,
-        "transitions": config.transitions_per_step,
+        "transitions": config.schedule.transitions_per_step,
     }
 
 

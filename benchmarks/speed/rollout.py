@@ -275,9 +275,9 @@ def refuse_too_many(config: Config, num_envs: int, device: torch.device) -> None
     Raises:
         ConfigError: with the number of missions that may fit.
     """
-    rows, cols = config.map_shape
+    rows, cols = config.geometry.map_shape
     # Own beliefs and the global one in float32, one byte of truth.
-    a_mission = rows * cols * (4 * config.most_agents + 5)
+    a_mission = rows * cols * (4 * config.missions.most_agents + 5)
     most = harness.free_memory(device) // a_mission
     if num_envs > most:
         raise ConfigError(

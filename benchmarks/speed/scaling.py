@@ -54,11 +54,11 @@ class Axis:
 
 
 def _cells(config: Config) -> int:
-    return config.map_shape[0] * config.map_shape[1]
+    return config.geometry.map_shape[0] * config.geometry.map_shape[1]
 
 
 def _positions(config: Config) -> int:
-    return config.lattice_shape[0] * config.lattice_shape[1]
+    return config.geometry.lattice_shape[0] * config.geometry.lattice_shape[1]
 
 
 def _pixels(_: Config, side: int) -> list[str]:
@@ -84,7 +84,7 @@ AXES = (
     Axis(
         "uavs", "UAVs of a mission", (1, 2, 4, 8, 12, 16), (1, 2, 4), 2.0,
         lambda _, number: [f"experiment.missions.n_agents={number}"],
-        lambda config: config.most_agents,
+        lambda config: config.missions.most_agents,
     ),
     Axis("cells", "cells of the map", (12, 24, 40, 57, 80), (12, 24), 1.0, _pixels, _cells),
     Axis("positions", "lattice positions", (6, 11, 16, 21), (6, 11), None, _lattice, _positions),
@@ -129,7 +129,7 @@ def measure_axis(
             *axis.setting(config, value),
         )
         flight = Flight(changed, changed.environment.num_envs, device)
-        step = harness.measure(flight.episode, seconds, device).per(changed.episode_length)
+        step = harness.measure(flight.episode, seconds, device).per(changed.missions.episode_length)
         rows.append(
             {
                 "value": value,

@@ -110,7 +110,7 @@ def _speeds(config: Config, device: torch.device, seconds: float, runs: int) -> 
             synchronize(device)
             times[way].append(time.perf_counter() - start)
             used += times[way][-1]
-    transitions = runs * config.transitions_per_step
+    transitions = runs * config.schedule.transitions_per_step
     found = {way: transitions / median(each) for way, each in times.items()}
     with threads_of_children(share_of_cores(2)):
         jobs = sum(busy_machine.measure(config, device, 2, 0, seconds, busy_machine.BATCH))

@@ -69,7 +69,7 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
 
     Fewer UAVs than a mission has are one mission with a smaller team.
     """
-    team = config.most_agents
+    team = config.missions.most_agents
     missions = max(1, min(DISTINCT, max(agents)) // team)
     small = {
         n: Recorded.of(with_overrides(config, f"experiment.missions.n_agents={n}"), 1)
@@ -97,7 +97,7 @@ def run(
     kept = keep_freed_memory()
     machine = harness.announce_machine(device)
     recorded = record(config, agents)
-    team, processes = config.most_agents, usable_cores()
+    team, processes = config.missions.most_agents, usable_cores()
     rows: list[Row] = []
     with (
         torch.no_grad(),
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    agents = parse_agents(options.agents, config.most_agents)
+    agents = parse_agents(options.agents, config.missions.most_agents)
     return run(config, device, agents, options.seconds_per_row)
 
 

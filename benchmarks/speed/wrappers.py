@@ -206,9 +206,11 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each wrapper and number of missions."""
     generator = torch.Generator(device).manual_seed(1)
-    n, a = config.most_agents, config.experiment.constraints.num_actions
+    n, a = config.missions.most_agents, config.experiment.constraints.num_actions
     for e in num_envs:
-        draws = torch.rand(config.episode_length, e, n, a, generator=generator, device=device)
+        draws = torch.rand(
+            config.missions.episode_length, e, n, a, generator=generator, device=device
+        )
         fastest = None
         for name, make in MAKERS.items():
             if name == "pettingzoo" and e > 1:
@@ -218,7 +220,7 @@ def _rows(
                 episode = make(config, device, draws)
             with torch.no_grad():
                 step = harness.measure(episode, seconds, device, clock=clock)
-                step = step.per(config.episode_length)
+                step = step.per(config.missions.episode_length)
             fastest = fastest or step.median
             print(f"{name}, {e}: {duration_text(step.median)} a step", file=sys.stderr, flush=True)
             yield {

@@ -280,7 +280,7 @@ class LearningConfig(Section):
     warmup_steps: Interval = 0
     """Training steps while the learning rates rise, 0 = none."""
     lr_decay: Share = 1.0
-    """Last learning rate as a share of the configured one (see `training.schedule`)."""
+    """Last learning rate as a share of the configured one (see `Schedule.learning_rate_factor`)."""
     actor: ActorOptimizerConfig = ActorOptimizerConfig()
     critic: OptimizerConfig = OptimizerConfig()
     teacher: TeacherConfig = TeacherConfig()

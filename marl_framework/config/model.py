@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Self
 
 from pydantic import model_validator
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geometry import Geometry
 from marl_framework.config.learning import (
     ComputeConfig,
     DistillationConfig,
@@ -32,8 +32,10 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
+from marl_framework.config.mission_ranges import MissionRanges
 from marl_framework.config.parts import ALGORITHMS, KNOWN_TO, LEARNED
-from marl_framework.config.types import Section, choices
+from marl_framework.config.schedule import Schedule
+from marl_framework.config.types import Section
 
 
 @dataclass(frozen=True)
@@ -72,52 +74,36 @@ class Config(Section):
     logging: LoggingConfig = LoggingConfig()
 
     @property
-    def lattice_shape(self) -> tuple[int, int, int]:
-        """Number of lattice positions (X, Y, Z)."""
-        c, e = self.experiment.constraints, self.environment
-        return (
-            math.floor(e.x_dim / c.spacing + 1e-9) + 1,
-            math.floor(e.y_dim / c.spacing + 1e-9) + 1,
-            round((c.max_altitude - c.min_altitude) / c.spacing) + 1,
-        )
+    def geometry(self) -> Geometry:
+        """Lattice and map of the missions."""
+        return Geometry.of(self.environment, self.experiment.constraints, self.sensor)
 
     @property
-    def altitudes(self) -> tuple[float, ...]:
-        """Altitudes of the lattice [m], lowest first."""
-        c = self.experiment.constraints
-        return tuple(c.min_altitude + k * c.spacing for k in range(self.lattice_shape[2]))
+    def missions(self) -> MissionRanges:
+        """Values that missions draw from."""
+        return MissionRanges.of(self.experiment)
 
     @property
-    def cell_size(self) -> tuple[float, float]:
-        """Cell size of the map (res_x, res_y) [m]."""
-        h, view, pixel = (
-            self.experiment.constraints.min_altitude,
-            self.sensor.field_of_view,
-            self.sensor.pixel,
-        )
-        return (
-            2 * h * math.tan(math.radians(view.angle_x) / 2) / pixel.number_x,
-            2 * h * math.tan(math.radians(view.angle_y) / 2) / pixel.number_y,
-        )
+    def schedule(self) -> Schedule:
+        """Missions and transitions of a training step."""
+        return Schedule(self.missions, self.environment.num_envs, self.learning)
 
     @property
-    def map_shape(self) -> tuple[int, int]:
-        """Cells of the map (R, C)."""
-        res_x, res_y = self.cell_size
-        return (
-            math.floor(self.environment.x_dim / res_x + 1e-9),
-            math.floor(self.environment.y_dim / res_y + 1e-9),
+    def trains(self) -> bool:
+        """Whether `main` trains a team instead of flying missions."""
+        return self.experiment.policy == LEARNED and (
+            self.experiment.missions.mission_mode == "training"
         )
 
     @property
     def network_sizes(self) -> NetworkSizes:
-        """What the mission asks of the networks."""
+        """Sizes of the networks' inputs and outputs."""
         seen = self.observation.critic_channels
-        heard = self.most_agents if self.observation.heard_uavs else 0
+        heard = self.missions.most_agents if self.observation.heard_uavs else 0
         return NetworkSizes(
             actor_channels=heard + len(self.observation.actor_channels),
             critic_channels=heard + len(seen),
-            shape=self.lattice_shape[:2],
+            shape=self.geometry.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
             action_channels=tuple(
                 heard + i for i, name in enumerate(seen) if name == "other_actions"
@@ -125,140 +111,13 @@ class Config(Section):
             heard=heard,
         )
 
-    @property
-    def quarter_turns(self) -> bool:
-        """Whether a mission turned by a quarter is a mission: area and footprints are squares."""
-        area, view, pixel = self.environment, self.sensor.field_of_view, self.sensor.pixel
-        pairs = (area.x_dim, area.y_dim), (view.angle_x, view.angle_y)
-        return pixel.number_x == pixel.number_y and all(x == y for x, y in pairs)
-
-    @property
-    def has_zones(self) -> bool:
-        """Whether there is somewhere that UAVs must not fly."""
-        limits = self.experiment.constraints
-        return limits.no_fly_zones is not None or limits.obstacles.number > 0
-
-    @property
-    def team_sizes(self) -> tuple[int, ...]:
-        """What missions draw their number of UAVs from."""
-        return choices(self.experiment.missions.n_agents)
-
-    @property
-    def trains(self) -> bool:
-        """Whether `main` trains a team, rather than fly missions."""
-        return self.experiment.policy == LEARNED and (
-            self.experiment.missions.mission_mode == "training"
-        )
-
-    @property
-    def most_agents(self) -> int:
-        """UAVs of the largest team, N."""
-        return max(self.team_sizes)
-
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """What missions draw their budget from."""
-        return choices(self.experiment.constraints.budget)
-
-    @property
-    def has_cost(self) -> bool:
-        """Whether UAVs may only fly moves that they can pay for."""
-        return self.experiment.constraints.cost.limit is not None
-
-    @property
-    def cost_limits(self) -> tuple[float, ...]:
-        """What UAVs draw the cost that they may spend from; infinite without a limit."""
-        limit = self.experiment.constraints.cost.limit
-        return (math.inf,) if limit is None else choices(limit)
-
-    @property
-    def has_crashes(self) -> bool:
-        """Whether UAVs may crash."""
-        return max(choices(self.experiment.uav.crash_rate)) > 0
-
-    @property
-    def drawn_keys(self) -> tuple[str, ...]:
-        """Keys of which each mission draws its own value, where there is more than one."""
-        experiment = self.experiment
-        values = {
-            "experiment.missions.n_agents": experiment.missions.n_agents,
-            "experiment.constraints.budget": experiment.constraints.budget,
-            "experiment.uav.communication_range": experiment.uav.communication_range,
-            "experiment.uav.failure_rate": experiment.uav.failure_rate,
-            "experiment.uav.crash_rate": experiment.uav.crash_rate,
-        }
-        return tuple(key for key, value in values.items() if len(set(choices(value))) > 1)
-
     def of_mission(self, n_agents: int, budget: int) -> Self:
-        """Return the same for missions of one team size and one budget."""
+        """Return the configuration for missions of one team size and one budget."""
         experiment = self.experiment
         missions = experiment.missions.model_copy(update={"n_agents": n_agents})
         constraints = experiment.constraints.model_copy(update={"budget": budget})
         update = {"missions": missions, "constraints": constraints}
         return self.model_copy(update={"experiment": experiment.model_copy(update=update)})
-
-    @property
-    def episode_length(self) -> int:
-        """Moves of the longest mission, T = budget + 1."""
-        return max(self.budgets) + 1
-
-    @property
-    def has_inactive(self) -> bool:
-        """Whether some UAVs do not fly all the time."""
-        return len(set(self.team_sizes)) > 1 or bool(self.keys_that_end_missions)
-
-    @property
-    def keys_that_end_missions(self) -> tuple[str, ...]:
-        """Keys by which missions may end apart: budgets differ, moves cost, or UAVs crash."""
-        ending = {
-            "experiment.constraints.budget": len(set(self.budgets)) > 1,
-            "experiment.constraints.cost.limit": self.has_cost,
-            "experiment.uav.crash_rate": self.has_crashes,
-        }
-        return tuple(key for key, ends in ending.items() if ends)
-
-    @property
-    def rollouts_per_step(self) -> int:
-        """Rounds of `num_envs` missions that fill the batches of a training step."""
-        wanted = self.learning.batch_size * self.learning.batch_number
-        return math.ceil(wanted / (self.environment.num_envs * self.transitions_per_mission))
-
-    @property
-    def transitions_per_step(self) -> int:
-        """Transitions of a training step, over all ranks; their mean where missions differ."""
-        missions = self.rollouts_per_step * self.environment.num_envs
-        return round(missions * self.transitions_per_mission)
-
-    @property
-    def transitions_per_batch(self) -> float:
-        """Transitions behind one update of the networks, over all ranks; mean of the batches."""
-        collected = self.transitions_per_step
-        return collected / min(self.learning.batch_number, collected)
-
-    @property
-    def learning_rate_scale(self) -> float:
-        """What `learning.lr_scaling` multiplies the learning rates by.
-
-        The batch over `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), the root of
-        that (`sqrt`, which suits Adam: Malladi et al. 2022), or 1 (`none`).
-        """
-        share = self.transitions_per_batch / self.learning.lr_base_batch
-        return {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}[self.learning.lr_scaling]
-
-    @property
-    def transitions_per_mission(self) -> Fraction:
-        """Moves of all UAVs of a mission; their mean where missions differ.
-
-        As if all were affordable, and nobody crashed.
-        """
-        sizes, budgets = self.team_sizes, self.budgets
-        return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
-
-    @property
-    def places_per_step(self) -> int:
-        """Transitions of a training step if all UAVs flew in all of the longest missions."""
-        missions = self.rollouts_per_step * self.environment.num_envs
-        return missions * self.most_agents * self.episode_length
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -289,8 +148,8 @@ def _check_heard(config: Config) -> None:
 
 
 def _check_lattice(config: Config) -> None:
-    x, y, _ = config.lattice_shape
-    rows, cols = config.map_shape
+    x, y, _ = config.geometry.lattice_shape
+    rows, cols = config.geometry.map_shape
     if x < 2 or y < 2:
         raise ValueError(
             f"experiment.constraints.spacing {config.experiment.constraints.spacing:g} m leaves "
@@ -310,9 +169,9 @@ def _check_lattice(config: Config) -> None:
             f"a map of {rows} x {cols} cells is too large; lower sensor.pixel.number_x and "
             f"number_y or environment.x_dim and y_dim"
         )
-    if config.most_agents > x * y:
+    if config.missions.most_agents > x * y:
         raise ValueError(
-            f"experiment.missions.n_agents {config.most_agents} exceeds the "
+            f"experiment.missions.n_agents {config.missions.most_agents} exceeds the "
             f"{x} x {y} = {x * y} start cells of the lattice"
         )
 
@@ -320,7 +179,7 @@ def _check_lattice(config: Config) -> None:
 def _check_noise(config: Config) -> None:
     model = config.sensor.model
     low, high = min(model.table), max(model.table)
-    for h in config.altitudes:
+    for h in config.geometry.altitudes:
         if model.type == "table" and not low - 1e-9 <= h <= high + 1e-9:
             raise ValueError(
                 f"sensor.model.table covers {low:g} to {high:g} m, not the altitude "
@@ -342,11 +201,11 @@ def coverage_level(config: Config) -> int:
     """
     altitude = config.experiment.baselines.coverage.altitude
     if config.experiment.constraints.num_actions in (4, 9):
-        return len(config.altitudes) - 1
-    for level, h in enumerate(config.altitudes):
+        return len(config.geometry.altitudes) - 1
+    for level, h in enumerate(config.geometry.altitudes):
         if abs(h - altitude) < 1e-6:
             return level
-    listed = ", ".join(f"{h:g}" for h in config.altitudes[:10])
+    listed = ", ".join(f"{h:g}" for h in config.geometry.altitudes[:10])
     raise ConfigError(
         f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
         f"altitudes; set it to one of {listed}"
@@ -354,7 +213,7 @@ def coverage_level(config: Config) -> int:
 
 
 def _check_learning_rates(config: Config) -> None:
-    learning, scale = config.learning, config.learning_rate_scale
+    learning, scale = config.learning, config.schedule.learning_rate_scale
     for name, rate in (
         ("actor", learning.actor.learning_rate),
         ("critic", learning.critic.learning_rate),
@@ -362,7 +221,7 @@ def _check_learning_rates(config: Config) -> None:
         if rate * scale > 1:
             raise ValueError(
                 f"learning.lr_scaling {learning.lr_scaling} makes learning.{name}.learning_rate "
-                f"{rate * scale:.3g} for batches of {config.transitions_per_batch:,.0f} "
+                f"{rate * scale:.3g} for batches of {config.schedule.transitions_per_batch:,.0f} "
                 "transitions; it must be at most 1: raise learning.lr_base_batch or lower the rate"
             )
 

@@ -70,7 +70,7 @@ def deploy(
             "checkpoint": None if checkpoint is None else checkpoint.name,
             "coordinate_frame": local_frame.FRAME,
             "coordinate_system": None if flights.place is None else flights.place.system,
-            "cell_size_m": config.cell_size,
+            "cell_size_m": config.geometry.cell_size,
             "missions": missions_flown,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})

@@ -153,7 +153,7 @@ def batch_size(config: Config, missions: int) -> int:
 
     It depends on the configuration only, so that results are the same on any machine.
     """
-    rows, cols = config.map_shape
-    maps = config.most_agents + 10  # per mission: beliefs and work arrays, float32
+    rows, cols = config.geometry.map_shape
+    maps = config.missions.most_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
     return -(-missions // -(-missions // largest))

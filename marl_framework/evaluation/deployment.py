@@ -122,7 +122,7 @@ class Deployment:
             local_frame.write_waypoints(paths, origin, folder)
             return {}
         place, config = self.place.moved(*origin), self.environment.config
-        georeferenced.write_belief(belief, config.cell_size, place, folder)
+        georeferenced.write_belief(belief, config.geometry.cell_size, place, folder)
         georeferenced.write_waypoints(paths, place, folder)
         where = (place, config, (origin[0], origin[1]))
         zones = self.environment.zones
@@ -151,7 +151,7 @@ def prepare(
             f"sensor.simulation.kinds: deployment needs a measured map, not {kinds}; "
             "set it to [raster], and sensor.simulation.raster.path to the file"
         )
-    if config.has_crashes:
+    if config.missions.has_crashes:
         raise ConfigError(
             "experiment.uav.crash_rate: a deployment plans the flight of UAVs that arrive; "
             "set it to 0"

@@ -79,7 +79,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     _draw_3d(space, record)
     entropy, f1 = (record.metrics[name][0, -1].item() for name in ("roi_entropy", "f1"))
     figure.suptitle(
-        f"{record.planner}: mission {index}, after {record.config.episode_length} moves – "
+        f"{record.planner}: mission {index}, after {record.config.missions.episode_length} moves – "
         f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
     )
     handles: list[Artist] = [
@@ -252,12 +252,12 @@ def _draw_3d(axes: Any, record: FlightRecord) -> None:
                      depthshade=False)  # fmt: skip
         axes.scatter(*points[:, -1:], color=colour, marker="X", s=40, edgecolor="k", zorder=4,
                      depthshade=False)  # fmt: skip
-    top = max(record.config.altitudes) * 1.05
+    top = max(record.config.geometry.altitudes) * 1.05
     axes.set(xlim=(0, x_dim), ylim=(0, y_dim), zlim=(0, top))
     axes.set_xlabel("x [m]", labelpad=8)
     axes.set_ylabel("y [m]", labelpad=8)
     axes.set_zlabel("altitude [m]")
-    axes.set_zticks([0.0, *record.config.altitudes])
+    axes.set_zticks([0.0, *record.config.geometry.altitudes])
     for axis, length in ((axes.xaxis, x_dim), (axes.yaxis, y_dim)):
         axis.set_major_locator(MaxNLocator(max(2, round(5 * length / max(x_dim, y_dim)))))
     # x and y to scale; z is stretched over large areas so that the altitudes stay apart.
@@ -296,7 +296,7 @@ def uav_lines(number: int) -> list[tuple[str, LineStyle]]:
 
 def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap) -> AxesImage:
     """Draw a map [R, C] of values in 0 … 1, in metres."""
-    (rows, cols), (res_x, res_y) = config.map_shape, config.cell_size
+    (rows, cols), (res_x, res_y) = config.geometry.map_shape, config.geometry.cell_size
     return axes.imshow(
         values.T.float().cpu().numpy(), origin="lower", interpolation="nearest",
         extent=(0, rows * res_x, 0, cols * res_y), cmap=colours, vmin=0, vmax=1,
@@ -311,7 +311,7 @@ def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, 
     row0, row1, col0, col1 = footprint
     if row1 <= row0:
         return np.empty(0), np.empty(0)
-    res_x, res_y = config.cell_size
+    res_x, res_y = config.geometry.cell_size
     x = np.array([row0, row1, row1, row0, row0]) * res_x
     y = np.array([col0, col0, col1, col1, col0]) * res_y
     return x, y

@@ -85,7 +85,7 @@ class FlightRecord:
         }
         metrics = {name: values[:, : readings + 1] for name, values in cut.metrics.items()}
         config = self.config
-        if config.has_inactive:
+        if config.missions.has_inactive:
             config = config.of_mission(int(team.sum()), budget=readings - 2)
         film = cut.film[:, : readings + 1]
         return replace(cut, config=config, metrics=metrics, film=film, **own)

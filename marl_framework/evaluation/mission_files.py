@@ -71,7 +71,7 @@ def _stops(paths: Paths, place: Place, config: Config) -> Array:
     """Return all stops of a team from take-off to landing, [S, N, 3] [m]."""
     settings, readings = config.deployment, [path.double().numpy() for path in paths]
     home = home_metres(place, settings.home)
-    return team_stops(readings, home, settings.separation, config.altitudes[-1])
+    return team_stops(readings, home, settings.separation, config.geometry.altitudes[-1])
 
 
 def ways_through_zones(

@@ -52,7 +52,7 @@ def write_page(
         refresh: seconds after which a browser loads the page again; None for never.
     """
     records = {name: record.alone(index) for name, record in records.items()}
-    shrink, cells = 1, max(next(iter(records.values())).config.map_shape)
+    shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
     while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST and shrink < cells:
         shrink *= 2
     with atomic_file(path) as file:  # a browser may be reading it
@@ -62,8 +62,8 @@ def write_page(
 def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None) -> str:
     """Return the page of mission `index`, alone in each record, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
-    area, team = config.environment, config.most_agents
-    moves = max(record.config.episode_length for record in records.values())
+    area, team = config.environment, config.missions.most_agents
+    moves = max(record.config.missions.episode_length for record in records.values())
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
     data = json.dumps(strict(_data(records, shrink)), separators=(",", ":"))
     return Template(parts["page.html"]).substitute(
@@ -71,7 +71,7 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
         subtitle=html.escape(
             f"{team} UAV{'s' if team > 1 else ''} map {area.x_dim:g} × {area.y_dim:g} m in "
             f"{moves} moves, at altitudes of "
-            f"{', '.join(f'{h:g}' for h in config.altitudes)} m"
+            f"{', '.join(f'{h:g}' for h in config.geometry.altitudes)} m"
         ),
         refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
         style=parts["page.css"],
@@ -83,10 +83,10 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
 def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
     first = next(iter(records.values()))
     config = first.config
-    rows, cols = config.map_shape
+    rows, cols = config.geometry.map_shape
     factor = shrink * max(1, math.ceil(max(rows, cols) / _MOST_CELLS))
     shape = (math.ceil(rows / factor), math.ceil(cols / factor))
-    covered = (rows * config.cell_size[0], cols * config.cell_size[1])
+    covered = (rows * config.geometry.cell_size[0], cols * config.geometry.cell_size[1])
     scale = matplotlib.colormaps[BELIEF_COLOURS]
     truth = _averaged(first.truth[0].float(), shape) > 0.5
     rounds = max(record.film.shape[1] for record in records.values())
@@ -108,7 +108,7 @@ def _policy(name: str, record: FlightRecord, shape: tuple[int, int], rounds: int
     film = _held(record.film[0], rounds)
     levels = (_averaged(film.float(), shape) * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
-    res_x, res_y = record.config.cell_size
+    res_x, res_y = record.config.geometry.cell_size
     size = torch.tensor([res_x, res_x, res_y, res_y])
     return {
         "name": name,

@@ -42,7 +42,7 @@ _WIDTH = 200  # characters; no table is wider
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
     """Return all metrics after the last move by name, [E] each."""
-    shares = zip(record.config.altitudes, record.altitude_shares.unbind(-1), strict=True)
+    shares = zip(record.config.geometry.altitudes, record.altitude_shares.unbind(-1), strict=True)
     return {
         **{name: values[:, -1] for name, values in record.metrics.items()},
         "path_length": record.path_length,

@@ -69,18 +69,18 @@ class PortableTeam(nn.Module):
 
     def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
         super().__init__()
-        if config.has_zones:
+        if config.missions.has_zones:
             raise ConfigError(
                 "--observations: the file knows no zones; add --set "
                 "experiment.constraints.no_fly_zones=null --set "
                 "experiment.constraints.obstacles.number=0, or leave it out and mask moves yourself"
             )
-        if config.has_cost:
+        if config.missions.has_cost:
             raise ConfigError(
                 "--observations: the file knows no cost of moves; add --set "
                 "experiment.constraints.cost.limit=null, or leave it out and mask moves yourself"
             )
-        if config.has_crashes:
+        if config.missions.has_crashes:
             raise ConfigError(
                 "--observations: the file knows no crashes; add --set "
                 "experiment.uav.crash_rate=0, or leave it out and choose for those that fly"
@@ -90,7 +90,7 @@ class PortableTeam(nn.Module):
         self._camera = Camera(config, device)
         plain = with_changes(config, {"compute": {"compile": False}}, "an exported team")
         self._builder = ObservationBuilder(plain, self._lattice, self._camera)
-        self._budget, self._size = max(config.budgets), config.most_agents
+        self._budget, self._size = max(config.missions.budgets), config.missions.most_agents
         self._range = _shortest_range(config)
         self.inputs: tuple[str, ...] = ("positions", "t", "heard", "beliefs", "readings")
         if {"sector", "centred_sector"} & {*self._builder.actor_channels}:
@@ -165,10 +165,10 @@ def mission_facts(config: Config) -> dict[str, Any]:
     Raises:
         ConfigError: missions differ in team, budget or radio.
     """
-    if config.drawn_keys:
+    if config.missions.drawn_keys:
         raise ConfigError(
-            f"{' and '.join(config.drawn_keys)}: an exported team flies one kind of mission; "
-            "choose one value, such as --set experiment.missions.n_agents=4"
+            f"{' and '.join(config.missions.drawn_keys)}: an exported team flies one kind of "
+            "mission; choose one value, such as --set experiment.missions.n_agents=4"
         )
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
     x, y, z = lattice.shape
@@ -177,14 +177,14 @@ def mission_facts(config: Config) -> dict[str, Any]:
     rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
     cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
     return {
-        "agents": config.most_agents,
-        "moves": config.episode_length,
+        "agents": config.missions.most_agents,
+        "moves": config.missions.episode_length,
         "lattice": list(lattice.shape),
         "spacing": lattice.spacing,
-        "altitudes": list(config.altitudes),
+        "altitudes": list(config.geometry.altitudes),
         "offsets": lattice.offsets.tolist(),
         "map": list(camera.shape),
-        "cell_size": list(config.cell_size),
+        "cell_size": list(config.geometry.cell_size),
         "window": list(camera.window),
         "rows": rows.tolist(),
         "cols": cols.tolist(),

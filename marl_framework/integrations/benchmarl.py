@@ -58,8 +58,8 @@ class MissionClass(TaskClass):
                 moves cost, or UAVs crash.
         """
         config = load_config(self.config["params"], self.config["overrides"])
-        if config.has_inactive:
-            keys = config.keys_that_end_missions or ("experiment.missions.n_agents",)
+        if config.missions.has_inactive:
+            keys = config.missions.keys_that_end_missions or ("experiment.missions.n_agents",)
             raise ConfigError(
                 f"{' and '.join(keys)}: BenchMARL learns from all UAVs, flying or not; choose one "
                 "n_agents, one budget, cost.limit null and crash_rate 0"
@@ -92,7 +92,7 @@ class MissionClass(TaskClass):
 
     def max_steps(self, env: EnvBase) -> int:
         """Return the number of moves of a mission, T."""
-        return load_config(self.config["params"], self.config["overrides"]).episode_length
+        return load_config(self.config["params"], self.config["overrides"]).missions.episode_length
 
     def group_map(self, env: EnvBase) -> dict[str, list[str]]:
         """Return the only group, `uavs`."""

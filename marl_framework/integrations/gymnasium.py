@@ -88,7 +88,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
         self.missions = Missions(config, num_envs, device, split, seed)
-        keys = self.missions.environment.config.keys_that_end_missions
+        keys = self.missions.environment.config.missions.keys_that_end_missions
         if keys and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
                 f"{' and '.join(keys)}: missions that start anew by themselves must end together; "

@@ -94,20 +94,25 @@ class Camera:
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
-        self.shape = config.map_shape
-        self._has_inactive = config.has_inactive
-        lattice = config.lattice_shape
+        self.shape = config.geometry.map_shape
+        self._has_inactive = config.missions.has_inactive
+        lattice = config.geometry.lattice_shape
         view, spacing = config.sensor.field_of_view, config.experiment.constraints.spacing
         angles = (view.angle_x, view.angle_y)
         self.sides = [
-            [_side(h, angle, res) for h in config.altitudes]
-            for angle, res in zip(angles, config.cell_size, strict=True)
+            [_side(h, angle, res) for h in config.geometry.altitudes]
+            for angle, res in zip(angles, config.geometry.cell_size, strict=True)
         ]
         window = [min(max(s), n) for s, n in zip(self.sides, self.shape, strict=True)]
         self.window = (window[0], window[1])
         axes = [
             _axis_tables(
-                lattice[a], spacing, config.cell_size[a], self.shape[a], self.sides[a], window[a]
+                lattice[a],
+                spacing,
+                config.geometry.cell_size[a],
+                self.shape[a],
+                self.sides[a],
+                window[a],
             )
             for a in (0, 1)
         ]

@@ -82,9 +82,9 @@ class MissionEnvironment:
         self.config = config
         self.num_envs = num_envs
         self.device = torch.device(device)
-        self.n_agents = config.most_agents
-        self.episode_length = config.episode_length
-        self.has_inactive = config.has_inactive
+        self.n_agents = config.missions.most_agents
+        self.episode_length = config.missions.episode_length
+        self.has_inactive = config.missions.has_inactive
         self.lattice = Lattice(config, device)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
@@ -111,10 +111,10 @@ class MissionEnvironment:
             torch.tensor(choices(rates), dtype=torch.float32, device=device)
             for rates in (self._uav.failure_rate, self._uav.crash_rate)
         )
-        self._team_sizes = torch.tensor(config.team_sizes, device=device)
-        self._budgets = torch.tensor(config.budgets, device=device)
-        self._limits = torch.tensor(config.cost_limits, dtype=torch.float64, device=device)
-        self._has_cost, self._has_crashes = config.has_cost, config.has_crashes
+        self._team_sizes = torch.tensor(config.missions.team_sizes, device=device)
+        self._budgets = torch.tensor(config.missions.budgets, device=device)
+        self._limits = torch.tensor(config.missions.cost_limits, dtype=torch.float64, device=device)
+        self._has_cost, self._has_crashes = config.missions.has_cost, config.missions.has_crashes
         self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, self.lattice.shape[:2], device)
         if self.device.type != "meta":

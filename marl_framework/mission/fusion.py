@@ -42,7 +42,7 @@ class WindowFusion:
         self._camera = camera
         self._prior = config.mapping.prior
         self._cells = camera.shape[0] * camera.shape[1]
-        self._has_inactive = config.has_inactive
+        self._has_inactive = config.missions.has_inactive
 
     def _boxes(self, state: MissionState) -> Tensor:
         """Return the footprints, see `Camera.team_boxes`."""
@@ -187,7 +187,7 @@ class CompiledFusion(WindowFusion):
 
     def __init__(self, config: Config, camera: Camera) -> None:
         super().__init__(config, camera)
-        shape = config.lattice_shape[:2]
+        shape = config.geometry.lattice_shape[:2]
         self._loops = WindowLoops(camera.shape, shape, camera.sides, self.tracks_uncertainty)
         self._odds = camera.odds * ((1 - self._prior) / self._prior)
 

@@ -40,13 +40,13 @@ def action_costs(config: Config) -> list[float]:
         vertical = dz * (cost.climb if dz > 0 else -cost.descent)
         metres = spacing * (math.hypot(dx, dy) * cost.horizontal + vertical)
         costs.append(metres + cost.reading)
-    dearest, least = max(costs), min(config.cost_limits)
+    dearest, least = max(costs), min(config.missions.cost_limits)
     if least < dearest:
         raise ConfigError(
             f"experiment.constraints.cost.limit: {least:g} does not pay for the dearest move, "
             f"which costs {dearest:g}; raise it, or lower what moves cost"
         )
-    if config.has_cost and dearest == 0:
+    if config.missions.has_cost and dearest == 0:
         raise ConfigError(
             "experiment.constraints.cost: nothing costs anything; set horizontal, climb, descent "
             "or reading, or limit: null"
@@ -68,30 +68,30 @@ class Lattice:
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
-        self.shape = config.lattice_shape
+        self.shape = config.geometry.lattice_shape
         self.spacing = config.experiment.constraints.spacing
-        self.altitudes = torch.tensor(config.altitudes, dtype=torch.float32, device=device)
+        self.altitudes = torch.tensor(config.geometry.altitudes, dtype=torch.float32, device=device)
         steps = action_offsets(config.experiment.constraints.num_actions)
         self.num_actions = len(steps)
         self.offsets = torch.tensor(steps, device=device)
-        self.sectors = Sectors(config.most_agents, self.shape[:2], device)
+        self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device)
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
-        self._has_cost = config.has_cost
+        self._has_cost = config.missions.has_cost
         costs = action_costs(config)
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
         # Sums of steps such as 0.1 are not exact: what is short by less than this is paid for.
-        self._rounding = 1e-9 * max(config.cost_limits)
+        self._rounding = 1e-9 * max(config.missions.cost_limits)
         moves = zip(steps, costs, strict=True)
         level = [cost for (dx, dy, dz), cost in moves if dz == 0 and (dx or dy)]
         self._level_cost = max(min(level), 1e-9)
         self._starts = config.experiment.missions.start
-        self._n_agents = config.most_agents
-        self._has_inactive = config.has_inactive
-        self._teams_differ = len(set(config.team_sizes)) > 1
+        self._n_agents = config.missions.most_agents
+        self._has_inactive = config.missions.has_inactive
+        self._teams_differ = len(set(config.missions.team_sizes)) > 1
         if self._starts == "corners":
             self._corners = torch.zeros(self._n_agents + 1, self._n_agents, 2, dtype=torch.int64)
-            for size in config.team_sizes:
+            for size in config.missions.team_sizes:
                 self._corners[size, :size] = torch.tensor(self._corner_cells(size))
             self._corners = self._corners.to(device)
 

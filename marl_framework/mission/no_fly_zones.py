@@ -65,9 +65,9 @@ class NoFlyZones:
         self.follows_windows = follows_windows
         self._config = config
         self._lattice = Lattice(config, "cpu")
-        self._shape = config.lattice_shape
+        self._shape = config.geometry.lattice_shape
         self._spacing = config.experiment.constraints.spacing
-        self._altitudes = config.altitudes
+        self._altitudes = config.geometry.altitudes
         self._steps = action_offsets(config.experiment.constraints.num_actions)
         for zone in self.zones:
             shapely.prepare(zone.shape)
@@ -87,7 +87,7 @@ class NoFlyZones:
 
     def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
         missions, altitude = self._config.experiment.missions, self._altitudes[-1]
-        uavs = self._config.most_agents
+        uavs = self._config.missions.most_agents
         free = moves[:, :, -1].any(-1)
         where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
         if missions.start == "random":
@@ -103,7 +103,7 @@ class NoFlyZones:
                 f"published starts may lie in a zone{where}; set experiment.missions.start to "
                 "random, which keeps out of zones"
             )
-        sizes = torch.tensor(self._config.team_sizes)
+        sizes = torch.tensor(self._config.missions.team_sizes)
         starts = self._lattice.start_positions(torch.zeros(len(sizes), free.numel()), sizes)
         for size, team in zip(sizes.tolist(), starts.tolist(), strict=True):
             for n, (x, y, _) in enumerate(team[:size], start=1):

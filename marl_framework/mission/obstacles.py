@@ -44,7 +44,7 @@ class Obstacles:
         self._places = [
             torch.arange(x, dtype=torch.float64, device=device) * lattice.spacing,
             torch.arange(y, dtype=torch.float64, device=device) * lattice.spacing,
-            torch.tensor(config.altitudes, dtype=torch.float64, device=device),
+            torch.tensor(config.geometry.altitudes, dtype=torch.float64, device=device),
         ]
 
     def boxes(self, draws: Tensor, starts: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def error_rates(config: Config) -> Tensor:
     sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
     if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
         raise ConfigError(f"{_KEY}: {name}: a sensor has miss(altitude) and false_alarm(altitude)")
-    rates = [_checked_rates(name, sensor, altitude) for altitude in config.altitudes]
+    rates = [_checked_rates(name, sensor, altitude) for altitude in config.geometry.altitudes]
     return torch.tensor(rates, dtype=torch.float64).clamp(_LOWEST, _HIGHEST)
 
 

@@ -38,7 +38,7 @@ class Seen:
     active: Tensor
     """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
     read nothing, neither hear nor are heard, and are on no map. All True where
-    `Config.has_inactive` is False."""
+    `Config.missions.has_inactive` is False."""
     team_size: Tensor
     """UAVs that fly at the start of each mission, [E] int64."""
     sector: Tensor

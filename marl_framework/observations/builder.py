@@ -50,10 +50,10 @@ class ObservationBuilder:
         self.shape = lattice.shape[:2]
         self._lattice = lattice
         self._camera = camera
-        self._has_inactive = config.has_inactive
-        self._has_cost = config.has_cost
-        self._max_budget = max(config.budgets)
-        self._n_agents = config.most_agents
+        self._has_inactive = config.missions.has_inactive
+        self._has_cost = config.missions.has_cost
+        self._max_budget = max(config.missions.budgets)
+        self._n_agents = config.missions.most_agents
         self._diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         self._prediction = _prediction(config, lattice)
         self._heard = config.observation.heard_uavs

@@ -153,11 +153,11 @@ class ActionKernel:
 
 def uses_kernels(config: Config, device: torch.device) -> bool:
     """Return whether a device draws observations and actions in kernels, which know no cost."""
-    if config.has_cost or fusion_type(config, device) is not TritonFusion:
+    if config.missions.has_cost or fusion_type(config, device) is not TritonFusion:
         return False
     from marl_framework.mission.kernels.team_operators import fits
 
-    return fits(config.lattice_shape)
+    return fits(config.geometry.lattice_shape)
 
 
 def make_builder(

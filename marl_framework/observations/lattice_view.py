@@ -46,8 +46,8 @@ class LatticeView:
 
     def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
         self.lattice = lattice
-        self.moves = config.episode_length
-        self.has_inactive = config.has_inactive
+        self.moves = config.missions.episode_length
+        self.has_inactive = config.missions.has_inactive
         device = lattice.offsets.device
         on_cpu = device.type == "cpu"
         self.compiles = config.compute.compile and on_cpu and WindowLoops.available()
@@ -60,7 +60,7 @@ class LatticeView:
         numbers: list[Tensor] = []
         for axis in (0, 1):
             edges = _borders(
-                lattice.shape[axis], spacing / config.cell_size[axis], camera.shape[axis]
+                lattice.shape[axis], spacing / config.geometry.cell_size[axis], camera.shape[axis]
             )
             low, high = (bound.double().unsqueeze(-1) for bound in camera.spans(axis))
             width = (edges[1:] - edges[:-1]).clamp(min=1e-9)

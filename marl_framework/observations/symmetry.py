@@ -36,10 +36,10 @@ class Symmetries:
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
         _check(config)
-        x, y, _ = config.lattice_shape
+        x, y, _ = config.geometry.lattice_shape
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
-        if config.quarter_turns:
+        if config.geometry.quarter_turns:
             axes.append(axes[0].flip(0))  # x and y exchanged
         flips = [torch.diag(torch.tensor(signs)) for signs in product((1, -1), repeat=2)]
         planar = [axis @ flip for axis in axes for flip in flips]
@@ -108,7 +108,7 @@ class Symmetries:
 
 def _check(config: Config) -> None:
     area, spacing = config.environment, config.experiment.constraints.spacing
-    x, y, _ = config.lattice_shape
+    x, y, _ = config.geometry.lattice_shape
     ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
     if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
         raise ConfigError(

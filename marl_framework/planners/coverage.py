@@ -206,8 +206,10 @@ class CoveragePlanner:
 
     def __init__(self, config: Config, lattice: Lattice) -> None:
         self._lattice = lattice
-        self._has_zones, self._longest = config.has_zones, config.episode_length
-        self._teams = {size: _Team(config, lattice, size) for size in set(config.team_sizes)}
+        self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
+        self._teams = {
+            size: _Team(config, lattice, size) for size in set(config.missions.team_sizes)
+        }
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:

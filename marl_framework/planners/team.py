@@ -163,7 +163,7 @@ def check_lattice(ours: Config, other: Config, who: str) -> None:
     Raises:
         ConfigError: names the key that differs.
     """
-    keys = () if ours.lattice_shape == other.lattice_shape else _LATTICE
+    keys = () if ours.geometry.lattice_shape == other.geometry.lattice_shape else _LATTICE
     refuse_differences(ours, other, (*keys, _ACTIONS), who)
 
 
@@ -240,7 +240,7 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     where = misfit(actor.state_dict(), saved)
     if where is not None:
         trained = mission_config(None, (), checkpoint)
-        keys = () if config.lattice_shape == trained.lattice_shape else _LATTICE
+        keys = () if config.geometry.lattice_shape == trained.geometry.lattice_shape else _LATTICE
         if differing := differences(trained, config, (*keys, _ACTIONS)):
             key, (there, here) = next(iter(differing.items()))
             where = f"{key} is {there} there, {here} here"

@@ -80,7 +80,7 @@ class PredictorTrainer(RoundTrainer):
         self._weights_read: dict[str, str] = {}
         for number in range(len(settings.worlds)):
             self._weights_read |= files_read(_in_world(config, number))
-        self._symmetries = 8 if config.quarter_turns else 4
+        self._symmetries = 8 if config.geometry.quarter_turns else 4
 
     def round(self) -> dict[str, float]:
         """Fly missions over all worlds, then learn from all flown so far.
@@ -161,7 +161,9 @@ class PredictorTrainer(RoundTrainer):
     def _environments(self, split: str) -> list[MissionEnvironment]:
         """Return the missions of each world: the largest team in the longest missions."""
         missions, worlds = self._settings.missions, range(len(self._settings.worlds))
-        config = self.config.of_mission(self.config.most_agents, max(self.config.budgets))
+        config = self.config.of_mission(
+            self.config.missions.most_agents, max(self.config.missions.budgets)
+        )
 
         def world(number: int) -> MissionEnvironment:
             with found_at(f"prediction.worlds[{number}]"):

@@ -117,7 +117,7 @@ class TrainingLogger:
             over the steps since the last time.
         histogram_interval: the same for counts, each as a sum; 0 = never.
         bin_values: what a bin of a count stands for where it is not its index, such as
-            `{"altitudes": config.altitudes}`; rising.
+            `{"altitudes": config.geometry.altitudes}`; rising.
         resumed_at: training step of the checkpoint that the training goes on from; what an
             earlier process wrote of later steps is then not shown.
         report: shows a line to the user, where the log cannot be written.
@@ -372,7 +372,7 @@ def make_logger(
         run.tensorboard if run is not None and "tensorboard" in log.writers else None,
         log.scalar_interval,
         log.histogram_interval,
-        {"altitudes": config.altitudes},
+        {"altitudes": config.geometry.altitudes},
         first_step if resumed else None,
         report,
         {} if run is None else more_writers(log.writers, run.path, config_to_dict(config)),

@@ -58,17 +58,17 @@ def memory_estimate(
     widest = 2 * max(max(layer, default=0) for layer in layers)  # before and after a ReLU
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * precision.itemsize
     interval = min(learning.update_interval, config.learning.training_steps)
-    collected = config.places_per_step // ranks
+    collected = config.schedule.places_per_step // ranks
     batch = -(-collected // learning.batch_number)
     part = min(learning.micro_batch or batch, batch)
     learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
     fusion = WindowFusion if device is None else fusion_type(config, device)
     mission, flown = _mission(config, fusion), config.environment.num_envs // ranks
-    acting = flown * config.most_agents
+    acting = flown * config.missions.most_agents
     at_once = max(acting, min(target_chunk(device), collected * interval))
-    rows, cols = config.map_shape
+    rows, cols = config.geometry.map_shape
     plain = fusion is WindowFusion
-    zones = config.has_zones * _MAKING_MOVES * _table_of_moves(config)
+    zones = config.missions.has_zones * _MAKING_MOVES * _table_of_moves(config)
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
     predicting = 0
@@ -225,10 +225,10 @@ def memory_advice(
         del parts["activations"]
     share = min(_SHARE * free / peak(parts), 0.5)
     parts["missions"] += parts.pop("windows")
-    collected, learning = config.places_per_step // ranks, config.learning
+    collected, learning = config.schedule.places_per_step // ranks, config.learning
     batch = min(learning.micro_batch or collected, -(-collected // learning.batch_number))
     interval = min(learning.update_interval, config.learning.training_steps)
-    by_rollout = config.rollouts_per_step == 1
+    by_rollout = config.schedule.rollouts_per_step == 1
     keys = {
         "missions": ("environment.num_envs", config.environment.num_envs),
         "transitions": ("learning.update_interval", interval)
@@ -263,41 +263,43 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _camera_tables(config: Config) -> int:
     """Bytes of the camera's weights, [P, Z, P, K] twice for each axis."""
-    *shape, levels = config.lattice_shape
+    *shape, levels = config.geometry.lattice_shape
     pixel = config.sensor.pixel
-    high = config.altitudes[-1] / config.altitudes[0]
+    high = config.geometry.altitudes[-1] / config.geometry.altitudes[0]
     sides = [
         min(round(pixels * high), cells)
-        for pixels, cells in zip((pixel.number_x, pixel.number_y), config.map_shape, strict=True)
+        for pixels, cells in zip(
+            (pixel.number_x, pixel.number_y), config.geometry.map_shape, strict=True
+        )
     ]
     return sum(2 * _FLOAT * p * p * levels * k for p, k in zip(shape, sides, strict=True))
 
 
 def _mission(config: Config, fusion: type[WindowFusion]) -> int:
     """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
-    rows, cols = config.map_shape
-    n = config.most_agents
-    x, y, _ = config.lattice_shape
+    rows, cols = config.geometry.map_shape
+    n = config.missions.most_agents
+    x, y, _ = config.geometry.lattice_shape
     pooled = (3 * n + 2) * x * y  # beliefs, readings, uncertainties on the lattice
     maps = rows * cols * (1 + _FLOAT * (n + 1)) + pooled * _FLOAT
     maps += n * (49 + n) + 56  # of UAVs: positions, costs, …; of the mission
-    if config.has_zones:  # else all missions share one table
+    if config.missions.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
     return maps + _cells_in_view(config) * (_READING + (not fusion.draws_bits) * _BITS)
 
 
 def _table_of_moves(config: Config) -> int:
     """Bytes of the moves that one mission allows."""
-    return math.prod(config.lattice_shape) * config.experiment.constraints.num_actions
+    return math.prod(config.geometry.lattice_shape) * config.experiment.constraints.num_actions
 
 
 def _cells_in_view(config: Config) -> int:
     """Cells in the windows of one mission's UAVs, each the largest footprint."""
-    rows, cols = config.map_shape
-    high = config.altitudes[-1] / config.altitudes[0]
+    rows, cols = config.geometry.map_shape
+    high = config.geometry.altitudes[-1] / config.geometry.altitudes[0]
     pixel = config.sensor.pixel
     seen = min(round(pixel.number_x * high), rows) * min(round(pixel.number_y * high), cols)
-    return config.most_agents * seen
+    return config.missions.most_agents * seen
 
 
 def _power_of_two(value: float) -> int:

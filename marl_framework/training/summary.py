@@ -131,4 +131,4 @@ def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str,
 
 
 def _transitions(trainer: Trained) -> int:
-    return round(trainer.episodes * trainer.config.transitions_per_mission)
+    return round(trainer.episodes * trainer.config.schedule.transitions_per_mission)

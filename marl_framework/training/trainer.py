@@ -34,7 +34,7 @@ from marl_framework.training.not_finite import tell_or_stop
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.resume import check_fit, complete_checkpoint
-from marl_framework.training.schedule import learning_rate_factor, passes
+from marl_framework.training.schedule import passes
 from marl_framework.training.streams import (
     renew_stream,
     restore_stream,
@@ -244,8 +244,8 @@ class Trainer:
             epsilon = epsilon_at(
                 self.episodes, learning.eps_max, learning.eps_min, learning.eps_anneal_phase
             )
-        rate = learning_rate_factor(self.config, made)
-        return Plan(made, steps, epsilon, rate, steps * self.config.rollouts_per_step)
+        rate = self.config.schedule.learning_rate_factor(made)
+        return Plan(made, steps, epsilon, rate, steps * self.config.schedule.rollouts_per_step)
 
     def note(
         self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
@@ -262,7 +262,7 @@ class Trainer:
         self._skipped += learned.get("skipped_updates", 0)
         missions = rollout.rewards.shape[1] * self.ranks.count
         self.episodes += missions
-        timer.count("transitions", round(missions * self.config.transitions_per_mission))
+        timer.count("transitions", round(missions * self.config.schedule.transitions_per_mission))
         flown, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
         )

@@ -123,22 +123,25 @@ def test_missions_draw_from_lists(load: Loader) -> None:
         "experiment: {missions: {n_agents: [2, 4]}, constraints: {budget: [9, 14]}, "
         "uav: {communication_range: [0, .inf], failure_rate: 0.5}}"
     )
-    assert config.team_sizes == (2, 4)
-    assert config.most_agents == 4
-    assert config.episode_length == 15
-    assert config.transitions_per_mission == 3 * 12.5
-    assert config.places_per_step == config.rollouts_per_step * config.environment.num_envs * 60
+    assert config.missions.team_sizes == (2, 4)
+    assert config.missions.most_agents == 4
+    assert config.missions.episode_length == 15
+    assert config.schedule.transitions_per_mission == 3 * 12.5
+    assert (
+        config.schedule.places_per_step
+        == config.schedule.rollouts_per_step * config.environment.num_envs * 60
+    )
     assert config.experiment.uav.communication_range == (0.0, math.inf)
-    assert config.has_inactive
-    assert [key.rpartition(".")[2] for key in config.drawn_keys] == [
+    assert config.missions.has_inactive
+    assert [key.rpartition(".")[2] for key in config.missions.drawn_keys] == [
         "n_agents", "budget", "communication_range"
     ]  # fmt: skip
 
 
 def test_one_value_in_a_list_is_that_value(load: Loader) -> None:
     config = load("experiment: {missions: {n_agents: [4]}, constraints: {budget: [14, 14]}}")
-    assert not config.has_inactive
-    assert config.drawn_keys == ()
+    assert not config.missions.has_inactive
+    assert config.missions.drawn_keys == ()
 
 
 def test_infinite_radio_and_whole_altitudes(load: Loader) -> None:

@@ -120,8 +120,10 @@ def assert_sound(result: Config | str, source: str) -> None:
         assert result.isprintable()
         assert len(result) < 3000
         return
-    assert all(1 < n <= 2**26 for n in (*result.map_shape, *result.lattice_shape[:2]))
-    assert len(result.altitudes) == result.lattice_shape[2] <= 100
+    assert all(
+        1 < n <= 2**26 for n in (*result.geometry.map_shape, *result.geometry.lattice_shape[:2])
+    )
+    assert len(result.geometry.altitudes) == result.geometry.lattice_shape[2] <= 100
     assert config_from_dict(config_to_dict(result)) == result
 
 

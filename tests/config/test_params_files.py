@@ -78,10 +78,10 @@ def test_params_are_the_defaults() -> None:
 def test_params_are_those_of_the_paper() -> None:
     config = load_config("params.yaml")
     networks, learning = config.networks, config.learning
-    assert config.map_shape == (493, 493)
-    assert config.lattice_shape == (11, 11, 3)
-    assert config.altitudes == (5.0, 10.0, 15.0)
-    assert config.episode_length == 15
+    assert config.geometry.map_shape == (493, 493)
+    assert config.geometry.lattice_shape == (11, 11, 3)
+    assert config.geometry.altitudes == (5.0, 10.0, 15.0)
+    assert config.missions.episode_length == 15
     assert (networks.actor.conv_channels, networks.critic.conv_channels) == (256, 256)
     assert (networks.actor.hidden_dim, networks.critic.hidden_dim) == (256, 256)
     assert (learning.actor.learning_rate, learning.critic.learning_rate) == (1e-5, 1e-4)
@@ -93,8 +93,8 @@ def test_params_are_those_of_the_paper() -> None:
 def test_a_training_step_uses_whole_rounds_of_missions(name: str) -> None:
     """All missions end together, so rounds that fill the batches waste nothing."""
     config = load_config(f"params_{name}")
-    team = Fraction(sum(config.team_sizes), len(config.team_sizes))  # its mean
-    transitions = config.environment.num_envs * team * config.episode_length
+    team = Fraction(sum(config.missions.team_sizes), len(config.missions.team_sizes))  # its mean
+    transitions = config.environment.num_envs * team * config.missions.episode_length
     wanted = config.learning.batch_size * config.learning.batch_number
     assert wanted % transitions == 0
 
@@ -126,7 +126,11 @@ def test_the_mappo_file_has_the_papers_choices_and_the_transitions_of_the_fast_o
     config, fast = load_config("params_mappo"), load_config("params_fast")
     learning = config.learning
     assert config.experiment.algorithm == "mappo"
-    assert config.transitions_per_batch == config.transitions_per_step == fast.transitions_per_step
+    assert (
+        config.schedule.transitions_per_batch
+        == config.schedule.transitions_per_step
+        == fast.schedule.transitions_per_step
+    )
     assert (learning.gamma, learning.lambda_, learning.clip_ratio) == (0.99, 0.95, 0.2)
     assert (learning.value_clip, learning.huber_delta) == (0.2, 10)
     assert learning.value_normalization

@@ -76,7 +76,7 @@ def test_an_evaluation_leaves_all_it_promises(
     assert found["settings"]["configuration"]["experiment"] == config_to_dict(TRAINED)["experiment"]
     for name in ("learned", "random"):
         rows = found["policies"][name]["roi_entropy"]
-        assert [len(row) for row in rows] == [TRAINED.episode_length + 2] * 3
+        assert [len(row) for row in rows] == [TRAINED.missions.episode_length + 2] * 3
     # Both fly the same missions: the first reading, at the start, is the same.
     first = [[row[1] for row in p["mll"]] for p in found["policies"].values()]
     assert first[0] == first[1]

@@ -51,7 +51,7 @@ def test_maps_lie_with_x_to_the_right_and_y_up() -> None:
     assert shown[3, 7] == truth[7, 3]
     assert (shown == truth.T).all()
     left, right, bottom, top = terrain.get_extent()
-    res_x, res_y = record.config.cell_size
+    res_x, res_y = record.config.geometry.cell_size
     assert (left, bottom) == (0, 0)
     assert (right, top) == pytest.approx((truth.shape[0] * res_x, truth.shape[1] * res_y))
     assert terrain.origin == veil.origin == "lower"
@@ -77,7 +77,7 @@ def test_figures_are_written_without_pyplot(tmp_path: Path) -> None:
 
 def test_a_film_shows_every_round(tmp_path: Path) -> None:
     record = fly(missions=1)
-    rounds = record.config.episode_length + 2
+    rounds = record.config.missions.episode_length + 2
     assert record.film.shape[:2] == (1, rounds)
     assert torch.equal(record.film[0, -1], record.belief[0].half())
     film.film_strip(record, 0, tmp_path / "film.png")

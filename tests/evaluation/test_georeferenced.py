@@ -101,7 +101,7 @@ def test_waypoints_lie_on_the_lattice_by_longitude_and_latitude(flown: Path) -> 
             np.testing.assert_allclose(x, 5 * np.round(x / 5), atol=0.01)
             assert track["geometry"]["type"] == "LineString"
             assert track["properties"]["altitudes_above_ground_m"] == local[:, 4].tolist()
-            assert track["properties"]["readings"] == config.episode_length + 1
+            assert track["properties"]["readings"] == config.missions.episode_length + 1
         assert {p.name for p in folder.glob("waypoints.*")} == {
             *("waypoints.csv", "waypoints.geojson")
         }
@@ -115,7 +115,7 @@ def test_a_belief_is_a_geotiff_in_the_system_of_the_map(flown: Path) -> None:
         left, bottom = np.add(mission["window_origin_m"], (WEST, NORTH - 130))
         assert file.bounds.left == left
         assert file.bounds.bottom == pytest.approx(bottom, abs=1e-6)
-        assert file.res == pytest.approx(config.cell_size)
+        assert file.res == pytest.approx(config.geometry.cell_size)
         assert file.dtypes == ("float32",)
         image = file.read(1)
     np.testing.assert_array_equal(np.rot90(image, -1), np.load(folder / "belief.npy"))

@@ -67,14 +67,14 @@ def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) 
         np.testing.assert_allclose(policy["f1"], record.metrics["f1"][0], atol=1e-4)
         np.testing.assert_allclose(policy["entropy"], record.metrics["roi_entropy"][0], atol=1e-4)
         seen = np.array(policy["footprints"])  # x0, x1, y0, y1
-        assert seen.shape == (3, record.config.episode_length + 1, 4)
+        assert seen.shape == (3, record.config.missions.episode_length + 1, 4)
         inside = (seen[..., :2].min(-1) <= path[..., 0].numpy() + 1e-6) & (
             path[..., 0].numpy() <= seen[..., :2].max(-1) + 3
         )
         assert inside.all()
     assert found["size"] == [30, 20]
     assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
-        np.multiply(record.config.map_shape, record.config.cell_size).tolist()
+        np.multiply(record.config.geometry.map_shape, record.config.geometry.cell_size).tolist()
     )
 
 

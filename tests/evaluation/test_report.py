@@ -106,7 +106,7 @@ def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> No
     for name, record in records.items():
         for metric, values in record.metrics.items():
             written = torch.tensor(found["policies"][name][metric])
-            assert written.shape == (3, record.config.episode_length + 2)
+            assert written.shape == (3, record.config.missions.episode_length + 2)
             assert torch.equal(written, values)
         assert len(found["policies"][name]["path_length"]) == 3
         assert np.shape(found["policies"][name]["altitude_shares"]) == (3, 2)

@@ -50,7 +50,7 @@ def test_a_portable_team_flies_like_the_learned_planner(
         moved += int(
             (env.lattice.sectors.deal(state.positions, state.team_size) != state.sector).sum()
         )
-    assert (moved > 0) == (config.most_agents > 1)
+    assert (moved > 0) == (config.missions.most_agents > 1)
 
 
 def test_starts_are_not_forgotten() -> None:

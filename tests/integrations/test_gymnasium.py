@@ -34,7 +34,7 @@ def test_the_vector_environment_has_the_single_ones_spaces_and_entries() -> None
     ours.action_space.seed(1)
     for env in (ours, theirs):
         env.reset(seed=3)
-    for _ in range(2 * CONFIG.episode_length + 3):
+    for _ in range(2 * CONFIG.missions.episode_length + 3):
         actions = ours.action_space.sample()
         a, b = (env.step(actions) for env in (ours, theirs))
         assert ours.observation_space.contains(a[0])
@@ -48,7 +48,7 @@ def test_the_vector_environment_has_the_single_ones_spaces_and_entries() -> None
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_rewards_and_observations_are_the_cores(mode: AutoresetMode) -> None:
     flight = fly(CONFIG, 4)
-    length = CONFIG.episode_length
+    length = CONFIG.missions.episode_length
     env = MissionVectorEnv(CONFIG, 4, autoreset_mode=mode)
     seen, _ = env.reset()
     for step, actions in enumerate(flight.actions):
@@ -79,7 +79,7 @@ def test_some_missions_start_anew_and_the_others_go_on() -> None:
     after, _ = env.reset(options={"reset_mask": np.array([True, False, True])})
     changed = [not np.array_equal(x, y) for x, y in zip(before, after, strict=True)]
     assert changed == [True, False, True]
-    for _ in range(CONFIG.episode_length - 1):
+    for _ in range(CONFIG.missions.episode_length - 1):
         over = env.step(np.ones((3, 3), int))[2]
     assert over.tolist() == [False, True, False]
     with pytest.raises(ValueError, match=r"missions \[1\] are over"):
@@ -99,9 +99,9 @@ def test_actions_that_do_not_exist_are_refused(actions: list[list[int]]) -> None
 def test_gymnasiums_wrappers_count_whole_episodes() -> None:
     env = RecordEpisodeStatistics(MissionVectorEnv(CONFIG, 2))
     env.reset(seed=np.int64(1))  # type: ignore[arg-type]  # as arrays of seeds have them
-    for _ in range(CONFIG.episode_length):
+    for _ in range(CONFIG.missions.episode_length):
         info = env.step(env.action_space.sample())[4]
-    assert info["episode"]["l"].tolist() == [CONFIG.episode_length] * 2
+    assert info["episode"]["l"].tolist() == [CONFIG.missions.episode_length] * 2
 
 
 def test_what_cannot_be_reset_so_is_refused() -> None:

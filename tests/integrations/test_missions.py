@@ -70,7 +70,7 @@ def test_what_the_core_chose_is_flown_as_it_is() -> None:
     flight = fly(config, 5)
     missions = Missions(config, 5)
     for step, (actions, rewards) in enumerate(zip(flight.actions, flight.rewards, strict=True)):
-        if step % config.episode_length == 0:
+        if step % config.missions.episode_length == 0:
             missions.reset()
         assert torch.equal(missions.observe(), flight.observations[step])
         assert torch.equal(missions.resolve_conflicts(actions), actions)

@@ -39,7 +39,7 @@ def test_rewards_and_observations_are_the_cores() -> None:
         seen, rewards, over, cut, _ = env.step(dict(zip(env.agents, actions, strict=True)))
         assert set(rewards.values()) == {flight.rewards[step, 0].item()}
         assert not any(cut.values())
-        last = step % config.episode_length == config.episode_length - 1
+        last = step % config.missions.episode_length == config.missions.episode_length - 1
         assert set(over.values()) == {last}
         if last:
             assert env.agents == []

@@ -38,7 +38,7 @@ def test_rewards_and_observations_are_the_cores() -> None:
     rewards = data["next", "uavs", "reward"]
     assert torch.equal(rewards, flight.rewards.mT[:, :, None, None].expand_as(rewards))
     assert torch.equal(data["uavs", "observation"].transpose(0, 1), flight.observations)
-    length = CONFIG.episode_length
+    length = CONFIG.missions.episode_length
     over = (torch.arange(len(flight.actions)) % length == length - 1).expand(4, -1).unsqueeze(-1)
     assert torch.equal(data["next", "done"], over)
     assert torch.equal(data["next", "terminated"], over)
@@ -65,11 +65,11 @@ def test_some_missions_start_anew_and_the_others_keep_every_bit() -> None:
 def test_masked_random_actions_are_allowed_and_episodes_follow_one_another() -> None:
     mask = ActionMask(action_key=ACTION, mask_key=MASK)
     env = TransformedEnv(MissionEnv(CONFIG, 3), Compose(mask, RewardSum(reset_keys=["_reset"])))
-    data = env.rollout(3 * CONFIG.episode_length, break_when_any_done=False)
+    data = env.rollout(3 * CONFIG.missions.episode_length, break_when_any_done=False)
     assert data[MASK].gather(-1, data[ACTION].unsqueeze(-1)).all()
     assert data["next", "done"].sum().item() == 9
     per_episode = data["next", "uavs", "reward"].unflatten(1, (3, -1)).sum(2)
-    length = CONFIG.episode_length
+    length = CONFIG.missions.episode_length
     ends = data["next", "uavs", "episode_reward"][:, length - 1 :: length]
     torch.testing.assert_close(ends, per_episode)
 

@@ -54,7 +54,7 @@ def alone(env: MissionEnvironment, agents: int, budget: int, prepare: Prepare) -
     """Return the environment of one mission of a size, and what draws its observations."""
     single = MissionEnvironment(env.config.of_mission(agents, budget), 1, "cpu")
     builder = prepare(single)
-    assert single.has_inactive == single.config.has_crashes
+    assert single.has_inactive == single.config.missions.has_crashes
     return single, builder
 
 

@@ -12,7 +12,7 @@ from tests.small import small_config
 
 
 def every_position(config):
-    x, y, z = config.lattice_shape
+    x, y, z = config.geometry.lattice_shape
     return torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z)).unsqueeze(1)
 
 
@@ -39,12 +39,12 @@ def test_footprints_equal_a_plain_loop_and_reach_the_edges(pixels, dims):
     positions = every_position(config)
     footprint = camera.footprint(positions)
     for k, (ix, iy, iz) in enumerate(positions.squeeze(1).tolist()):
-        h = config.altitudes[iz]
+        h = config.geometry.altitudes[iz]
         for index, axis, low, high, first in (
             (ix, 0, footprint.row0, footprint.row1, footprint.window_row),
             (iy, 1, footprint.col0, footprint.col1, footprint.window_col),
         ):
-            res, cells = config.cell_size[axis], camera.shape[axis]
+            res, cells = config.geometry.cell_size[axis], camera.shape[axis]
             side = 2 * (math.floor(2 * h * math.tan(math.radians(30)) / res + 1e-9) // 2)
             centre = math.floor(index * 5 / res + 1e-9)
             assert low[k, 0] == max(centre - side // 2, 0)

@@ -73,10 +73,10 @@ def missions(draw: st.DrawFn) -> tuple[Config, list[Case]]:
     Agents may start in one place, so that their marks in a map fall onto each other.
     """
     config = draw(configs())
-    places = st.tuples(*(coordinates(size) for size in config.lattice_shape))
+    places = st.tuples(*(coordinates(size) for size in config.geometry.lattice_shape))
     cases = []
     for _ in range(2):
-        n = config.most_agents
+        n = config.missions.most_agents
         start: list[Position] = draw(st.lists(places, min_size=n, max_size=n))
         flight = Flight(
             config,
@@ -84,7 +84,7 @@ def missions(draw: st.DrawFn) -> tuple[Config, list[Case]]:
             communication_range=draw(st.sampled_from([0.0, 5.0, 15.0, 25.0, 100.0, math.inf])),
             rng=np.random.default_rng(draw(st.integers(0, 2**32))),
         )
-        steps = draw(st.integers(0, max(config.budgets)))
+        steps = draw(st.integers(0, max(config.missions.budgets)))
         cases.append(fly(flight, steps))
     return config, cases
 

@@ -77,7 +77,7 @@ def test_footprint_maps_equal_full_resolution_drawing(dims):
     config = small_config(agents=5, dims=dims, pixels=(11, 16))
     camera = Camera(config, "cpu")
     generator = torch.Generator().manual_seed(0)
-    shape = config.lattice_shape
+    shape = config.geometry.lattice_shape
     positions = torch.stack(
         [torch.randint(size, (20, 5), generator=generator) for size in shape], dim=-1
     )
@@ -152,7 +152,7 @@ def test_centred_channels_are_the_others_seen_from_the_uav():
     state = env.reset(env.draw_reset())
     builder = ObservationBuilder(config, env.lattice, env.camera)
     seen = dict(zip(builder.actor_channels, builder.actor(state).unbind(2), strict=True))
-    x, y = config.lattice_shape[:2]
+    x, y = config.geometry.lattice_shape[:2]
     for e in range(2):
         for n, (ix, iy, _) in enumerate(state.positions[e].tolist()):
             for name in names:

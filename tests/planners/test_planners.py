@@ -204,7 +204,7 @@ def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
     for number, planner in enumerate(planners[0]):
         flown = state.clone()
         parts = [part.clone() for part in states]
-        for _ in range(config.episode_length):
+        for _ in range(config.missions.episode_length):
             actions, masks, *_ = planner.act(flown, together.generator)
             for e, part in enumerate(parts):
                 own, mask, *_ = planners[e + 1][number].act(part, together.generator)

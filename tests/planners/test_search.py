@@ -46,11 +46,11 @@ def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
 def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
     env = environment(pixels=(11, 13), dims=(30.0, 20.0))
     view = LatticeView(env.config, env.lattice, PARTS)
-    rows, cols = env.config.map_shape
+    rows, cols = env.config.geometry.map_shape
     maps = torch.rand(rows, cols)
     x, y, _ = env.lattice.shape
     sums, parts = torch.zeros(x, y), [[[] for _ in range(PARTS * y)] for _ in range(PARTS * x)]
-    apart = [5.0 / size for size in env.config.cell_size]
+    apart = [5.0 / size for size in env.config.geometry.cell_size]
     ends = (rows, cols)
 
     def place(cell: int, axis: int, number: int) -> tuple[int, int]:

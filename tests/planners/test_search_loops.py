@@ -104,7 +104,7 @@ def test_maps_of_beliefs_and_their_entropy(
     config = small_config(pixels=pixels, dims=dims)
     env = MissionEnvironment(config, 2, "cpu", "test")
     generator = torch.Generator().manual_seed(5)
-    beliefs = torch.rand(2, 3, *config.map_shape, generator=generator)
+    beliefs = torch.rand(2, 3, *config.geometry.map_shape, generator=generator)
     beliefs[0, 0, :5] = 0.0  # H is that of the least probability
     view = LatticeView(config, env.lattice, parts)
     plain = LatticeView(without_loops(config), env.lattice, parts)

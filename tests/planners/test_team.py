@@ -46,7 +46,7 @@ def test_a_team_flies_missions_of_a_file_for_another_algorithm(
     tree = there.model_dump(by_alias=True, mode="json", exclude_defaults=True)
     file.write_text(yaml.safe_dump(tree))
     for config in (mission_config(str(file), (), checkpoint), with_team(there, checkpoint)):
-        assert config.episode_length == 3
+        assert config.missions.episode_length == 3
         actor = trained_team(config, checkpoint, CPU).modules["actor"].state_dict()
         for name, weights in checkpoint.payload["actor"].items():
             assert torch.equal(actor[name], weights)
@@ -86,4 +86,4 @@ def test_learning_rates_do_not_keep_a_team_from_flying(tmp_path: Path) -> None:
     learning = {"lr_scaling": "linear", "lr_base_batch": 60, "actor": {"learning_rate": 1e-2}}
     scaled = {"learning": learning}
     checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", of(scaled, num_envs=1))))
-    assert with_team(small_config(num_envs=20_000), checkpoint).most_agents == 3
+    assert with_team(small_config(num_envs=20_000), checkpoint).missions.most_agents == 3

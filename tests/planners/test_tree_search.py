@@ -148,7 +148,7 @@ def test_each_uav_searches_with_what_a_team_thinks_of_its_actions() -> None:
     env = MissionEnvironment(ENV.config, 5, "cpu", "test")
     state = env.reset(env.draw_reset())
     logits = torch.randn(
-        5, env.config.most_agents, env.lattice.num_actions, generator=env.generator
+        5, env.config.missions.most_agents, env.lattice.num_actions, generator=env.generator
     )
     seen: list[Tensor] = []
 

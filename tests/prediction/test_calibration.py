@@ -58,7 +58,7 @@ def test_a_prediction_that_is_the_expectation_is_calibrated_and_a_bold_one_is_no
 def test_cells_show_the_mean_of_their_position(pixels: tuple[int, int]) -> None:
     env = MissionEnvironment(small_config(pixels=pixels, dims=(30.0, 20.0)), 1, "cpu", "test")
     view = LatticeView(env.config, env.lattice)
-    maps = torch.rand(env.config.map_shape)
+    maps = torch.rand(env.config.geometry.map_shape)
     shown = view.spread(view.sums(maps))
     torch.testing.assert_close(view.sums(shown), view.sums(maps))
     assert len(shown.unique()) == view.sums(torch.ones_like(maps)).count_nonzero()
@@ -78,7 +78,7 @@ def size(file: Path) -> tuple[int, int]:
 
 def test_figures_have_a_row_for_each_picture(tmp_path: Path) -> None:
     config = small_config()
-    maps = torch.rand(4, *config.map_shape)
+    maps = torch.rand(4, *config.geometry.map_shape)
     pictures = [
         Picture(name, maps[0], maps[1], maps[2], maps[3] > 0.5) for name in ("one", "other")
     ]

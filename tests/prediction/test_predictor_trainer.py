@@ -101,7 +101,9 @@ def test_looking_at_the_predictor_changes_nothing_of_its_training() -> None:
     looked.round(), left_alone.round()
     pictures, reliability = looked.examine()
     assert [picture.title for picture in pictures] == ["split", "random_field 3"]
-    flown = 2 * 4 * 3 * (looked.config.episode_length + 1)  # worlds, missions, UAVs, beliefs
+    flown = (
+        2 * 4 * 3 * (looked.config.missions.episode_length + 1)
+    )  # worlds, missions, UAVs, beliefs
     assert reliability.cells.sum() == flown * 49
     assert looked.round() == left_alone.round()
 

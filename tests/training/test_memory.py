@@ -97,7 +97,7 @@ def test_predictions_take_memory_where_no_loop_makes_them() -> None:
         config_with("environment.num_envs=64", f"observation.predicted={word}")
         for word in ("false", "true")
     )
-    cells = 64 * seen.most_agents * math.prod(seen.map_shape)
+    cells = 64 * seen.missions.most_agents * math.prod(seen.geometry.map_shape)
     assert memory_estimate(seen)["windows"] == 20 * cells > memory_estimate(plain)["windows"]
     assert memory_estimate(seen, 1, CPU)["windows"] == memory_estimate(plain, 1, CPU)["windows"]
 

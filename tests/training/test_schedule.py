@@ -9,7 +9,6 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.schedule import learning_rate_factor
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
 from tests.test_resume import House
@@ -22,7 +21,7 @@ def config_with(steps: int = 11, num_envs: int = 4, **learning) -> Config:
 
 def factors(config: Config) -> list[float]:
     steps = config.learning.training_steps
-    return [learning_rate_factor(config, step) for step in range(steps)]
+    return [config.schedule.learning_rate_factor(step) for step in range(steps)]
 
 
 def test_without_settings_the_rates_are_constant() -> None:
@@ -36,7 +35,9 @@ def test_warm_up_rises_to_the_configured_rate_in_as_many_steps() -> None:
 def test_decay_is_a_line_to_its_share_at_the_last_step() -> None:
     expected = [1 - 0.08 * step for step in range(11)]
     assert factors(config_with(lr_decay=0.2)) == pytest.approx(expected)
-    assert learning_rate_factor(config_with(lr_decay=0.2), 50) == pytest.approx(0.2)  # a longer run
+    assert config_with(lr_decay=0.2).schedule.learning_rate_factor(50) == pytest.approx(
+        0.2
+    )  # a longer run
     assert factors(config_with(steps=1, lr_decay=0.2)) == [1.0]
 
 
@@ -49,14 +50,14 @@ def test_warm_up_and_decay_go_together() -> None:
 def test_rates_follow_the_batch_from_the_base_batch_on(scaling: str, factor: float) -> None:
     # 2 batches of 90: three rollouts of 60 transitions fill them exactly.
     config = config_with(batch_size=90, batch_number=2, lr_base_batch=10, lr_scaling=scaling)
-    assert config.transitions_per_step == 180
-    assert learning_rate_factor(config, 0) == pytest.approx(factor)
+    assert config.schedule.transitions_per_step == 180
+    assert config.schedule.learning_rate_factor(0) == pytest.approx(factor)
 
 
 def test_the_batch_is_what_is_collected_not_what_is_asked_for() -> None:
     config = config_with(batch_size=1, batch_number=3, lr_base_batch=10, lr_scaling="linear")
-    assert config.transitions_per_batch == 20
-    assert learning_rate_factor(config, 0) == pytest.approx(2.0)
+    assert config.schedule.transitions_per_batch == 20
+    assert config.schedule.learning_rate_factor(0) == pytest.approx(2.0)
 
 
 def test_the_optimisers_take_the_rates_of_the_step(monkeypatch) -> None:

@@ -41,7 +41,7 @@ class Landscape:
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
         extent = (config.environment.x_dim, config.environment.y_dim)
         tiles = [_TILES * side / config.experiment.constraints.spacing for side in extent]
-        self.shape = config.map_shape
+        self.shape = config.geometry.map_shape
         self.threshold = config.sensor.simulation.raster.threshold
         if not isinstance(self.threshold, str):
             raise ConfigError(

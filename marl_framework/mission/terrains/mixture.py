@@ -56,7 +56,7 @@ class Terrain:
         check_split(split)
         self.kinds = config.sensor.simulation.drawn_kinds
         self.device = torch.device(device)
-        self.shape = config.map_shape
+        self.shape = config.geometry.map_shape
         self._parts = {name: load_kind(name, config, self.device, split) for name in self.kinds}
         self._slots = self._assign_slots()
         cells = self.shape[0] * self.shape[1]

@@ -18,7 +18,7 @@ class RandomField:
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
-        self._shape, self._device = config.map_shape, device
+        self._shape, self._device = config.geometry.map_shape, device
         extent = (config.environment.x_dim, config.environment.y_dim)
         exponent = config.sensor.simulation.cluster_radius
         self._amplitude = field_amplitude(self._shape, extent, exponent).to(device)

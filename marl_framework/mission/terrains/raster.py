@@ -42,7 +42,7 @@ class RasterTerrain:
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
         found = find_windows(config, split)
-        self.shape = config.map_shape
+        self.shape = config.geometry.map_shape
         self.threshold = config.sensor.simulation.raster.threshold
         self.num_windows = len(found.corners)
         self.num_symmetries = 8 if config.environment.x_dim == config.environment.y_dim else 4

@@ -30,7 +30,7 @@ class Rectangles:
     """Whether every other map is the complement."""
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
-        self.shape = config.map_shape
+        self.shape = config.geometry.map_shape
         self.bytes_per_mission = 3 * self.shape[0] * self.shape[1]
         self._device = device
 

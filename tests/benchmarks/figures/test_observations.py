@@ -31,7 +31,9 @@ def test_the_square_drawn_is_the_one_that_is_averaged(monkeypatch):
     for mission in range(4):
         monkeypatch.setattr(observations, "MISSION", mission)
         scene = observations.fly(config)
-        pooled = plain_mission.entropy(plain_mission.area(scene.square, config.lattice_shape))
+        pooled = plain_mission.entropy(
+            plain_mission.area(scene.square, config.geometry.lattice_shape)
+        )
         np.testing.assert_allclose(scene.observation["local_entropy"], pooled, atol=1e-4)
         clipped += bool((scene.square == 0.5).any())
     assert clipped

@@ -40,7 +40,7 @@ def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
 
     monkeypatch.setattr(least_work, "MissionEnvironment", Watched)
     work = least_work.count_work(loud)
-    assert len(views) == 2 * loud.episode_length
+    assert len(views) == 2 * loud.missions.episode_length
     measured = sum(view.sum() for view in views) / len(views)
     assert work["cells_measured"] == pytest.approx(measured)
     assert work["cells_heard"] == pytest.approx(measured)  # the other one's, for two UAVs

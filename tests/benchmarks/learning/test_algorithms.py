@@ -122,7 +122,9 @@ def test_all_algorithms_have_as_many_valid_candidates_with_the_same_transitions(
         made = [config_from_dict(config_to_dict(base), overrides=o) for o in found.values()]
         assert len({config.model_dump_json() for config in made}) == 8
         assert {config.experiment.algorithm for config in made} == {algorithm}
-        assert {config.transitions_per_step for config in made} == {base.transitions_per_step}
+        assert {config.schedule.transitions_per_step for config in made} == {
+            base.schedule.transitions_per_step
+        }
         assert {config.networks for config in made} == {base.networks}
 
 

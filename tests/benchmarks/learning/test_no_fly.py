@@ -34,7 +34,7 @@ def test_runs_are_written_and_not_made_again(tmp_path, capsys, monkeypatch):
 def test_every_variant_is_a_valid_configuration(variant):
     base = load_config("params_fast.yaml")
     changed = config_from_dict(config_to_dict(base), overrides=no_fly.VARIANTS[variant])
-    assert changed.has_zones == (variant != "open")
+    assert changed.missions.has_zones == (variant != "open")
     assert ("no_fly" in changed.observation.actor_channels) == (variant == "obstacles")
 
 

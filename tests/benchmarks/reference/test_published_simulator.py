@@ -222,7 +222,7 @@ def test_the_command_prints_a_table_and_writes_json(clone: Path, capsys) -> None
     for policy in found["policies"].values():
         assert [row["trial"] for row in policy["missions"]] == [5, 6, 7]
         assert {row["roi_entropy"][0] for row in policy["missions"]} == {1.0}
-        assert {len(row["f1"]) for row in policy["missions"]} == {FLOWN.episode_length + 1}
+        assert {len(row["f1"]) for row in policy["missions"]} == {FLOWN.missions.episode_length + 1}
         last = [row["roi_entropy"][-1] for row in policy["missions"]]
         summary = policy["summary"]["roi_entropy"]
         assert summary["mean"] == pytest.approx(np.mean(last))

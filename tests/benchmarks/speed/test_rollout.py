@@ -109,7 +109,7 @@ def test_memory_of_a_mission_is_the_slope_between_both_numbers(config, monkeypat
 
 
 def test_more_missions_than_memory_are_refused(config, monkeypatch, tmp_path, capsys):
-    rows, cols = config.map_shape
+    rows, cols = config.geometry.map_shape
     monkeypatch.setattr(harness, "free_memory", lambda _: 10 * rows * cols * (2 * 4 + 4 + 1))
     rollout.refuse_too_many(config, 10, CPU)
     error = refusal(rollout, tmp_path, capsys, "--num-envs", "4,11")

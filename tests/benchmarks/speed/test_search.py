@@ -37,8 +37,8 @@ def test_simulations_that_find_nothing_do_not_count(config):
     counted = search._CountedTree(move.view, 50, 1, 1)
     move.decide(counted)
     actions = move.view.lattice.num_actions
-    assert 0 < counted.found <= config.most_agents * actions
-    assert 0 < move.decide_plainly(settings) <= config.most_agents * actions
+    assert 0 < counted.found <= config.missions.most_agents * actions
+    assert 0 < move.decide_plainly(settings) <= config.missions.most_agents * actions
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

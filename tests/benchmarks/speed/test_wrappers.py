@@ -65,14 +65,16 @@ def test_an_episode_is_one_of_the_core(name: str, monkeypatch: pytest.MonkeyPatc
         return reset(self, *rest)
 
     config = load_config("params_test.yaml")
-    n, a = config.most_agents, config.experiment.constraints.num_actions
-    draws = torch.rand(config.episode_length, 1, n, a, generator=torch.Generator().manual_seed(2))
+    n, a = config.missions.most_agents, config.experiment.constraints.num_actions
+    draws = torch.rand(
+        config.missions.episode_length, 1, n, a, generator=torch.Generator().manual_seed(2)
+    )
     monkeypatch.setattr(MissionEnvironment, "step", watch_step)
     monkeypatch.setattr(MissionEnvironment, "reset", watch_reset)
     episode = wrappers.MAKERS[name](config, torch.device("cpu"), draws)
     episode()
     episode()
-    assert len(steps) == 2 * config.episode_length
+    assert len(steps) == 2 * config.missions.episode_length
     assert len(resets) in (2, 3)  # with its own resets, the next one has begun
 
 

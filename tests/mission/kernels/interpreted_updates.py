@@ -37,7 +37,7 @@ QUIET = settings(max_examples=4, suppress_health_check=list(HealthCheck), deadli
 def transitions(number: int, generator: torch.Generator, config: Any = None) -> Transitions:
     """Return transitions with any maps, masks and policy."""
     config = config or small_config()
-    a, (x, y, _) = config.network_sizes.num_actions, config.lattice_shape
+    a, (x, y, _) = config.network_sizes.num_actions, config.geometry.lattice_shape
     seen, own = (
         len(names)
         for names in (config.observation.actor_channels, config.observation.critic_only_channels)

@@ -36,7 +36,9 @@ class Discs:
     """A kind of a user's own: a disc around a random point."""
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
-        self.rows, self.cols = (torch.linspace(0, 1, n, device=device) for n in config.map_shape)
+        self.rows, self.cols = (
+            torch.linspace(0, 1, n, device=device) for n in config.geometry.map_shape
+        )
 
     def draw(self, num: int, generator: torch.Generator | None) -> torch.Tensor:
         return torch.rand(num, 2, generator=generator, device=self.rows.device)

@@ -22,7 +22,7 @@ def unturned(window: torch.Tensor) -> torch.Tensor:
 def test_a_crop_of_whole_cells_is_the_slice_itself(tmp_path, device) -> None:
     values = np.random.default_rng(0).integers(-2000, 2000, (150, 60)).astype(np.float32)
     config = configuration(saved(tmp_path, values), resolution=1.25)  # 40 pixels for 40 cells
-    assert config.map_shape == (40, 40)
+    assert config.geometry.map_shape == (40, 40)
     found = find_windows(config, "training")
     terrain = RasterTerrain(config, device, "training")
     window = torch.arange(0, terrain.num_windows, 97, device=device)
@@ -80,7 +80,7 @@ def test_oblong_missions_are_flipped_but_not_turned(tmp_path) -> None:
     assert terrain.num_symmetries == 4
     window = torch.zeros(4, dtype=torch.int64)
     values = terrain.windows(torch.stack((window, torch.arange(4)), 1))
-    assert values.shape == (4, *config.map_shape)
+    assert values.shape == (4, *config.geometry.map_shape)
     for k, axes in enumerate([[], [0], [1], [0, 1]]):
         assert torch.allclose(values[k], values[0].flip(axes), atol=1e-6)
 
