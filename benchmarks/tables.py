@@ -36,7 +36,6 @@ from benchmarks.speed import (
     network_types,
     ranks,
     search,
-    together,
     utilisation,
 )
 from marl_framework.command_line import BAD_INPUT, Parser
@@ -98,8 +97,6 @@ TABLES = {
     "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
     "network_types": _printed("network_types", network_types.table),
     "busy_machine": _printed("busy_machine", busy_machine.table),
-    "together": _printed("together", together.speeds),
-    "together_gpu": _printed("together", together.counts),
     "machine_code": _printed("machine_code", machine_code.table),
     "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
     "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),

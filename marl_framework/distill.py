@@ -104,7 +104,7 @@ def _train_workers(options: argparse.Namespace, log: RunLog) -> int:
     loaded()
     start = Start(options.check, resume=options.resume, init_from=options.init_from)
     train_one = partial(train_on_own_device, start=start)
-    codes = train_runs(runs, lambda name, _: f"worker: {name}", train_one, log, options.jobs)
+    codes = train_runs(runs, train_one, log, options.jobs, lambda name, _: f"worker: {name}")
     return worst(codes)
 
 

@@ -65,12 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         parser.add_argument(*spellings, metavar="VALUE", help=f"sets {key}")
     add_jobs(parser, "--seeds")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="with --seeds: train all runs at once in this process, missions in one batch and on "
-        "a GPU networks stacked",
-    )
+    parser.add_argument("--together", action="store_true", help=argparse.SUPPRESS)  # former option
     parser.add_argument(
         "--profile",
         type=int,

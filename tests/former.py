@@ -25,7 +25,7 @@ def former_layout(tree: dict[str, Any]) -> dict[str, Any]:
     for old, new in RENAMED.items():
         value = take(tree, new)
         put(tree, old, TYPES.get(value, value) if old == "experiment.missions.type" else value)
-    assert tree.pop("compute") == {"stack_networks": "auto"}
+    assert tree.pop("compute") == {}
     for key in KNOWN_TO:
         del tree["learning"][key]
     assert tree["learning"].pop("teacher")["weight"] == 0

@@ -67,28 +67,6 @@ def of_a_choice(config: Config) -> list[Launch]:
     return found
 
 
-def of_networks(config: Config) -> list[Launch]:
-    """Return the kernels of the networks' layers, on maps of any precision and order."""
-    from marl_framework.networks import triton_bias, triton_convolution
-
-    width, sizes = config.networks.actor.conv_channels, config.network_sizes
-    last = torch.channels_last
-    bias = torch.zeros(width, dtype=HALF)
-    with recorded((triton_convolution, "convolve"), (triton_bias, "add_and_cut")) as found:
-        for maps, side, before in (
-            (torch.zeros(2, sizes.actor_channels, *sizes.shape, dtype=HALF), 5, None),
-            (torch.zeros(2, sizes.critic_channels, *sizes.shape), 5, None),
-            (torch.zeros(2, width, 4, 4, dtype=HALF).to(memory_format=last), 4, bias),
-        ):
-            weights = torch.zeros(width, maps.shape[1], side, side, dtype=HALF)
-            weights = weights if before is None else weights.to(memory_format=last)
-            triton_convolution.convolution_relu(maps, weights, bias, before)
-        for precision, order in ((HALF, last), (torch.float32, torch.contiguous_format)):
-            maps = torch.zeros(2, width, 7, 7).to(precision, memory_format=order)
-            triton_bias.bias_relu(maps, bias.to(precision))
-    return found
-
-
 def of_predictions(config: Config) -> list[Launch]:
     """Return the kernels that add up what a predictor sees."""
     from marl_framework.mission.kernels import part_operators, triton_parts
@@ -138,7 +116,6 @@ STAGES = {
     "start of missions": of_a_start,
     "readings and beliefs": of_a_move,
     "observations and actions": of_a_choice,
-    "networks": of_networks,
     "predictions": of_predictions,
     "updates": of_an_update,
 }

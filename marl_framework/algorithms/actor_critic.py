@@ -21,7 +21,6 @@ from marl_framework.algorithms.kickstarting import Kickstart
 from marl_framework.algorithms.losses import mean_of, td_lambda_returns
 from marl_framework.algorithms.optimisers import (
     descend,
-    follow,
     load_optimizer,
     load_scaler,
     make_adam,
@@ -56,6 +55,15 @@ def target_chunk(device: torch.device | None) -> int:
     return 16384 if device is not None and device.type == "cuda" else 4096
 
 
+@torch.no_grad()
+def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Move `target` towards `source` by the share `tau`, in place; 1 copies. Buffers are copied."""
+    for old, new in zip(target.parameters(), source.parameters(), strict=True):
+        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
+    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
+        mine.copy_(given)
+
+
 class ActorCritic(ABC):
     """An actor, a critic and their updates under automatic mixed precision.
 
@@ -74,8 +82,6 @@ class ActorCritic(ABC):
         target_critic: follows the critic, where the algorithm has one.
         modules: the same by name; `actor` is the one that acts.
         learning: the section of the configuration.
-        symmetries: see above.
-        losses: that the networks learn by.
         training_steps: made so far.
     """
 
@@ -91,13 +97,13 @@ class ActorCritic(ABC):
         graphs: Graphs | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.symmetries = symmetries
+        self._symmetries = symmetries
         self._graphs = graphs
         self.sizes = sizes
         self.precision = resolve_precision(config.compute.precision, self.device)
         self.training_steps = 0
         self._halted = torch.zeros((), device=self.device)
-        self.losses = _make_losses(config.compute, self.device)
+        self._losses = _make_losses(config.compute, self.device)
         self.learning = learning = config.learning
         self._kickstart: Kickstart | None = None
         configure_backends(config.compute, self.device)
@@ -149,22 +155,7 @@ class ActorCritic(ABC):
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss; outputs with gradient."""
-        return self.losses.critic(outputs, part)
-
-    def judge(
-        self, logits: Tensor, part: Transitions, values: Tensor, epsilon: float | Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the policy, π and advantages of transitions, see `Losses.judge`."""
-        return self.losses.judge(logits, part, values, epsilon, self.credited(part))
-
-    def actor_loss(
-        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: float | Tensor
-    ) -> Tensor:
-        """Return the actor's loss, see `Losses.actor`; `policy` is from `judge`."""
-        learning = self.learning
-        return self.losses.actor(
-            policy, part, advantages, epsilon, learning.entropy_coefficient, learning.clip_ratio
-        )
+        return self._losses.critic(outputs, part)
 
     def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
         """Return TD(λ) returns [T, E, N] of values [T, E, N]; `learning.lambda` by default."""
@@ -196,7 +187,7 @@ class ActorCritic(ABC):
 
     # Learning -----------------------------------------------------------------------------
 
-    def set_rates(self, factor: float) -> None:
+    def _set_rates(self, factor: float) -> None:
         """Multiply the configured learning rates of actor and critic, for the next updates."""
         for optimizer, rate in (
             (self.actor_optimizer, self.learning.actor.learning_rate),
@@ -229,7 +220,7 @@ class ActorCritic(ABC):
             each with the transitions of all ranks; those that describe policy and critic are means
             over the last pass, of networks before each update.
         """
-        self.set_rates(rate)
+        self._set_rates(rate)
         if self._graphs is None:
             stats = self._pass_over(rollout, epsilon, generator, steps)
         else:
@@ -241,13 +232,9 @@ class ActorCritic(ABC):
             key = ("update", steps)
             names, values = self._graphs.run(key, rollout, packed, epsilon, generator)
             stats = dict(zip(names, values.clone().unbind(), strict=True))
-        self.count(steps)
-        return stats
-
-    def count(self, steps: int) -> None:
-        """Count training steps that were made; the target critic follows as often as it should."""
         self.training_steps += steps
         self._update_target(steps)
+        return stats
 
     def _pass_over(
         self,
@@ -257,7 +244,7 @@ class ActorCritic(ABC):
         steps: int,
     ) -> dict[str, Tensor]:
         """Make all updates on the device; returns what `update` returns."""
-        epsilon = self.losses.floor(epsilon)
+        epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
         if self._kickstart is not None:
             with self._amp():
@@ -289,11 +276,11 @@ class ActorCritic(ABC):
         """Yield all transitions in batches, shuffled, each flipped or turned where that is on."""
         order = torch.randperm(len(flat), generator=generator, device=self.device)
         for index in order.tensor_split(number):
-            if self.symmetries is None:
+            if self._symmetries is None:
                 yield flat[index]
             else:
-                which = self.symmetries.draw(len(index), generator)
-                yield self.symmetries.take(flat, index, which)
+                which = self._symmetries.draw(len(index), generator)
+                yield self._symmetries.take(flat, index, which)
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
         """Let the critic alone learn from whole episodes, in one pass; its target copies it then.
@@ -372,7 +359,7 @@ class ActorCritic(ABC):
             self.critic_optimizer,
             self.scaler,
             self.learning.critic.gradient_norm,
-            decision=self.losses.decide,
+            decision=self._losses.decide,
         )
         return values, loss, norm, bad
 
@@ -385,21 +372,32 @@ class ActorCritic(ABC):
         if learning.normalize_advantages and len(parts) > 1:  # needs all advantages beforehand
             with torch.no_grad():
                 pairs = zip(parts, values, strict=True)
-                advantages = torch.cat([self._judged(p, v, epsilon)[2] for p, v in pairs])
+                advantages = torch.cat([self._judge(p, v, epsilon)[2] for p, v in pairs])
             weights = None
             if parts[0].weights is not None:
                 weights = torch.cat([part.weights for part in parts if part.weights is not None])
-            normalized = self.losses.normalized(advantages, weights).split([len(p) for p in parts])
+            normalized = self._losses.normalized(advantages, weights).split([len(p) for p in parts])
         self.actor_optimizer.zero_grad(set_to_none=True)
         for index, (part, own) in enumerate(zip(parts, values, strict=True)):
             with exchange_gradients(self._actor, now=part is parts[-1]):
-                policy, probabilities, advantage = self._judged(part, own, epsilon)
-                scaled = advantage if normalized is None else normalized[index]
-                if learning.normalize_advantages and normalized is None:
-                    scaled = self.losses.normalized(advantage, part.weights)
-                loss = self.actor_loss(policy, part, scaled, epsilon)
+                policy, probabilities, advantage = self._judge(part, own, epsilon)
+                scaled = advantage
+                if learning.normalize_advantages:
+                    scaled = (
+                        self._losses.normalized(advantage, part.weights)
+                        if normalized is None
+                        else normalized[index]
+                    )
+                loss = self._losses.actor(
+                    policy,
+                    part,
+                    scaled,
+                    epsilon,
+                    learning.entropy_coefficient,
+                    learning.clip_ratio,
+                )
                 if self._kickstart is not None and part.teacher is not None:
-                    distance = self.losses.teacher_kl(policy, part, epsilon)
+                    distance = self._losses.teacher_kl(policy, part, epsilon)
                     loss = loss + self._kickstart.weight * distance
                 losses.append(self._backward(loss, part, parts))
             learned.append((probabilities, advantage))
@@ -412,7 +410,7 @@ class ActorCritic(ABC):
             self.scaler,
             learning.actor.gradient_norm,
             self._halted,
-            self.losses.decide,
+            self._losses.decide,
         )
         return learned, loss, norm, bad
 
@@ -425,13 +423,13 @@ class ActorCritic(ABC):
         mean = mean_over_ranks(torch.stack(sums).sum() / sum(len(part) for part in parts))
         self._halted.logical_or_(mean > self.learning.kl_limit)
 
-    def _judged(
+    def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the actor on transitions and judge their actions, see `judge`."""
+        """Judge the actions of transitions, see `Losses.judge`."""
         with self._amp():
             logits = self._actor(part.observations)
-        return self.judge(logits, part, values, epsilon)
+        return self._losses.judge(logits, part, values, epsilon, self.credited(part))
 
     def _backward(self, loss: Tensor, part: Transitions, parts: list[Transitions]) -> Tensor:
         """Add the gradient of a part's loss times its share of the batch; return that loss."""
@@ -471,7 +469,7 @@ class ActorCritic(ABC):
             module.load_state_dict(state[name])
         load_optimizer(self.actor_optimizer, state["actor_optimizer"])
         load_optimizer(self.critic_optimizer, state["critic_optimizer"])
-        self.set_rates(1.0)
+        self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # they know the optimisers' former tensors
         load_scaler(self.scaler, state["scaler"])

@@ -87,7 +87,10 @@ class Transitions:
 
     def balanced(self) -> Transitions:
         """Return the batch with weights whose mean over the batches of all ranks is 1."""
-        return self if self.weights is None else replace(self, weights=balance(self.weights))
+        if self.weights is None:
+            return self
+        mean = mean_over_ranks(self.weights.mean())
+        return replace(self, weights=self.weights / mean.clamp(min=1e-9))
 
     def split(self, size: int) -> list[Transitions]:
         """Return parts of at most `size` transitions as views; the whole for 0."""
@@ -100,11 +103,6 @@ class Transitions:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: field for name, field in vars(self).items() if field is not None}
-
-
-def balance(weights: Tensor) -> Tensor:
-    """Return weights [B] whose mean over the batches of all ranks is 1."""
-    return weights / mean_over_ranks(weights.mean()).clamp(min=1e-9)
 
 
 @torch.no_grad()
@@ -129,7 +127,9 @@ def diagnostics(
             _variance(residuals, counted), _variance(batch.targets, counted)
         ),
         "advantage": mean_of(advantages, batch.weights),
-        "advantage_std": deviation(advantages, counted),
+        "advantage_std": advantages.std()
+        if counted is None
+        else _variance(advantages, counted).sqrt(),
         "policy_entropy": mean_of(policy_entropy(probabilities), batch.weights),
         "largest_probability": mean_of(probabilities.max(-1).values, batch.weights),
         "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), batch.weights),
@@ -140,11 +140,6 @@ def diagnostics(
         numbers = (batch.targets, residuals, advantages)
         found[POWER_SUMS] = torch.stack([power_sums(value, counted) for value in numbers])
     return found
-
-
-def deviation(numbers: Tensor, counted: Tensor | None) -> Tensor:
-    """Return the standard deviation of those numbers that count, on this rank."""
-    return numbers.std() if counted is None else _variance(numbers, counted).sqrt()
 
 
 def _variance(numbers: Tensor, counted: Tensor | None) -> Tensor:

@@ -2,13 +2,10 @@
 
 Operators of `torch.library`: the `meta` device, fake tensors and `torch.compile` see what they
 return without running them. Tensors lie on one GPU, or on the CPU under Triton's interpreter.
-Several learners, whose tensors have an axis more at the front, share a launch; `vmap` makes use of
-that.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -36,7 +33,7 @@ def judge_actions(
     returns: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the policy [B, A] and the advantages of the actions taken [B]."""
-    probabilities, advantages = torch.empty_like(logits), logits.new_empty(logits.shape[:-1])
+    probabilities, advantages = torch.empty_like(logits), logits.new_empty(len(logits))
     _launch(
         triton_losses.judge,
         logits,
@@ -110,7 +107,7 @@ def decide_descent(
     """Return what gradients are divided by, 1 to leave the weights as they are, 1 for bad ones."""
     scale, leave, bad = (torch.empty_like(norm) for _ in range(3))
     with launched_on(loss):
-        triton_losses.decide[(norm.numel(),)](
+        triton_losses.decide[(1,)](
             loss,
             norm,
             loss if halted is None else halted,
@@ -126,7 +123,7 @@ def decide_descent(
 
 @judge_actions.register_fake
 def _(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(logits), logits.new_empty(logits.shape[:-1])
+    return torch.empty_like(logits), logits.new_empty(len(logits))
 
 
 @actor_gradient.register_fake
@@ -138,38 +135,6 @@ def _(outputs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 @decide_descent.register_fake
 def _(loss: Tensor, norm: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(norm), torch.empty_like(norm), torch.empty_like(norm)
-
-
-@judge_actions.register_vmap
-def _(info: Any, dims: Any, *arguments: Any) -> Any:
-    return judge_actions(*_in_front(info, dims, arguments)), (0, 0)
-
-
-@actor_gradient.register_vmap
-def _(info: Any, dims: Any, *arguments: Any) -> Any:
-    return actor_gradient(*_in_front(info, dims, arguments)), (0, 0)
-
-
-@critic_gradient.register_vmap
-def _(info: Any, dims: Any, *arguments: Any) -> Any:
-    return critic_gradient(*_in_front(info, dims, arguments)), (0, 0)
-
-
-@decide_descent.register_vmap
-def _(info: Any, dims: Any, *arguments: Any) -> Any:
-    return decide_descent(*_in_front(info, dims, arguments)), (0, 0, 0)
-
-
-def _in_front(info: Any, dims: Any, arguments: Any) -> list[Any]:
-    """Return arguments with the axis of the learners at the front; scalars of all as they are."""
-    found = []
-    for argument, dim in zip(arguments, dims, strict=True):
-        if dim is not None:
-            argument = argument.movedim(dim, 0).contiguous()
-        elif isinstance(argument, Tensor) and argument.dim():
-            argument = argument.expand(info.batch_size, *argument.shape).contiguous()
-        found.append(argument)
-    return found
 
 
 def _normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -253,15 +218,10 @@ def _exact(outputs: Tensor) -> Tensor:
 class _WithGradient(torch.autograd.Function):
     """A loss whose gradient is known."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(outputs: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, outputs: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
         return loss.view_as(loss)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
@@ -270,17 +230,16 @@ class _WithGradient(torch.autograd.Function):
 
 
 def _parts(outputs: Tensor) -> Tensor:
-    *learners, number, _ = outputs.shape
-    return outputs.new_empty(*learners, triton.cdiv(number, BLOCK))
+    return outputs.new_empty(triton.cdiv(len(outputs), BLOCK))
 
 
 def _launch(kernel: Any, outputs: Tensor, *arguments: Tensor, **constants: Any) -> None:
-    """Launch a kernel for B transitions; `outputs` are [B, A], of several networks [L, B, A]."""
+    """Launch a kernel for B transitions; `outputs` of a network are [B, A]."""
     if not all(tensor.is_contiguous() for tensor in (outputs, *arguments)):
         raise ValueError("loss kernels need contiguous tensors")
-    *learners, number, actions = outputs.shape
+    number, actions = outputs.shape
     with launched_on(outputs):
-        kernel[(triton.cdiv(number, BLOCK), math.prod(learners))](
+        kernel[(triton.cdiv(number, BLOCK),)](
             outputs,
             *arguments,
             number,

@@ -1,8 +1,8 @@
-"""Optimiser steps, clipped and skipped if numbers are not finite, and what follows them."""
+"""Optimiser steps: clipped, and skipped if numbers are not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,15 +23,6 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
         fused=device.type in ("cpu", "cuda"),
         capturable=recorded,
     )
-
-
-@torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move `target` towards `source` by the share `tau`, in place; 1 copies. Buffers are copied."""
-    for old, new in zip(target.parameters(), source.parameters(), strict=True):
-        old.lerp_(new, tau) if tau < 1 else old.copy_(new)
-    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
-        mine.copy_(given)
 
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
@@ -128,7 +119,12 @@ def _step(
 ) -> None:
     """Make a step of fused Adam or AdamW by its function, without the hooks of `Optimizer.step`."""
     (group,) = optimizer.param_groups
-    states = adam_states(optimizer, parameters)
+    states = [optimizer.state[p] for p in parameters]
+    for parameter, state in zip(parameters, states, strict=True):
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
     beta1, beta2 = group["betas"]
     adam(
         parameters,
@@ -150,16 +146,3 @@ def _step(
         eps=group["eps"],
         maximize=group["maximize"],
     )
-
-
-def adam_states(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
-) -> list[dict[str, Tensor]]:
-    """Return what Adam knows of parameters: `step`, `exp_avg` and `exp_avg_sq`, 0 at first."""
-    states = [optimizer.state[p] for p in parameters]
-    for parameter, state in zip(parameters, states, strict=True):
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-    return states

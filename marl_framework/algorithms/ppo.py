@@ -109,11 +109,11 @@ class PPO(StateValues):
             self._normalizer.update(targets.flatten(), found.balanced().weights)
         return found
 
-    def judge(
-        self, logits: Tensor, part: Transitions, values: Tensor, epsilon: float | Tensor
+    def _judge(
+        self, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the policy, π and the advantages from before any update."""
-        policy, probabilities, _ = super().judge(logits, part, values, epsilon)
+        policy, probabilities, _ = super()._judge(part, values, epsilon)
         assert part.advantages is not None
         return policy, probabilities, part.advantages
 

@@ -154,17 +154,13 @@ class RolloutCollector:
         task.reset()
         for t in range(task.episode_length):
             logits = policy(task.observe(rollout.observations[t]))
-            uniform = self.draw_uniform(logits.shape)
+            uniform = torch.rand(logits.shape, generator=task.generator, device=task.device)
             actions, masks = rollout.actions[t], rollout.masks[t]
             draw(logits, uniform, epsilon, actions, masks, rollout.probabilities[t])
             if rollout.active is not None:
                 rollout.active[t] = task.active  # type: ignore[attr-defined]
             task.critic_maps(actions, rollout.critic_maps[t])
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
-
-    def draw_uniform(self, shape: torch.Size) -> Tensor:
-        """Draw what E missions sample their actions with, in [0, 1)."""
-        return torch.rand(shape, generator=self.task.generator, device=self.task.device)
 
     def _empty(self, missions: int) -> Rollout:
         task, sizes = self.task, self.task.sizes

@@ -1,9 +1,8 @@
 """Policies, losses and their gradients in Triton kernels; `loss_operators` launches them.
 
 The twins are in `policy` and `losses`; gradients are those that autograd finds for these. One
-program serves BLOCK_B of B transitions with A actions; the second axis of the grid counts learners,
-each with B transitions and a loss of its own. Booleans come as int8. There are no atomic sums: each
-program leaves a part of the loss.
+program serves BLOCK_B of B transitions with A actions. Booleans come as int8. There are no atomic
+sums: each program leaves a part of the loss.
 """
 
 from __future__ import annotations
@@ -18,13 +17,6 @@ _TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
 def _log(p):
     """Logarithm that is finite everywhere."""
     return tl.log(tl.maximum(p, _TINY))
-
-
-@triton.jit
-def _rows(B, BLOCK_B: tl.constexpr):
-    """Return which transitions of all learners a program serves, and which of these there are."""
-    within = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B)
-    return tl.program_id(1).to(tl.int64) * B + within, within < B
 
 
 @triton.jit
@@ -69,8 +61,8 @@ def judge(
         returns: of the actions taken, [B]; read where RETURNS, else their values are.
         probabilities, advantages: written.
     """
-    rows, known = _rows(B, BLOCK_B)
-    a = tl.arange(0, BLOCK_A)
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
     at = rows[:, None] * A + a[None, :]
     inside = known[:, None] & (a < A)[None, :]
     p, _, _ = _policy(logits, masks, epsilon, at, inside)
@@ -117,8 +109,8 @@ def lose_actor(
         gradient: [B, A], written.
         parts: one for each program, written.
     """
-    rows, known = _rows(B, BLOCK_B)
-    a = tl.arange(0, BLOCK_A)
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
     at = rows[:, None] * A + a[None, :]
     inside = known[:, None] & (a < A)[None, :]
     p, softmax, share = _policy(logits, masks, epsilon, at, inside)
@@ -146,8 +138,7 @@ def lose_actor(
         slopes = tl.where(counted, slopes * counts[:, None], 0.0)
     mean = tl.sum(slopes * softmax, 1)[:, None]
     tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
-    part = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(parts + part, tl.sum(tl.where(known, loss, 0.0), 0) / B)
+    tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
 
 
 @triton.jit
@@ -174,8 +165,8 @@ def lose_critic(
         gradient: [B, A], written.
         parts: one for each program, written.
     """
-    rows, known = _rows(B, BLOCK_B)
-    a = tl.arange(0, BLOCK_A)
+    rows, a = tl.program_id(0).to(tl.int64) * BLOCK_B + tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_A)
+    known = rows < B
     action = tl.load(actions + rows, mask=known, other=0)
     value = tl.load(values + rows * A + action, mask=known, other=0.0)
     error = value - tl.load(targets + rows, mask=known, other=0.0)
@@ -188,27 +179,23 @@ def lose_critic(
     slopes = tl.where(a[None, :] == action[:, None], slope[:, None], 0.0)
     at = rows[:, None] * A + a[None, :]
     tl.store(gradient + at, slopes, mask=known[:, None] & (a < A)[None, :])
-    part = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(parts + part, tl.sum(loss, 0) / B)
+    tl.store(parts + tl.program_id(0), tl.sum(loss, 0) / B)
 
 
 @triton.jit
 def decide(loss, norm, halted, scale, leave, bad, LIMIT: tl.constexpr, HALTS: tl.constexpr):
-    """Write how an optimiser divides gradients, whether it leaves the weights, and whether bad.
-
-    A program for each learner.
+    """Write how the optimiser divides gradients, whether it leaves the weights, and whether bad.
 
     Tensors:
-        loss, norm: of the gradient.
-        halted: above 0 to leave the weights; read where HALTS.
-        scale, leave, bad: written; `optimisers.descend` says what they are.
+        loss, norm: of the gradient, scalars.
+        halted: above 0 to leave the weights, scalar; read where HALTS.
+        scale, leave, bad: scalars, written; `optimisers.descend` says what they are.
     """
-    learner = tl.program_id(0)
-    length = tl.load(norm + learner)
-    wrong = tl.where(tl.abs(tl.load(loss + learner) + length) < float("inf"), 0.0, 1.0)
-    tl.store(scale + learner, tl.maximum((length + 1e-6) / LIMIT, 1.0))
+    number = tl.load(loss) + tl.load(norm)
+    wrong = tl.where(tl.abs(number) < float("inf"), 0.0, 1.0)
+    tl.store(scale, tl.maximum((tl.load(norm) + 1e-6) / LIMIT, 1.0))
     left = wrong
     if HALTS:
-        left = tl.where(tl.load(halted + learner) > 0, 1.0, wrong)
-    tl.store(leave + learner, left)
-    tl.store(bad + learner, wrong)
+        left = tl.where(tl.load(halted) > 0, 1.0, wrong)
+    tl.store(leave, left)
+    tl.store(bad, wrong)

@@ -377,9 +377,6 @@ class ComputeConfig(Section):
     """Same seed, same numbers, on a GPU too; slower."""
     gradient_checkpointing: bool = False
     """Compute hidden layers twice and keep them less long."""
-    stack_networks: Literal["auto", "always", "never"] = "auto"
-    """Whether runs that train together have their networks stacked, which rounds otherwise than
-    each alone; auto: on a GPU, where that is possible."""
     distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"
     """How the ranks of torchrun exchange gradients; auto: nccl on GPUs, gloo on CPUs."""
 

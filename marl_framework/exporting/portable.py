@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from marl_framework.mission.belief import uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import Seen
-from marl_framework.networks.convolutional import without_kernels
 from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
@@ -35,7 +35,7 @@ class PortableActor(nn.Module):
 
     def __init__(self, actor: nn.Module) -> None:
         super().__init__()
-        self.actor = without_kernels(actor)
+        self.actor = deepcopy(actor)
 
     def forward(self, observation: Tensor, mask: Tensor) -> Tensor:
         """Return the policy [B, A] float32, 0 where masked.
@@ -85,7 +85,7 @@ class PortableTeam(nn.Module):
                 "--observations: the file knows no crashes; add --set "
                 "experiment.uav.crash_rate=0, or leave it out and choose for those that fly"
             )
-        self.actor = without_kernels(actor)
+        self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
         plain = with_changes(config, {"compute": {"compile": False}}, "an exported team")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from marl_framework.mission.terrains.mixture import TerrainDraws
-
-Draws = TypeVar("Draws")
 
 
 @dataclass
@@ -58,20 +53,3 @@ class ResetDraws:
     """[E] int64, index into the crash rates; None where there is but one."""
     limit: Tensor | None = None
     """[E, N] int64, index into the limits of cost; None where there is but one."""
-
-
-def join_draws(parts: Sequence[Draws]) -> Draws:
-    """Return the draws of several batches of missions as those of one."""
-    return cast(Draws, _join(parts))
-
-
-def _join(parts: Sequence[Any]) -> Any:
-    first = parts[0]
-    if first is None:
-        return None
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts))
-    if isinstance(first, tuple):
-        return tuple(_join(column) for column in zip(*parts, strict=True))
-    columns = {f.name: _join([getattr(part, f.name) for part in parts]) for f in fields(first)}
-    return replace(first, **columns)

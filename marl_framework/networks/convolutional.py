@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from copy import deepcopy
-from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
@@ -20,78 +17,19 @@ from marl_framework.device import resolve_precision, uses_triton
 Network = TypeVar("Network", bound=nn.Module)
 
 _KERNELS = (5, 4, 4)
-_NAMES = ("0", "2", "4", "6", "7", "8")
-"""Of the hidden layers: those that weights had when ReLUs were layers of their own."""
 
 
-class ConvolutionReLU(nn.Conv2d):
-    """A convolution without padding, and ReLU.
-
-    Attributes:
-        fused: whether a Triton kernel adds the bias and takes the ReLU.
-    """
-
-    fused = False
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Map [B, C, X, Y] to [B, C', X', Y']."""
-        if not self.fused:
-            return functional.relu(super().forward(maps))
-        # Triton takes a while to import, and many machines do without it.
-        from marl_framework.networks.triton_bias import bias_relu
-
-        assert self.bias is not None
-        found: Tensor = bias_relu(functional.conv2d(maps, self.weight), self.bias)
-        return found
-
-
-class HiddenLayers(nn.Sequential):
-    """Three `ConvolutionReLU` and what follows them.
-
-    In half precision on a GPU, memory limits the first convolution, which sees few channels, and
-    the last one where it makes a single cell of a map: Triton kernels of ours take these with their
-    biases and ReLUs. Most of the arithmetic is in the second, which stays with cuDNN; the last one
-    takes its bias and ReLU, too.
-    """
-
-    @property
-    def convolutions(self) -> list[ConvolutionReLU]:
-        """The first three layers."""
-        return [layer for layer in self if isinstance(layer, ConvolutionReLU)]
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Run all layers on maps [B, C, X, Y]."""
-        first, second, third = self.convolutions
-        if not first.fused or first.weight.dtype == torch.float32:
-            found: Tensor = super().forward(maps)
-            return found
-        # Triton takes a while to import, and many machines do without it.
-        from marl_framework.networks.triton_bias import bias_relu
-        from marl_framework.networks.triton_convolution import convolution_relu
-
-        # Observations are drawn channel by channel.
-        maps = convolution_relu(maps, first.weight.contiguous(), first.bias, None)
-        maps = functional.conv2d(maps, second.weight)
-        if maps.shape[2:] == third.kernel_size:
-            maps = convolution_relu(maps, third.weight, third.bias, second.bias)
-        else:
-            maps = third(bias_relu(maps, second.bias))
-        for layer in list(self)[3:]:
-            maps = layer(maps)
-        return maps
-
-
-def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> HiddenLayers:
+def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> nn.Sequential:
     """Return all layers but the last, from maps [B, channels, *shape] to [B, hidden_dim]."""
     width, hidden = settings.conv_channels, settings.hidden_dim
     layers: list[nn.Module] = []
     x, y = shape
     for kernel in _KERNELS:
         size = (min(kernel, x), min(kernel, y))
-        layers.append(ConvolutionReLU(channels, width, size))
+        layers += [nn.Conv2d(channels, width, size), nn.ReLU()]
         channels, x, y = width, x - size[0] + 1, y - size[1] + 1
     layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
-    return HiddenLayers(OrderedDict(zip(_NAMES, layers, strict=True)))
+    return nn.Sequential(*layers)
 
 
 def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
@@ -182,31 +120,14 @@ class _CastAll(torch.autograd.Function):
 
 
 def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
-    """Move a network to a device, on a GPU in the order that its convolutions compute in.
-
-    Where Triton runs, it follows them with their biases and ReLUs.
-    """
-    if device.type == "meta":  # a network of one's own may share modules that are used elsewhere
+    """Move a network to a device; in half precision with Triton, channels come last in memory."""
+    if device.type == "meta":  # a custom network may share modules that are used elsewhere
         network = deepcopy(network)
     network.to(device)
-    fused = uses_triton(compute, device)
-    if fused:  # what counts operations knows those of our operators once they are imported
-        import_module("marl_framework.networks.triton_convolution")
-    if fused and resolve_precision(compute.precision, device) != torch.float32:
+    half = resolve_precision(compute.precision, device) != torch.float32
+    if half and uses_triton(compute, device):
         # PyTorch's hints lack it.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return _with_kernels(network, fused)
-
-
-def without_kernels(network: Network) -> Network:
-    """Return a copy that runs anywhere, and that other formats can hold."""
-    return _with_kernels(deepcopy(network), False)
-
-
-def _with_kernels(network: Network, fused: bool) -> Network:
-    for layer in network.modules():
-        if isinstance(layer, ConvolutionReLU):
-            layer.fused = fused
     return network
 
 

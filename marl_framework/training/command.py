@@ -38,8 +38,6 @@ _FOR_TRAININGS = {
     "init_from": "; --checkpoint names a team that flies",
 }
 """Options that need one, and what to do where there is none."""
-_MAY_DIFFER = ("learning.actor.learning_rate", "learning.critic.learning_rate")
-"""Keys that may differ, besides the seed, between runs that train together."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,19 +78,12 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         options.init_from,
     )
     train_one = partial(train, device=device, start=start, ranks=ranks)
-    if options.together:
-        from marl_framework.training.together import check_together, train_together
-
-        check_together(config, device, sum(map(len, seeded.values())))
     if options.check:  # seeds differ in nothing that could be wrong
         checked = [next(iter(runs.values())) for runs in seeded.values()] or [config]
         return max(train_one(each, run_name=options.run_name, log=log) for each in checked)
     if not seeded:
         return train_one(config, run_name=options.run_name, log=log)
-    if options.together:
-        train_all = partial(train_together, device=device, start=start)
-    else:
-        train_all = partial(train_runs, train=train_one, log=log, jobs=options.jobs)
+    train_all = partial(train_runs, train=train_one, log=log, jobs=options.jobs)
     return train_each(seeded, train_all, Path(config.logging.directory))
 
 
@@ -172,7 +163,7 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
         raise ConfigError("--vary: goes with --seeds, for one seed shows little")
     check_jobs(options.jobs, options.seeds is not None, "--seeds")
     if options.together:
-        _check_together(options)
+        raise ConfigError("--together: use --jobs N, which trains N runs at once")
     if options.allow_changed and not options.resume:
         raise ConfigError("--allow-changed: works only with --resume")
     if options.profile < 0:
@@ -196,23 +187,3 @@ def _check_options(options: argparse.Namespace, config: Config, ranks: Ranks) ->
             f"--checkpoint: experiment.policy: {config.experiment.policy} needs no trained team; "
             "choose learned"
         )
-
-
-def _check_together(options: argparse.Namespace) -> None:
-    """Check the options beside `--together`.
-
-    Raises:
-        ConfigError: one makes no sense with it.
-    """
-    if options.seeds is None:
-        raise ConfigError("--together: goes with --seeds; there is one training")
-    if options.jobs > 1:
-        raise ConfigError(f"--together: is one process; leave out --jobs {options.jobs}")
-    for text in options.vary:
-        if (key := text.partition("=")[0].strip()) not in _MAY_DIFFER:
-            raise ConfigError(
-                f"--vary {key}: runs that train --together may differ in "
-                f"{' and '.join(_MAY_DIFFER)} alone; leave --together out"
-            )
-    if options.profile:
-        raise ConfigError("--together: --profile records one training; leave one of them out")

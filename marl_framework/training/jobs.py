@@ -66,19 +66,19 @@ def check_jobs(jobs: int, several: bool, option: str) -> None:
 
 def train_runs(
     runs: Mapping[str, Config],
-    title: Callable[[str, Config], str],
     train: TrainOne,
     log: RunLog,
     jobs: int,
+    title: Callable[[str, Config], str],
 ) -> dict[str, int]:
     """Train all runs; a failed one does not keep the others from being trained.
 
     Args:
         runs: configuration by run name.
-        title: returns a line about a run, which is printed before it.
         train: trains one run.
         log: of the command.
         jobs: runs at the same time: 1 in this process, more in processes of their own.
+        title: returns a line about a run, which is printed before it.
 
     Returns:
         The exit code of each run by its name, see `worst`; runs that a signal kept from being
@@ -93,23 +93,18 @@ def train_runs(
         print(title(name, config), flush=True)
         try:
             codes[name] = train(config, run_name=name, log=log)
-        except Exception as error:  # of this run alone
-            codes[name] = tell(error)
+        except ConfigError as error:
+            warn(f"error: {error}")
+            codes[name] = BAD_INPUT
+        except OSError as error:
+            warn(describe_os_error(error))
+            codes[name] = FAILED
+        except Exception:  # of this run alone
+            traceback.print_exc()
+            codes[name] = FAILED
         if codes[name] == INTERRUPTED:
             break
     return {name: codes.get(name, INTERRUPTED) for name in runs}
-
-
-def tell(error: Exception) -> int:
-    """Print what ended a run; return its exit code."""
-    if isinstance(error, ConfigError):
-        warn(f"error: {error}")
-        return BAD_INPUT
-    if isinstance(error, OSError):
-        warn(describe_os_error(error))
-    else:
-        traceback.print_exception(error)
-    return FAILED
 
 
 def worst(codes: Mapping[str, int]) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,7 @@ from marl_framework.training.not_finite import NumericalError
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.resume import Resumption, find_run, go_on
 from marl_framework.training.signals import interruptible
-from marl_framework.training.trainer import Trainer, Training, make_steps
+from marl_framework.training.trainer import Trainer
 
 _LOST = "another rank ended early; torchrun's report gives the reason"
 
@@ -52,23 +51,6 @@ class Start:
     init_from: str | None = None
     """Run folder or checkpoint of a team whose weights a new run starts with; a resumed one needs
     it no more."""
-
-
-@dataclass(frozen=True)
-class OpenRun:
-    """A training run that has a trainer and a folder, and can train."""
-
-    trainer: Trainer
-    folder: RunFolder | None
-    """None on ranks that do not lead."""
-    fresh: bool
-    """It has just begun."""
-
-    def training(self, profile: int) -> Training[int]:
-        """Train, report how it ends; see `Trainer.training`. Returns the exit code."""
-        if self.folder is None:
-            return _follow(self.trainer)
-        return _train(self.trainer, self.folder, profile, self.fresh)
 
 
 def train(
@@ -101,11 +83,7 @@ def train(
                 _initial(Trainer(config, device, ranks), start.init_from)
                 _say(ranks, "the configuration is valid")
                 return 0
-            with opened(config, device, start, ranks, run_name=run_name, log=log) as run:
-                if run is None:
-                    return 0
-                with interruptible(run.trainer, ranks):  # until all is written
-                    return make_steps(run.trainer, run.training(start.profile))
+            return _start_or_resume(config, device, start, ranks, run_name, log)
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
@@ -130,18 +108,14 @@ def train_on_own_device(config: Config, start: Start, *, run_name: str, log: Run
     return train(config, device, start, Ranks(), run_name=run_name, log=log)
 
 
-@contextmanager
-def opened(
+def _start_or_resume(
     config: Config,
     device: torch.device,
     start: Start,
     ranks: Ranks,
-    *,
     run_name: str | None,
     log: RunLog,
-) -> Iterator[OpenRun | None]:
-    """Start or resume a run; let go of it in the end. None for one that has finished already."""
-
+) -> int:
     def find() -> Resumption | None:
         if run_name is None or not (start.resume or started_by(config, run_name, ranks)):
             return None
@@ -150,12 +124,10 @@ def opened(
     found = ranks.on_leader(
         find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)
     )
-    run: RunFolder | None = None
     try:
         if found is not None and found.finished:
             _say(ranks, f"finished already: {found.run and found.run.summary_file}")
-            yield None
-            return
+            return 0
         initial = None
         payload = None if found is None else found.payload
         made = 0 if payload is None else int(payload["training_step"])
@@ -184,13 +156,18 @@ def opened(
             return run
 
         run = ranks.on_leader(claim)
-        if run is not None:
-            print(f"run folder: {run.path}", flush=True)
-        yield OpenRun(trainer, run, fresh=found is None)
+        if run is None:
+            with interruptible(trainer, ranks):
+                return _follow(trainer)
+        print(f"run folder: {run.path}", flush=True)
+        try:
+            with interruptible(trainer, ranks):  # until all is written
+                return _train(trainer, run, start.profile, fresh=found is None)
+        finally:
+            run.release()
     finally:
-        for folder in (run, found and found.run):
-            if folder is not None:
-                folder.release()
+        if found is not None and found.run is not None:
+            found.run.release()
 
 
 def _initial(trainer: Trainer, init_from: str | None) -> dict[str, Any] | None:
@@ -204,17 +181,17 @@ def _initial(trainer: Trainer, init_from: str | None) -> dict[str, Any] | None:
     return record
 
 
-def _follow(trainer: Trainer) -> Training[int]:
+def _follow(trainer: Trainer) -> int:
     """Train on a rank that does not lead; the leader reports how it ended."""
     try:
-        yield from trainer.training(None)
+        trainer.train(None)
     except NumericalError:
         trainer.ranks.wait_for_leader()
         return FAILED
     return 0 if trainer.is_over() else INTERRUPTED
 
 
-def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> Training[int]:
+def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
     """Train; report how it ended, on the screen, in the run folder and as exit code.
 
     Raises:
@@ -222,7 +199,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> Train
     """
     known: dict[str, Any] = {}
     try:
-        summary = yield from trainer.training(run, profile)
+        summary = trainer.train(run, profile)
     except KeyboardInterrupt:
         state, code, text = "interrupted", INTERRUPTED, "interrupted at once"
     except NumericalError as error:

@@ -144,7 +144,6 @@ class TrainingLogger:
         self._counts: dict[str, Tensor] = {}
         self._step = 0
         self._report = report
-        self._closed = False
         self._hook = threading.excepthook
         threading.excepthook = self._on_thread_failure
         self._writers: dict[str, Writer] = {}
@@ -217,15 +216,7 @@ class TrainingLogger:
             self.flush()
         finally:
             self._each(lambda writer: writer.close())
-            self._closed = True
-            hook = threading.excepthook
-            # Those of several runs close in any order.
-            while (
-                isinstance(owner := getattr(hook, "__self__", None), TrainingLogger)
-                and owner._closed
-            ):
-                hook = owner._hook
-            threading.excepthook = hook
+            threading.excepthook = self._hook
 
     def state_dict(self) -> dict[str, Any]:
         """Return the pending metrics; loadable with `weights_only=True`."""

@@ -170,31 +170,21 @@ def device_memory(device: torch.device) -> tuple[int, int]:
     return min(known.get("MemAvailable", total), total), total
 
 
-def check_memory(config: Config, device: torch.device, ranks: int = 1, together: int = 1) -> None:
+def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     """Refuse a configuration that cannot fit.
 
     Args:
         config: what is to be trained.
         device: where; several ranks share a CPU's memory, but have a GPU each.
         ranks: that share the missions.
-        together: trainings of this kind at once, in this process.
 
     Raises:
         ConfigError: the tensors that are needed for sure are larger than the device's memory.
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)
-    del parts["activations"]
-    needed = peak(parts)
+    needed = peak({name: size for name, size in parts.items() if name != "activations"})
     _, total = device_memory(device)
-    of_all = peak(
-        {name: size * (1 if name == "validation" else together) for name, size in parts.items()}
-    )
-    if needed <= total < of_all:
-        raise ConfigError(
-            f"--together: {together} trainings need at least {of_all / GIB:,.1f} GiB, and the "
-            f"device has {total / GIB:,.1f} GiB; train fewer at once, or leave it out"
-        )
     if needed > total:
         advice = memory_advice(config, total, ranks, device, activations=False)
         raise ConfigError(

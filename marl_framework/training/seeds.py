@@ -114,7 +114,7 @@ def check_free(runs: Mapping[str, Config]) -> None:
 
 def train_each(
     series: Mapping[str, Mapping[str, Config]],
-    train: Callable[[Mapping[str, Config], Callable[[str, Config], str]], dict[str, int]],
+    train: Callable[..., dict[str, int]],
     folder: Path,
 ) -> int:
     """Train the runs of several seeds, and write the summary of each series, see `sum_up`.
@@ -129,7 +129,7 @@ def train_each(
         See `worst`.
     """
     every = {name: config for runs in series.values() for name, config in runs.items()}
-    codes = train(every, lambda name, config: f"seed {config.environment.seed}: {name}")
+    codes = train(every, title=lambda name, config: f"seed {config.environment.seed}: {name}")
     for title, runs in series.items():
         done = {name: config for name, config in runs.items() if codes[name] == 0}
         if done and INTERRUPTED not in codes.values():

@@ -30,10 +30,8 @@ class Interruptible(Protocol):
 
 
 @contextmanager
-def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[list[int]]:
+def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
     """Let a signal end the training after its current step; a second SIGINT or SIGTERM at once.
-
-    It yields the signals of these two kinds that came.
 
     SIGHUP, SIGUSR1 and SIGUSR2 are warnings: they never end it at once, and stay ignored where
     the caller ignores them, as `nohup` does SIGHUP.
@@ -41,17 +39,17 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[list[int]]:
     One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
     never run. It ends all the same, a while after the signal.
     """
-    urged: list[int] = []
+    urged = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if number in URGENT:
-            urged.append(number)
-            if len(urged) > 1:
-                raise KeyboardInterrupt
+        nonlocal urged
+        if urged and number in URGENT:
+            raise KeyboardInterrupt
+        urged = urged or number in URGENT
         trainer.interrupt()
 
     with handled(interrupt), _ended_if_stuck() if ranks.count > 1 else nullcontext():
-        yield urged
+        yield
 
 
 @contextmanager

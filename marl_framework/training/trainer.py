@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from marl_framework.algorithms.graphs import make_graphs
 from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
-from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -43,27 +41,6 @@ from marl_framework.training.streams import (
 )
 from marl_framework.training.summary import describe_machine, flown_metrics, results, timing
 from marl_framework.training.writers import check_writers
-
-TrainingStep = tuple[dict[str, Any], dict[str, Tensor]]
-"""Scalars and histogram counts to log, on the device."""
-Result = TypeVar("Result")
-Training = Generator[StageTimer, Callable[[], TrainingStep], Result]
-"""A training that waits for its training steps to be made, see `Trainer.training`."""
-
-
-class Plan(NamedTuple):
-    """What the next training steps are made of."""
-
-    first: int
-    """Training steps made before."""
-    steps: int
-    """Training steps to be made at once."""
-    epsilon: float
-    """Floor of the acting policy."""
-    rate: float
-    """What the configured learning rates are multiplied by."""
-    rounds: int
-    """How often `environment.num_envs` missions are flown."""
 
 
 class Trainer:
@@ -145,13 +122,6 @@ class Trainer:
         Raises:
             NumericalError: more updates than `max_skipped_updates` were not finite.
         """
-        return make_steps(self, self.training(run, profile))
-
-    def training(self, run: RunFolder | None, profile: int = 0) -> Training[dict[str, Any]]:
-        """Do what `train` does, as a generator.
-
-        Before each training step it yields its timer, and is sent what makes the step.
-        """
         timer = StageTimer(self.device)
         first = self.algorithm.training_steps
         with Outputs(self.config, self.device, run, first, profile) as out:
@@ -162,7 +132,7 @@ class Trainer:
                 out.last_is_best_no_more()
             while self._goes_on():
                 before = self.algorithm.training_steps
-                metrics, counts = (yield timer)()
+                metrics, counts = self.training_step(timer)
                 step = self.algorithm.training_steps
                 written = out.logger.log(step, metrics, counts)
                 found, better = self.validate_when_due(before, timer)
@@ -193,8 +163,7 @@ class Trainer:
         """Save what is not saved yet and write what waits."""
         step, patience = self.algorithm.training_steps, self.config.learning.patience
         if self.ranks.any(saved != step):
-            now = self._save(out, timer)
-            saved = saved if now is None else now
+            saved = self._save(out, timer) or saved
         if saved != step:
             raise OSError(f"the state after training step {step} could not be saved")
         if self._evaluations_without_better >= (patience or math.inf):
@@ -224,19 +193,12 @@ class Trainer:
         """Ask `train` to end after the current training step; usable in signal handlers."""
         self.interrupted = True
 
-    def training_step(self, timer: StageTimer) -> TrainingStep:
-        """Make the next `learning.update_interval` training steps, fewer at the end."""
-        plan = self.plan()
-        with timer("rollout"):
-            rollout = self.collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
-        with timer("update"):
-            learned = self.algorithm.update(
-                rollout, plan.epsilon, self.task.generator, plan.steps, plan.rate
-            )
-        return self.note(plan, rollout, learned, timer)
+    def training_step(self, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Make the next `learning.update_interval` training steps, fewer at the end.
 
-    def plan(self) -> Plan:
-        """Return what the next training steps are made of."""
+        Returns:
+            Scalars and histogram counts to log, on the device.
+        """
         learning, made = self.config.learning, self.algorithm.training_steps
         steps = max(min(learning.update_interval, learning.training_steps - made), 1)
         epsilon = 0.0
@@ -244,21 +206,13 @@ class Trainer:
             epsilon = epsilon_at(
                 self.episodes, learning.eps_max, learning.eps_min, learning.eps_anneal_phase
             )
+        with timer("rollout"):
+            rounds = steps * self.config.schedule.rollouts_per_step
+            rollout = self.collector.collect(self.algorithm.act, epsilon, rounds)
         rate = self.config.schedule.learning_rate_factor(made)
-        return Plan(made, steps, epsilon, rate, steps * self.config.schedule.rollouts_per_step)
-
-    def note(
-        self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
-    ) -> TrainingStep:
-        """Count training steps that were made, and return what is logged of them.
-
-        Args:
-            plan: that they were made after.
-            rollout: that was learned from.
-            learned: what the algorithm's `update` returned.
-            timer: counts transitions.
-        """
-        self._check_update(learned, plan.first + plan.steps)
+        with timer("update"):
+            learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
+        self._check_update(learned, made + steps)
         self._skipped += learned.get("skipped_updates", 0)
         missions = rollout.rewards.shape[1] * self.ranks.count
         self.episodes += missions
@@ -266,11 +220,7 @@ class Trainer:
         flown, counts = flown_metrics(
             rollout, self.config.experiment.reward, self.task.sizes.num_actions
         )
-        known = {
-            "epsilon": plan.epsilon,
-            "learning_rate_factor": plan.rate,
-            "episodes": self.episodes,
-        }
+        known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
         return (
             {**learned, **flown, **known},
             {
@@ -471,23 +421,3 @@ class Trainer:
             run,
             out.say,
         )
-
-
-def make_steps(trainer: Trainer, training: Training[Result]) -> Result:
-    """Make the steps that a training of this trainer waits for; return what it returns."""
-    try:
-        timer = next(training)
-        while True:
-            timer = training.send(partial(trainer.training_step, timer))
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-    except BaseException as error:
-        if getgeneratorstate(training) == GEN_CLOSED:  # it has ended with this error
-            raise
-        try:
-            training.throw(error)  # a signal came while it waited: it says how it ends
-        except StopIteration as end:
-            told: Result = end.value
-            return told
-        raise

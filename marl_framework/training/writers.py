@@ -107,7 +107,6 @@ class WandbWriter:
                 dir=str(folder),
                 config=dict(config),
                 resume="allow",
-                reinit="create_new",  # other trainings of this process have runs of their own
             )
         except self._wandb.Error as error:
             raise ConfigError(

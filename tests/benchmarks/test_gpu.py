@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import layers, machine, no_waiting, same_draws, stages
+from benchmarks.gpu import machine, no_waiting, same_draws, stages
 from benchmarks.gpu.stages import Outcome, Stage, run_process, run_stage, same_weights
 from benchmarks.helpers import harness
 from marl_framework.config.loading import load_config
@@ -128,22 +128,6 @@ def test_missions_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     well, line = same_draws.check(load_config("params_test.yaml"), harness.CPU)
     assert not well
     assert "heard differs by inf" in line
-
-
-def test_layers_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, plain = load_config("params_test.yaml"), layers.without_kernels
-    monkeypatch.setattr(layers, "_SECONDS", 0.0)
-    assert layers.check(config, harness.CPU)[0]
-
-    def spoilt(network: torch.nn.Module) -> torch.nn.Module:
-        before = plain(network)
-        with torch.no_grad():
-            for weights in network.parameters():
-                weights.mul_(1.5)
-        return before
-
-    monkeypatch.setattr(layers, "without_kernels", spoilt)
-    assert not layers.check(config, harness.CPU)[0]
 
 
 def test_all_tests_for_a_gpu_are_run_on_one() -> None:

@@ -69,7 +69,7 @@ def main() -> int:
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     jobs, *pairs = sys.argv[1:]
     runs = {name: cast(Config, text) for name, text in (pair.split("=") for pair in pairs)}
-    codes = train_runs(runs, lambda name, _: f"next: {name}", train, RunLog(), int(jobs))
+    codes = train_runs(runs, train, RunLog(), int(jobs), lambda name, _: f"next: {name}")
     return worst(codes)
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.pretend_gpu import (
     GPU,
     Generator,
@@ -29,8 +28,6 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import TritonFusion, WindowFusion
 from marl_framework.mission.kernels.cpu import WindowLoops
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.stage_timer import StageTimer
-from marl_framework.training.joint_step import JointStep
 from marl_framework.training.trainer import Trainer
 from tests.mission.kernels.drawn_bits import drawn_bits
 
@@ -230,32 +227,6 @@ def test_a_validation_reads_nothing_back() -> None:
             found = {name: value.cpu() for name, value in found.items()}
     for name, expected in Trainer(config, CPU).fly_validation().items():
         assert found[name].equal(expected), name
-
-
-class _NoTimer(StageTimer):
-    """Counts no time on a GPU, which has no events here."""
-
-    def __init__(self) -> None:
-        super().__init__(CPU)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_stacked_networks_learn_without_reads(precision: str) -> None:
-    chosen = (f"compute.precision={precision}", "compute.compile=false")
-    configs = [small(*chosen, f"environment.seed={seed}") for seed in (3, 4, 5)]
-    timers = [_NoTimer() for _ in configs]
-    stacked = [with_overrides(config, "compute.stack_networks=always") for config in configs]
-    expected = JointStep([Trainer(config, CPU) for config in stacked])(timers)
-    gpu = PretendGpu()
-    with pretend_gpu(gpu):
-        trainers = [Trainer(config, GPU) for config in configs]
-        found = JointStep(trainers)(timers)
-        for mine, theirs in zip(found, expected, strict=True):
-            for name, value in theirs[0].items():
-                if isinstance(value, Tensor):
-                    assert mine[0][name].device == GPU, name
-                    with gpu.reads_allowed():
-                        assert mine[0][name].cpu().equal(value), name
 
 
 # What a GPU does not allow --------------------------------------------------------------------

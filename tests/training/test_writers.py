@@ -111,17 +111,6 @@ def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
 
 
 @pytest.mark.usefixtures("_stub")
-def test_runs_that_train_together_have_logs_of_their_own(tmp_path: Path) -> None:
-    given = ["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET]
-    assert main([*given, "--max-episodes", "2", "--seeds", "3,4", "--together"]) == 0
-    for seed in (3, 4):
-        start, *logged, end = entries(tmp_path / "runs" / f"t-{seed}")
-        assert start["config"]["environment"]["seed"] == seed
-        assert {entry["step"] for entry in logged if "return/episode" in entry} == {1, 2}
-        assert end == {"finished": True}
-
-
-@pytest.mark.usefixtures("_stub")
 def test_a_lost_connection_ends_that_log_alone(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "offline").touch()

@@ -27,7 +27,7 @@ def test_rows_of_every_kernel_and_architecture(
     assert machine_code.main(["--config", "params_test.yaml", "--out", str(out)]) == 0
     rows = read_strict(out)["rows"]
     kernels = {row["kernel"].split()[0] for row in rows}
-    assert {"read", "fuse", "draw_actor", "choose", "convolve", "take", "decide"} <= kernels
+    assert {"read", "fuse", "draw_actor", "choose", "take", "decide"} <= kernels
     assert {row["stage"] for row in rows} == set(kernel_launches.STAGES)
     assert all(row["registers"] == row["architecture"] for row in rows)
     for start in range(0, len(rows), len(ARCHITECTURES)):

@@ -17,12 +17,7 @@ from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
-from marl_framework.algorithms.loss_operators import (
-    BLOCK,
-    TritonLosses,
-    critic_gradient,
-    decide_descent,
-)
+from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.observations.turning import TritonSymmetries
@@ -116,75 +111,6 @@ def test_losses_and_gradients_are_those_of_autograd(
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("all_act", [False, True])
-@pytest.mark.parametrize("number", [3, BLOCK + 1])
-def test_learners_that_share_launches_get_what_each_gets_alone(number: int, all_act: bool) -> None:
-    generator = torch.Generator().manual_seed(number)
-    batches = [transitions(number, generator) for _ in range(3)]
-    if not all_act:
-        acts = (torch.rand(3, number, generator=generator) < 0.7).float()
-        batches = [
-            replace(batch, weights=weights).balanced()
-            for batch, weights in zip(batches, acts, strict=True)
-        ]
-    logits, values = torch.randn(2, 3, *batches[0].masks.shape, generator=generator)
-    way = 0.1, 0.5, 0.2, all_act
-    expected = [
-        learned(KERNELS, *of_one, way) for of_one in zip(batches, logits, values, strict=True)
-    ]
-
-    fields = {
-        name: torch.stack([batch.tensors()[name] for batch in batches])
-        for name in batches[0].tensors()
-    }
-    # With the axis of the learners last, kernels must not take it for one of another kind.
-    first, second = (
-        each.movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
-        for each in (logits, values)
-    )
-    floor = KERNELS.floor(0.1)
-
-    def lose(logits: Tensor, values: Tensor, fields: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        part = Transitions(**fields)
-        returns = part.targets if all_act else None
-        policy, probabilities, advantages = KERNELS.judge(
-            logits, part, values.detach(), floor, returns
-        )
-        scaled = KERNELS.normalized(advantages, part.weights)
-        actor = KERNELS.actor(policy, part, scaled, floor, 0.5, 0.2)
-        critic = KERNELS.critic(values, part)
-        return (
-            probabilities,
-            advantages,
-            scaled,
-            actor,
-            critic,
-            KERNELS.teacher_kl(policy, part, floor),
-        )
-
-    found = torch.func.vmap(lose)(first, second, fields)
-    *_, actor, critic, teacher_kl = found
-    (actor * 3 + critic * 2 + teacher_kl).sum().backward()
-    for ours, theirs in zip(
-        (*found, first.grad, second.grad), zip(*expected, strict=True), strict=True
-    ):
-        torch.testing.assert_close(ours, torch.stack(theirs), rtol=1e-6, atol=1e-7)
-
-
-def test_the_axis_of_the_learners_may_be_any_or_missing() -> None:
-    generator = torch.Generator().manual_seed(0)
-    batch = transitions(5, generator)
-    actions, targets = batch.actions.expand(3, -1), batch.targets
-    values = torch.randn(5, 3, batch.masks.shape[1], generator=generator)
-    found = torch.func.vmap(critic_gradient, in_dims=(1, 0, None, None))(
-        values, actions, targets, None
-    )
-    for number, (gradient, parts) in enumerate(zip(*found, strict=True)):
-        alone = critic_gradient(values[:, number].contiguous(), batch.actions, targets, None)
-        assert gradient.equal(alone[0])
-        assert parts.equal(alone[1])
-
-
 def test_an_action_that_the_policy_forbids_has_no_gradient_and_a_finite_loss() -> None:
     batch = transitions(4, torch.Generator().manual_seed(0))
     logits = torch.zeros(batch.masks.shape)
@@ -243,17 +169,6 @@ def test_the_optimiser_decides_alike(number: float, halted: float | None) -> Non
         given = torch.tensor(loss), torch.tensor(norm), stop, 10.0
         for ours, theirs in zip(decide_descent(*given), decide(*given), strict=True):
             assert ours.equal(theirs.float()) or (ours.isnan() and theirs.isnan())
-
-
-def test_optimisers_that_share_a_launch_decide_alike() -> None:
-    loss = torch.tensor([1.0, float("nan"), 1.0, 1.0])
-    norm = torch.tensor([0.5, 2.0, 30.0, float("inf")])
-    halted = torch.tensor([0.0, 0.0, 1.0, 0.0])
-    alone = torch.func.vmap(lambda *each: decide_descent(*each, None, 10.0))(loss, norm)
-    watched = torch.func.vmap(lambda *each: decide_descent(*each, 10.0))(loss, norm, halted)
-    for found, stop in ((alone, None), (watched, halted)):
-        for ours, theirs in zip(found, decide(loss, norm, stop, 10.0), strict=True):
-            assert ours.equal(theirs.float())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import torch
 from benchmarks.helpers.kernel_launches import (
     of_a_choice,
     of_an_update,
-    of_networks,
     of_predictions,
 )
 from benchmarks.helpers.machine_code import ARCHITECTURES, Launch
@@ -32,10 +31,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_interpreted_kernels_are_their_twins() -> None:
-    interpreted("team", "updates", "networks")
+    interpreted("team", "updates")
 
 
-@pytest.mark.parametrize("launches", [of_a_choice, of_networks, of_predictions, of_an_update])
+@pytest.mark.parametrize("launches", [of_a_choice, of_predictions, of_an_update])
 @pytest.mark.parametrize("teams", ["4", "[2, 4]"])
 def test_kernels_compile_without_spills_and_atomics(
     launches: Callable[[Config], list[Launch]],
