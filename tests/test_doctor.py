@@ -117,12 +117,10 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
 
 
 def test_another_algorithm_is_tried(examine) -> None:
-    code, found = examine("experiment.algorithm=mappo", "learning.clip_ratio=0.2")
-    assert code == 0
-    assert "training step with one mission" in found["networks"]["found"]
-    code, found = examine("experiment.algorithm=mappo")
+    assert examine("experiment.algorithm=mappo")[0] == 0
+    code, found = examine("experiment.algorithm=mappo", "learning.clip_ratio=0")
     assert code == 1
-    assert "learning.clip_ratio: mappo clips" in found["networks"]["found"]
+    assert "learning.clip_ratio" in found["networks"]["found"]
 
 
 def test_an_algorithm_need_not_count_skipped_updates(examine, monkeypatch) -> None:

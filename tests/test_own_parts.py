@@ -302,7 +302,7 @@ BAD = [
     (KIND, "mine.Shapeless", "mine.Shapeless.build must return [4, 103, 103] bool, got [4, 2]"),
     (KIND, "mine.Drawless", "mine.Drawless.draw must return [4, …], got list"),
     (KIND, "broken.Discs", "broken cannot be imported: ZeroDivisionError"),
-    (KIND, "needy.Discs", "needy cannot be imported: No module named 'surely_not_installed'"),
+    (KIND, "needy.Discs", "needy cannot be imported: ModuleNotFoundError: No module named"),
     (REWARD, "low", "must be a dotted path such as my_module.name"),
     (REWARD, "mine.high", "module mine has no high"),
     (REWARD, "mine.Westward", "must be callable as Westward(state, actions, utility)"),

@@ -22,7 +22,6 @@ from marl_framework.main import main
 from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
-from tests.former import make_former
 from tests.runs.test_checkpoint import Evil
 
 # Intervals that no stop falls in with, so that half-filled ones must survive too.
@@ -280,45 +279,6 @@ def test_a_changed_configuration_is_refused_by_key_unless_allowed(house: House, 
     assert "gamma: 0.5" in (house.runs / "t" / "config.yaml").read_text()
     noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
     assert noted["changed"] == {"learning.gamma": 0.5, "learning.actor.learning_rate": 0.25}
-
-
-@pytest.mark.parametrize("reached", ["a checkpoint", "no checkpoint"])
-def test_a_run_of_the_former_layout_goes_on_as_if_nothing_had_changed(
-    house: House, whole: Path, capsys, reached: str
-) -> None:
-    beside(house, whole)
-    house.crash("t", 5)
-    run = house.runs / "t"
-    if reached == "no checkpoint":
-        shutil.rmtree(run / "checkpoints")
-    for path in [*run.glob("checkpoints/*.pt"), run / "config.yaml"]:
-        make_former(path)
-    capsys.readouterr()
-    assert house.train("t", "--resume") == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {'' if reached == 'no checkpoint' else 'configuration in '}")
-    assert "networks.gamma is now learning.gamma" in line
-    house.assert_same("t", "whole")
-    assert "learning" in house.checkpoint("t")["config"]
-
-
-@pytest.mark.parametrize("name", ["networks.gamma", "learning.gamma"])
-def test_changes_of_a_former_run_are_known_and_allowed_by_either_name(
-    house: House, capsys, name: str
-) -> None:
-    house.crash("t", 5)
-    for path in (house.runs / "t" / "checkpoints").iterdir():
-        make_former(path)
-    capsys.readouterr()
-    changed = ("learning.gamma=0.5",)
-    assert house.train("t", "--resume", sets=changed) == 2
-    warning, error = capsys.readouterr().err.splitlines()
-    assert warning.startswith("warning: configuration in ")
-    assert "differs from that of the run: learning.gamma 0.99 -> 0.5; restore" in error
-    assert house.train("t", "--resume", "--allow-changed", name, sets=changed) == 0
-    assert capsys.readouterr().err.splitlines() == [warning]
-    noted = json.loads((house.runs / "t" / "environment.json").read_text())["resumed"][0]
-    assert noted["changed"] == {"learning.gamma": 0.5}
 
 
 def test_a_finished_run_goes_on_for_longer(house: House, whole: Path) -> None:

@@ -12,35 +12,29 @@ from marl_framework.config.errors import ConfigError
 
 
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
-    """Return the class or function that a dotted path names.
+    """Return the class or function of a dotted path.
 
-    Python finds the module as `import` does: in the current folder with `python -m`, beside the
-    script that runs, along `PYTHONPATH`, or installed.
+    Its module is found as `import` does: in the current folder with `python -m`, next to the
+    running script, along `PYTHONPATH`, or installed.
 
     Args:
-        path: `module.name`, any number of packages before it.
-        key: the key or option that says so, for messages.
-        parameters: what it will be called with.
+        path: `module.name`, with any number of packages before it.
+        key: key or option that names it, for messages.
+        parameters: names of the arguments that it must accept.
 
     Raises:
-        ConfigError: there is no such module or name, it cannot be imported, or it cannot be
-            called so.
+        ConfigError: the module or name does not exist, cannot be imported, or cannot be called
+            with these arguments.
     """
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"{key}: {path}: {module_name} cannot be imported: {error}"
-            ) from error
-        raise ConfigError(
-            f"{key}: {path}: there is no module {error.name}; start in its folder, or put that "
-            "into PYTHONPATH"
-        ) from error
-    except Exception as error:  # whatever a module of the user's does when it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key}: {path}: {module_name} cannot be imported: {reason}") from error
+    except Exception as error:  # a custom module can raise anything when it is imported
+        problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            problem = f"there is no module {missing}; start in its folder, or add it to PYTHONPATH"
+        raise ConfigError(f"{key}: {path}: {problem}") from error
     part = getattr(module, name, None)
     if part is None:
         nearest = difflib.get_close_matches(name, vars(module), 1, 0)
@@ -53,6 +47,6 @@ def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     except TypeError:
         called = f"{name}({', '.join(parameters)})"
         raise ConfigError(f"{key}: {path}: must be callable as {called}") from None
-    except ValueError:  # built in, and does not tell
+    except ValueError:  # a built-in without a signature
         pass
     return part

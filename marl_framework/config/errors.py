@@ -1,4 +1,4 @@
-"""What bad input raises; imports no other module, so that every folder can use it."""
+"""Errors and warnings about bad input; imports no other module of the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """Bad input of the user's: the message is one printable line, whatever it quotes."""
+    """Bad input; the message is one printable line, whatever it quotes."""
 
     def __init__(self, message: str) -> None:
         printable = "".join(c if c.isprintable() else " " for c in str(message))
@@ -15,15 +15,15 @@ class ConfigError(ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """Something in a configuration has no effect."""
+    """Part of a configuration has no effect."""
 
 
 @contextmanager
 def found_at(where: str) -> Iterator[None]:
-    """Let the message of a `ConfigError` begin with the key or option that the input was given by.
+    """Prefix the message of a `ConfigError` with the key or option of the bad input.
 
     Raises:
-        ConfigError: what is inside raised one.
+        ConfigError: the body raised one.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Sections on the learning: inputs, networks, schedule, distillation, device, logging."""
+"""Sections on learning: inputs, networks, schedule, distillation, device, logging."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from marl_framework.config.types import (
     NetworkType,
     NonNegative,
     Positive,
-    Predictor,
     Rate,
     Section,
     Share,
@@ -24,53 +23,22 @@ from marl_framework.config.types import (
     Width,
 )
 
-ACTOR_CHANNELS = (
-    "budget",
-    "agent_id",
-    "team_size",
-    "radio_range",
-    "position",
-    "entropy",
-    "local_entropy",
-    "probability",
-    "footprint",
-    "uncertainty",
-    "predicted",
-    "no_fly",
-    "sector",
-    "centred_entropy",
-    "centred_probability",
-    "centred_footprint",
-    "centred_uncertainty",
-    "centred_predicted",
-    "centred_no_fly",
-    "centred_sector",
-)
 CENTRED = "centred_"
 """Prefix of channels that show another channel with the UAV at the centre."""
-CRITIC_ONLY_CHANNELS = (
-    "global_position",
-    "global_entropy",
-    "global_probability",
-    "global_footprint",
-    "other_actions",
-    "global_uncertainty",
-    "global_predicted",
-)
 PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
-"""Channels that show what a trained map predictor expects."""
+"""Channels that show the expectation of a trained map predictor."""
 
 
 class ObservationConfig(Section):
     """Channels of the networks' inputs; a channel that is off narrows the input.
 
-    The `centred_` channels are not the paper's: the same maps shifted so that the UAV is at the
-    centre, as it is in `position`, 0 beyond the lattice. Nor are the `uncertainty` channels: area
-    means of p·H(p), taken cell by cell before they are averaged. The `predicted` channels show
-    the entropy that a trained map predictor expects in the region of interest. The `no_fly`
-    channels show the share of moves that zones and obstacles forbid, 1 beyond the lattice.
-    The `sector` channels show the UAV's own part of the area, see `Sectors`.
-    `team_size` and `radio_range` are numbers of the mission, constant over each map.
+    The actor's channels come first, in their order, and those of the critic alone last. The
+    `centred_` channels show the same maps with the UAV at the centre, as in `position`, and 0
+    beyond the lattice. `uncertainty` shows area means of p·H(p), taken cell by cell before they
+    are averaged. `predicted` shows the entropy that a trained map predictor expects in the region
+    of interest. `no_fly` shows the share of moves that zones and obstacles forbid, 1 beyond the
+    lattice. `sector` shows the UAV's own part of the area, see `Sectors`. `team_size` and
+    `radio_range` are numbers of the mission, constant over each map. None of these is the paper's.
     """
 
     budget: bool = True
@@ -82,19 +50,19 @@ class ObservationConfig(Section):
     local_entropy: bool = True
     probability: bool = True
     footprint: bool = True
+    uncertainty: bool = False
+    predicted: bool = False
+    no_fly: bool = False
+    sector: bool = False
     centred_entropy: bool = False
     centred_probability: bool = False
     centred_footprint: bool = False
-    uncertainty: bool = False
     centred_uncertainty: bool = False
-    predicted: bool = False
     centred_predicted: bool = False
+    centred_no_fly: bool = False
+    centred_sector: bool = False
     heard_uavs: bool = False
     """Planes for networks with attention, one for each UAV; see `ObservationBuilder.heard_uavs`."""
-    no_fly: bool = False
-    centred_no_fly: bool = False
-    sector: bool = False
-    centred_sector: bool = False
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True
@@ -125,14 +93,19 @@ class ObservationConfig(Section):
 
     @property
     def sees_prediction(self) -> bool:
-        """Whether some network sees what a map predictor expects."""
+        """Whether some network sees the expectation of a map predictor."""
         return any(getattr(self, name) for name in PREDICTED_CHANNELS)
 
     @model_validator(mode="after")
-    def _something_to_see(self) -> Self:
+    def _not_blind(self) -> Self:
         if not self.actor_channels:
             raise ValueError("all actor channels are off; switch at least one on")
         return self
+
+
+_CHANNELS = tuple(ObservationConfig.model_fields)
+_SPLIT = _CHANNELS.index("heard_uavs")
+ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS = _CHANNELS[:_SPLIT], _CHANNELS[_SPLIT + 1 :]
 
 
 class EvaluationConfig(Section):
@@ -143,41 +116,37 @@ class EvaluationConfig(Section):
     missions: Count = 50
     """Missions flown by each validation."""
     best_by: Literal["entropy", "f1", "return"] = "entropy"
-    """What makes the best checkpoint, and what `patience` waits for: the lowest ROI entropy of a
-    validation, the highest F1 or the highest return."""
+    """Criterion of the best checkpoint and `patience`: lowest ROI entropy, highest F1 or return."""
 
 
 class NetworkConfig(Section):
     """One network."""
 
     type: NetworkType = "cnn"
-    """Name of a built-in network, or the dotted path of your own."""
+    """Name of a built-in network, or dotted path of a custom one."""
     conv_channels: Width = 256
     """Width of the convolutions."""
     hidden_dim: Width = 256
-    """Width of the linear layer; of the tokens, too, where there are some."""
+    """Width of the linear layer and of the tokens of attention."""
     layers: Annotated[int, Field(ge=1, le=64)] = 2
-    """Layers of an attention network."""
+    """Number of layers of an attention network."""
     heads: Annotated[int, Field(ge=1, le=256)] = 4
-    """Heads of each of these layers; they divide `hidden_dim`."""
+    """Number of heads of each attention layer; a divisor of `hidden_dim`."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.type == "attention" and self.hidden_dim % self.heads:
-            raise ValueError(
-                f"heads {self.heads} does not divide hidden_dim {self.hidden_dim}; each head takes "
-                "an equal part of it"
-            )
+            raise ValueError(f"heads {self.heads} must divide hidden_dim {self.hidden_dim}")
         return self
 
 
 class NetworksConfig(Section):
-    """The networks: their types and widths."""
+    """Types and widths of the networks."""
 
     actor: NetworkConfig = NetworkConfig()
     critic: NetworkConfig = NetworkConfig()
-    predictor: Predictor = PRETRAINED_PREDICTOR
-    """Of the `predicted` channels: a run folder, a checkpoint file, or the one of the library."""
+    predictor: Text = PRETRAINED_PREDICTOR
+    """Map predictor of the `predicted` channels: run folder, checkpoint or the library's."""
 
 
 class OptimizerConfig(Section):
@@ -186,11 +155,11 @@ class OptimizerConfig(Section):
     learning_rate: Rate = 1e-4
     """Step size, before `lr_scaling`, warm-up and decay."""
     gradient_norm: Positive = 10.0
-    """Gradients are scaled down to this norm."""
+    """Largest norm of the gradients, which are scaled down to it."""
 
 
 class ActorOptimizerConfig(OptimizerConfig):
-    """Adam for the actor, whose steps are smaller."""
+    """Adam for the actor, with smaller steps."""
 
     learning_rate: Rate = 1e-5
 
@@ -199,55 +168,52 @@ class TeacherConfig(Section):
     """A trained team that the actor is pulled to (kickstarting)."""
 
     run: Text | None = None
-    """Its run folder or a checkpoint file."""
+    """Run folder or checkpoint file of the teacher."""
     weight: NonNegative = 0.0
-    """Of KL(teacher ‖ policy) in the actor's loss, 0 = off."""
+    """Weight of KL(teacher ‖ policy) in the actor's loss, 0 = off."""
     anneal_steps: Interval = 0
-    """Training steps while the weight falls to 0 along a line, 0 = it stays."""
+    """Training steps while the weight falls linearly to 0, 0 = it is constant."""
 
     @model_validator(mode="after")
-    def _somebody_teaches(self) -> Self:
+    def _weight_needs_run(self) -> Self:
         if self.weight and self.run is None:
             raise ValueError(f"weight {self.weight:g} needs a teacher; name a trained team in run")
         return self
 
 
 class LearningConfig(Section):
-    """How the team learns: length, exploration, batches, targets, losses, rates."""
+    """Length of the training, exploration, batches, targets, losses and rates."""
 
     training_steps: Count = 1500
-    """Training steps to make."""
+    """Number of training steps."""
     patience: Interval = 100
     """Validations without a better one until training stops, 0 = off."""
     use_eps: bool = True
-    """Explore: mix a uniform choice into the policy."""
+    """Whether to explore: mix a uniform choice into the policy."""
     eps_max: Share = 0.5
-    """Share of the uniform choice at first."""
+    """First share of the uniform choice."""
     eps_min: Share = 0.02
-    """Share of the uniform choice in the end."""
+    """Last share of the uniform choice."""
     eps_anneal_phase: Count = 10000
     """Missions flown while the share falls linearly from eps_max to eps_min."""
     data_passes: Count = 5
     """Passes over the data of a training step."""
     batch_size: Count = 60
-    """Transitions of a batch (one agent, one step): `batch_size` · `batch_number` is the least
-    that a training step collects."""
+    """Transitions (one agent, one step) per batch; a step collects at least a full pass."""
     batch_number: Count = 5
-    """Batches of a pass."""
+    """Number of batches per pass."""
     update_interval: Count = 1
-    """Training steps whose missions are flown before their updates are made in one stretch."""
+    """Training steps whose missions are flown before their updates are made together."""
     micro_batch: Interval = 0
     """Most transitions in the networks at once, 0 = a whole batch."""
     max_skipped_updates: Interval = 0
-    """Updates with a loss or gradient that is not finite, which are never applied, until the
-    training stops."""
+    """Updates with a non-finite loss or gradient, always skipped, until training stops."""
     copy_rate: Count = 10
     """Training steps between hard copies into the target critic."""
     target_update_mode: Literal["hard", "soft"] = "hard"
-    """How the target critic follows: copied every `copy_rate` training steps, or moved by `tau`
-    in every one."""
+    """Update of the target critic: every `copy_rate` training steps, or by `tau` in each one."""
     tau: Rate = 0.01
-    """Share of the critic that soft updates take."""
+    """Share of the critic in a soft update."""
     gamma: Share = 0.99
     """Discount of later rewards."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
@@ -255,26 +221,26 @@ class LearningConfig(Section):
     entropy_coefficient: NonNegative = 0.0
     """Weight of the policy's entropy in its loss."""
     advantage: Literal["critic", "return"] = "critic"
-    """What an action is credited with before the baseline is taken off: the critic's Q(s, a), of a
-    critic of states r + γ·V(s'), or its TD(λ) return. PPO has GAE."""
+    """Credit of an action before the baseline is subtracted: the critic's Q(s, a), or r + γ·V(s')
+    of a critic of states; or the TD(λ) return. PPO uses GAE."""
     normalize_advantages: bool = False
-    """Scale advantages to mean 0 and standard deviation 1 over each batch."""
+    """Whether to scale advantages to mean 0 and standard deviation 1 over each batch."""
     clip_ratio: Share = 0.0
-    """Most a probability may change in a training step, as a share of it, 0 = off."""
+    """Largest relative change of a probability in a training step, 0 = off."""
     value_normalization: bool = True
-    """The critic learns returns scaled by the mean and deviation of those so far."""
+    """Whether the critic learns returns scaled by the mean and deviation of those so far."""
     value_clip: NonNegative = 0.2
-    """Most the critic's output gains from changing in a training step, 0 = off."""
+    """Largest rewarded change of the critic's output in a training step, 0 = off."""
     huber_delta: NonNegative = 10.0
-    """Error beyond which the critic's loss grows along a line (Huber), 0 = squared everywhere."""
+    """Error beyond which the critic's loss grows linearly (Huber), 0 = squared everywhere."""
     kl_limit: NonNegative = 0.0
-    """The actor waits for the next training step once its policy is so far from the one that
-    flew [nat], 0 = off."""
+    """Divergence from the flown policy after which the actor skips the rest of a training step
+    [nat], 0 = off."""
     symmetries: bool = False
-    """Each pass sees every transition flipped or turned at random; a reward of your own that
-    depends on directions does not allow it."""
+    """Whether each pass flips or turns every transition at random; a custom reward that depends on
+    directions does not allow it."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """How both learning rates follow the batch, from `lr_base_batch` on."""
+    """Growth of both learning rates with the batch, from `lr_base_batch` on."""
     lr_base_batch: Count = 60
     """Batch that the learning rates are meant for [transitions]."""
     warmup_steps: Interval = 0
@@ -292,39 +258,34 @@ class LearningConfig(Section):
         return self
 
 
-def _default_worlds() -> tuple[SimulationConfig, ...]:
-    fields = (SimulationConfig(kinds=("random_field",), cluster_radius=r) for r in (2, 3))
-    landscapes = (SimulationConfig(kinds=("landscape",)),) * 2
-    return (
-        SimulationConfig(kinds=("split",)),
-        SimulationConfig(kinds=("mixed",)),
-        *fields,
-        *landscapes,
-    )
+_WORLDS = (
+    *(SimulationConfig(kinds=(kind,)) for kind in ("split", "mixed")),
+    *(SimulationConfig(kinds=("random_field",), cluster_radius=radius) for radius in (2, 3)),
+    *(SimulationConfig(kinds=("landscape",)),) * 2,
+)
 
 
 class PredictionConfig(Section):
     """The map predictor of the search planner and how it is trained (`marl_framework.predict`)."""
 
-    worlds: Annotated[tuple[SimulationConfig, ...], Field(min_length=1, max_length=100)] = Field(
-        default_factory=_default_worlds
-    )
-    """Terrains to learn from, each like sensor.simulation; all are flown equally often."""
+    worlds: Annotated[tuple[SimulationConfig, ...], Field(min_length=1, max_length=100)] = _WORLDS
+    """Terrains to learn from, each like sensor.simulation and flown equally often."""
     rounds: Count = 12
-    """Each flies missions with the predictor as it is, and then learns from all flown so far."""
+    """Number of rounds: each flies with the current predictor, then learns from all flights."""
     missions: Count = 12
-    """Flown over each world in a round."""
+    """Missions flown over each world in a round."""
     random_share: Share = 0.15
-    """Of the missions that are flown at random; in the first round all are."""
+    """Share of the missions that are flown at random; all in the first round."""
     updates: Count = 250
-    """Of a round."""
+    """Number of updates per round."""
     batch_size: Count = 192
-    """Beliefs of an update."""
+    """Number of beliefs per update."""
     learning_rate: Rate = 0.002
-    """At the start; it falls to a hundredth along a line."""
+    """First learning rate; it falls linearly to a hundredth."""
     weight_decay: Share = 0.0001
+    """Weight decay of AdamW."""
     width: Annotated[int, Field(ge=2, le=2**12)] = 40
-    """Channels of the predictor's hidden layers."""
+    """Number of channels of the predictor's hidden layers."""
 
 
 class DistillationConfig(Section):
@@ -333,52 +294,51 @@ class DistillationConfig(Section):
     tasks: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
     """Missions by name, each with the keys that differ from this configuration, in sections."""
     teachers: dict[str, Text] = Field(default_factory=dict, max_length=100)
-    """Who teaches each task: a run folder, a run of `logging.directory`, a checkpoint file, or a
-    planner."""
+    """Teacher of each task: run folder, run of `logging.directory`, checkpoint or planner."""
     rounds: Count = 40
-    """Each flies missions with the student as it is, and then learns."""
+    """Number of rounds: each flies missions with the current student, then learns."""
     missions: Count = 64
-    """Flown for each task in a round."""
+    """Missions flown for each task in a round."""
     updates: Count = 100
-    """Of a round."""
+    """Number of updates per round."""
     batch_size: Count = 512
-    """States of an update."""
+    """Number of states per update."""
     learning_rate: Rate = 0.001
-    """At the start; it falls to a hundredth along a line."""
+    """First learning rate; it falls linearly to a hundredth."""
     replay_rounds: Count = 4
-    """Latest rounds whose states are learned from."""
+    """Number of latest rounds to learn from."""
     teacher_share: Share = 0.5
-    """Of the moves that teachers make in the first round."""
+    """Share of the moves that teachers make in the first round."""
     teacher_rounds: Interval = 10
-    """Rounds while that share falls to 0 along a line, 0 = the student makes all moves."""
+    """Rounds while that share falls linearly to 0, 0 = the student makes all moves."""
     loss: Literal["forward", "reverse"] = "forward"
-    """KL(teacher ‖ student), whose gradient is that of the cross-entropy, or KL(student ‖
+    """KL(teacher ‖ student), which has the gradient of the cross-entropy, or KL(student ‖
     teacher)."""
     temperature: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0
-    """Of the softmax that makes a policy of a planner's scores [unit of the scores]."""
+    """Temperature of the softmax over a planner's scores [unit of the scores]."""
 
 
 class ComputeConfig(Section):
-    """What computes, and how."""
+    """Device, precision and speed."""
 
     device: Device = "auto"
-    """auto: the first GPU, else the CPU."""
+    """Device of all tensors; auto: the first GPU, else the CPU."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the networks' forward passes."""
+    """Precision of the networks' forward passes."""
     compile: bool = True
-    """Compiled loops and GPU kernels where there are some; plain PyTorch operators otherwise."""
+    """Whether to use compiled loops and GPU kernels where there are some."""
     tf32: bool = True
-    """Float32 convolutions on tensor cores, about three digits (GPU)."""
+    """Whether float32 convolutions use tensor cores, with about three digits (GPU)."""
     cudnn_benchmark: bool = True
-    """Try convolution algorithms at the start (GPU)."""
+    """Whether to try convolution algorithms at the start (GPU)."""
     cuda_graphs: bool = False
-    """Record whole episodes and updates, and start each by one call (GPU)."""
+    """Whether to record whole episodes and updates, and start each by one call (GPU)."""
     deterministic: bool = False
-    """Same seed, same numbers, on a GPU too; slower."""
+    """Whether equal seeds give equal numbers on a GPU too; slower."""
     gradient_checkpointing: bool = False
-    """Compute hidden layers twice and keep them less long."""
+    """Whether to compute hidden layers twice, to save memory."""
     distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """How the ranks of torchrun exchange gradients; auto: nccl on GPUs, gloo on CPUs."""
+    """Exchange of gradients between ranks of torchrun; auto: nccl on GPUs, gloo on CPUs."""
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -388,23 +348,23 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class LoggingConfig(Section):
-    """Where runs go and how often things are written; intervals are training steps, 0 = never."""
+    """Run folders and logs; intervals are in training steps, 0 = never."""
 
     directory: Annotated[Text, AfterValidator(os.path.expanduser)] = "runs"
     """Folder of all runs."""
     writers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_each_once)] = (
         "tensorboard",
     )
-    """Of the metrics; wandb (Weights & Biases) needs the extra of that name."""
+    """Writers of the metrics; wandb (Weights & Biases) needs the extra of that name."""
     scalar_interval: Count = 1
-    """Between scalars."""
+    """Interval between scalars."""
     histogram_interval: Interval = 50
-    """Between histograms."""
+    """Interval between histograms."""
     figure_interval: Interval = 0
-    """Between figures of a mission; there is one at the end anyway."""
+    """Interval between figures of a mission; the end always has one."""
     checkpoint_interval: Interval = 50
-    """Between checkpoints; there is one with each better validation, and at the end anyway."""
+    """Interval between checkpoints; each better validation and the end always have one."""
     checkpoint_minutes: NonNegative = 10.0
-    """Also after so long [min]."""
+    """Time after which a checkpoint is also written [min], 0 = off."""
     checkpoints_kept: Count = 3
-    """Newest checkpoints that are kept, besides the best."""
+    """Number of newest checkpoints to keep, in addition to the best."""

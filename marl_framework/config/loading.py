@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import getitem
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.former import FORMER_RANGES, OBSOLETE, PARTS, RENAMED, Ranges, translate
+from marl_framework.config.former import FORMER, translate
 from marl_framework.config.messages import (
     KEYS,
     SECTIONS,
     describe,
     join,
-    join_problems,
     show,
     unknown_key,
 )
 from marl_framework.config.model import Config
+from marl_framework.config.parts import ALGORITHM_DEFAULTS
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
 
-__all__ = [
-    "ConfigError",
-    "ConfigWarning",
-    "config_from_dict",
-    "config_to_dict",
-    "dump_config",
-    "load_config",
-    "resolve_config_path",
-]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
-# An installed wheel carries the folder inside the package; in a checkout it lies beside it.
+# A wheel has the folder inside the package, a checkout next to it.
 PARAMS = next(
     (folder for folder in (_PACKAGE / "params", _PACKAGE.parent / "params") if folder.is_dir()),
     _PACKAGE / "params",
@@ -48,12 +36,19 @@ MISSION = (
     *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
 )
-"""Sections and keys that say what a mission is, whoever flies it and for whatever reward."""
+"""Sections and keys that define a mission, whoever flies it and for whatever reward."""
 _LARGEST_FILE = 2**18  # bytes; a params file has a few thousand
+_MOST_PROBLEMS = 8  # in a message; more are only counted
+_KNOWN_KEYS = FORMER | set(KEYS)
+_KNOWN_SECTIONS = SECTIONS | {
+    key[:end] for key in FORMER for end, sign in enumerate(key) if sign == "."
+}
+_AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in defaults}
+"""Keys that may be null: their default depends on the algorithm."""
 
 
 def resolve_config_path(name: str) -> Path:
-    """Find a params file: an absolute path, one from here, or a name in `params/`.
+    """Return the params file of a name: a path, or a file of `params/`.
 
     Raises:
         ConfigError: there is no such file; names the files of `params/`.
@@ -64,9 +59,8 @@ def resolve_config_path(name: str) -> Path:
 def _find(name: str, folder: Path) -> Path:
     """Find a params file in a folder, else in `params/`."""
     here = folder / name
-    candidates = [here, PARAMS / name, PARAMS / f"{name}.yaml"]
-    for candidate in candidates:
-        if name and os.path.isfile(candidate):  # unlike Path.is_file: never raises
+    for candidate in (here, PARAMS / name, PARAMS / f"{name}.yaml") if name else ():
+        if os.path.isfile(candidate):  # unlike Path.is_file: never raises
             return candidate
     if name and os.path.isdir(here):
         raise ConfigError(f"{name}: is a directory, not a params file")
@@ -81,8 +75,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override and check a params file.
 
     Args:
-        path: see `resolve_config_path`. A file that says `extends: other.yaml` holds only what
-            differs from that one, which lies beside it or in `params/`.
+        path: see `resolve_config_path`. A file with `extends: other.yaml` holds only what
+            differs from that one, which lies next to it or in `params/`.
         overrides: `section.key=value` each, value in YAML; a later one wins.
 
     Raises:
@@ -98,30 +92,29 @@ def config_from_dict(
     """Override and check plain data, such as that of a checkpoint; `source` names it in messages.
 
     Raises:
-        ConfigError: as of `load_config`.
+        ConfigError: see `load_config`.
     """
     return _build([(source, d)], source, overrides)
 
 
 def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Config:
-    """Return a configuration with some keys changed, given as a params file has them.
+    """Return a configuration with some keys changed, given as in a params file.
 
     Raises:
-        ConfigError: as of `load_config`; `source` names the changes.
+        ConfigError: see `load_config`; `source` names the changes.
     """
     return _build([("configuration", config_to_dict(config)), (source, changes)], source, ())
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
-    """Plain data of all keys under their YAML names: numbers, texts, lists, dictionaries."""
+    """Return plain data of all keys under their YAML names: numbers, texts, lists, mappings."""
     plain: dict[str, Any] = _listed(config.model_dump(by_alias=True))
     return plain
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
-    """Plain data of all keys by their dotted names, in the order of the files."""
-    tree = config_to_dict(config)
-    return {key: reduce(getitem, key.split("."), tree) for key in KEYS}
+    """Return the values of all keys by their dotted names, in the order of the files."""
+    return _flatten(config.model_dump(by_alias=True), [])
 
 
 def differences(
@@ -150,11 +143,17 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, tuple) else value
 
 
+def _tupled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+
+
 def read_text(file: Path) -> str:
     """Read a params file.
 
     Raises:
-        ConfigError: it cannot be read, is too large, or is no UTF-8 text.
+        ConfigError: it cannot be read, is too large, or is not UTF-8 text.
     """
     try:
         with file.open("rb") as stream:
@@ -170,8 +169,8 @@ def read_text(file: Path) -> str:
         raise ConfigError(f"{file}: line {line}: not UTF-8 text") from None
 
 
-def _layers(file: Path, below: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
-    """Return what a file and those it extends hold, each with its source; the lowest first."""
+def _layers(file: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
+    """Return the contents of a file and of those it extends, each with its source; lowest first."""
     source = str(file)
     tree = parse_yaml(read_text(file), source)
     if tree is None:
@@ -185,99 +184,108 @@ def _layers(file: Path, below: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
         base = _find(name, file.parent)
     except ConfigError as error:
         raise ConfigError(f"{source}: {EXTENDS}: {error}") from None
-    chain = (*below, file)
+    chain = (*above, file)
     if any(os.path.samefile(base, other) for other in chain):
         raise ConfigError(f"{source}: {EXTENDS}: {name} extends this file itself")
     return [*_layers(base, chain), (source, tree)]
 
 
 def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]) -> Config:
-    """Put layers and overrides on top of each other and check the whole."""
+    """Merge layers and overrides, of which the last wins, and check the result."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     notes: list[str] = []
     problems: list[str] = []
-    merged: dict[str, Any] = {}
-    ranges = Ranges()
-    origins: list[tuple[str, dict[str, Any]]] = []
-    for name, layer in layers:
-        tree, found = _clean(layer, name, notes, ranges)
-        problems += [text if name == source else f"{text} (from {name})" for text in found]
-        origins.append((name, tree))
-        _merge(merged, tree)
-    texts = []
-    for text in overrides:
-        said = f"override {text if len(text) <= 100 else text[:97] + '...'}"
-        path, tree = _override(text, said)
-        texts.append(((RENAMED | FORMER_RANGES).get(path, path), text))
-        tree, found = _clean(tree, said, notes, ranges)
-        problems += [f"{text} ({said})" for text in found]
-        _merge(merged, tree)
+    for name, origin, layer, found in _read(layers, source, overrides):
+        if translated := translate(layer, found):
+            notes.append(f"{name}: {'; '.join(translated)}")
+        problems += [text + origin for text in found]
+        values |= layer
+        origins |= dict.fromkeys(layer, origin)
+    _fill_in(values)
 
-    def blame(path: str) -> str:
-        guilty = [text for key, text in texts if not path or f"{key}.".startswith(f"{path}.")]
-        if guilty:
-            return f" (override {', '.join(guilty[-3:])})"
-        below = [name for name, tree in origins if path and _holds(tree, path)]
-        return f" (from {below[-1]})" if below and below[-1] != source else ""
+    def origin_of(place: str) -> str:
+        for key, origin in origins.items():
+            if place == key or place.startswith((f"{key}.", f"{key}[")):
+                return origin
+        section = f"{place}." if place else ""
+        inside = [text for key, text in origins.items() if key.startswith(section)]
+        return "".join([text for text in inside if text.startswith(" (override")][-3:])
 
     try:
-        config = Config.model_validate(merged)
+        config = Config.model_validate(_nested(values))
     except ValidationError as error:
-        problems += describe(error, blame)
+        problems += describe(error, origin_of)
     if problems:
-        raise ConfigError(f"{source}: {join_problems(problems)}")
+        more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if problems[_MOST_PROBLEMS:] else []
+        raise ConfigError(f"{source}: {'; '.join(problems[:_MOST_PROBLEMS] + more)}")
     if notes:
         warnings.warn("; ".join(notes), ConfigWarning, stacklevel=3)
     return config
 
 
-def _clean(
-    layer: Any, source: str, notes: list[str], ranges: Ranges
-) -> tuple[dict[str, Any], list[str]]:
-    """Return a layer of present keys alone, and its problems; what was translated is noted.
+def _read(
+    layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]
+) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
+    """Yield name, origin for messages, values by dotted name, and problems of each layer.
 
     Raises:
-        ConfigError: it is no mapping.
+        ConfigError: a layer is not a mapping, or an override is malformed.
     """
-    if not isinstance(layer, Mapping):
-        raise ConfigError(f"{source}: must hold sections such as networks:, got {show(layer)}")
-    tree = _copy(layer, "")
-    problems: list[str] = []
-    found = ranges.translate(tree, problems) + translate(tree, problems)
-    known: dict[str, Any] = _known_part(tree, "", problems)
-    if found:
-        notes.append(f"{source}: {'; '.join(found)}")
-    return known, problems
+    for name, tree in layers:
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"{name}: must hold sections such as networks:, got {show(tree)}")
+        problems: list[str] = []
+        origin = "" if name == source else f" (from {name})"
+        yield name, origin, _flatten(tree, problems), problems
+    for text in overrides:
+        name = f"override {text if len(text) <= 100 else text[:97] + '...'}"
+        yield name, f" ({name})", _override(text, name), []
 
 
-def _copy(value: Any, path: str) -> Any:
-    """Own dictionaries for all sections; a section without keys (null) is an empty one."""
-    if value is None and path in SECTIONS:
-        return {}
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _copy(item, join(path, key)) for key, item in value.items()}
-
-
-def _merge(below: dict[str, Any], above: Mapping[str, Any], path: str = "") -> None:
-    """Put the values of `above` into `below`, section by section, in place."""
-    for key, value in above.items():
-        inner, old = join(path, key), below.get(key)
-        if inner in SECTIONS and isinstance(value, Mapping) and isinstance(old, dict):
-            _merge(old, value, inner)
+def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") -> dict[str, Any]:
+    """Return values by dotted name, lists as tuples; add unknown keys to problems."""
+    values: dict[str, Any] = {}
+    for key, item in tree.items():
+        path = join(section, key)
+        plain = isinstance(key, str) and "." not in key
+        if plain and path in _KNOWN_SECTIONS:
+            if isinstance(item, Mapping | None):
+                values |= _flatten(item or {}, problems, path)
+            else:
+                problems.append(f"{path}: must be a section with keys below it, got {show(item)}")
+        elif plain and path in _KNOWN_KEYS:
+            values[path] = _tupled(item)
         else:
-            below[key] = _copy(value, inner)
+            # The nearest key takes a while to find.
+            problems.append(unknown_key(path) if len(problems) < 10 else path)
+    return values
 
 
-def _holds(tree: Any, path: str) -> bool:
-    for name in path.split("."):
-        if not isinstance(tree, Mapping) or name not in tree:
-            return False
-        tree = tree[name]
-    return True
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted name as sections."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, leaf = path.split(".")
+        node = tree
+        for name in sections:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return tree
 
 
-def _override(text: str, source: str) -> tuple[str, dict[str, Any]]:
-    """Return the dotted name that an override sets, and a tree that holds it alone."""
+def _fill_in(values: dict[str, Any]) -> None:
+    """Give keys that are null or absent the algorithm's default, if it has one."""
+    algorithm = values.get("experiment.algorithm")
+    defaults = ALGORITHM_DEFAULTS.get(algorithm, {}) if isinstance(algorithm, str) else {}
+    for key in _AUTOMATIC:
+        if values.get(key) is None:
+            values.pop(key, None)
+            values |= {key: defaults[key]} if key in defaults else {}
+
+
+def _override(text: str, source: str) -> dict[str, Any]:
+    """Return the value that an override sets, by its dotted name."""
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path:
@@ -285,41 +293,9 @@ def _override(text: str, source: str) -> tuple[str, dict[str, Any]]:
     if path in SECTIONS:
         example = next(key for key in KEYS if key.startswith(f"{path}."))
         raise ConfigError(f"{source}: {path} is a section; name one key of it, such as {example}")
-    _refuse_unknown(path, source)
-    tree: Any = parse_yaml(value, source)
-    for name in reversed(path.split(".")):
-        tree = {name: tree}
-    return path, tree
-
-
-def _refuse_unknown(path: str, source: str) -> None:
-    parts = path.split(".")
-    for length in range(1, len(parts)):
-        parent = ".".join(parts[:length])
-        if parent in KEYS:
-            raise ConfigError(
-                f"{source}: {parent} is a value, not a section; write {parent}=... instead"
-            )
-    if path not in (*KEYS, *OBSOLETE, *RENAMED, *FORMER_RANGES, *PARTS):
+    for key in KEYS:
+        if path.startswith(f"{key}."):
+            raise ConfigError(f"{source}: {key} is a value, not a section; write {key}=... instead")
+    if path not in _KNOWN_KEYS:
         raise ConfigError(f"{source}: {unknown_key(path)}")
-
-
-def _tupled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _tupled(item) for key, item in value.items()}
-    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
-
-
-def _known_part(value: Any, path: str, problems: list[str]) -> Any:
-    """The tree without unknown keys, which become problems; lists become tuples."""
-    if path not in SECTIONS or not isinstance(value, Mapping):
-        return _tupled(value)
-    known = {}
-    for key, item in value.items():
-        inner = join(path, key)
-        if isinstance(key, str) and "." not in key and (inner in SECTIONS or inner in KEYS):
-            known[key] = _known_part(item, inner, problems)
-        else:
-            # Past a handful they are only counted: the nearest key takes a while to find.
-            problems.append(unknown_key(inner) if len(problems) < 10 else inner)
-    return known
+    return {path: _tupled(parse_yaml(value, source))}

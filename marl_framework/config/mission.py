@@ -21,7 +21,6 @@ from marl_framework.config.types import (
     Point,
     Policy,
     Positive,
-    Predictor,
     Probability,
     Range,
     Scale,
@@ -34,17 +33,17 @@ from marl_framework.config.types import (
 )
 
 MOST_AGENTS = 16
-"""UAVs of the largest team that there can be."""
+"""Largest possible number of UAVs."""
 _MIXED = tuple(name for name in TERRAINS if name not in ("raster", "landscape"))
 
 
 class EnvironmentConfig(Section):
-    """How many missions run at once, their random seed and the size of the area."""
+    """Number of parallel missions, random seed and size of the area."""
 
     num_envs: Annotated[int, Field(ge=1, le=2**20)] = 5
-    """Missions in parallel, over all ranks."""
+    """Number of parallel missions, over all ranks."""
     seed: Annotated[int, Field(ge=0, lt=2**20)] = 3
-    """Of every random number."""
+    """Seed of all random numbers."""
     x_dim: Metres = 50.0
     """Side of the area along x [m]."""
     y_dim: Metres = 50.0
@@ -59,65 +58,65 @@ class FieldOfViewConfig(Section):
 
 
 class PixelConfig(Section):
-    """Cells a footprint measures at the lowest altitude; it sets the cell size of the map."""
+    """Cells of a footprint at the lowest altitude; they set the cell size of the map."""
 
     number_x: Annotated[int, Field(ge=2, le=8192)] = 57
     number_y: Annotated[int, Field(ge=2, le=8192)] = 57
 
 
 class SensorModelConfig(Section):
-    """How often a cell is read wrongly, as a function of the altitude h [m]."""
+    """Probability of a wrong reading of a cell, as a function of the altitude h [m]."""
 
     type: SensorType = "table"
-    """table, exponential, or the dotted path of your own sensor (see `mission.sensor`)."""
+    """table, exponential, or dotted path of a custom sensor (see `mission.sensor`)."""
     table: Annotated[dict[Metres, Noise], Field(min_length=1, max_length=1000)] = Field(
         default_factory=lambda: {5.0: 0.01, 10.0: 0.265, 15.0: 0.375, 20.0: 0.43, 25.0: 0.46}
     )
-    """Altitude [m] to probability of a wrong reading, linear in between."""
+    """Probabilities of a wrong reading by altitude [m], linear in between."""
     coeff_a: Positive = 0.05
-    """a of the exponential model a·(1 - e^(-b·h))."""
+    """Coefficient a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: Positive = 0.2
-    """b of the exponential model [1/m]."""
+    """Coefficient b of the exponential model [1/m]."""
 
 
 class RasterConfig(Section):
     """A real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
 
     path: Text | None = None
-    """The file, or `matplotlib:NAME` for sample data."""
+    """Name of the file, or `matplotlib:NAME` for sample data."""
     key: Key | None = None
     """Array of an NPZ (null = its largest), or band of a GeoTIFF, by description or number."""
     resolution: Metres | None = None
-    """Metres per pixel; null = what the file says."""
+    """Metres per pixel; null = those of the file."""
     threshold: Threshold = "p60"
-    """A value of the map, or a percentile of the window such as p60; cells above it are of
+    """Value of the map, or percentile of the window such as p60, above which cells are of
     interest."""
 
 
 class SimulationConfig(Section):
-    """Which ground truths are drawn."""
+    """Kinds of ground truths."""
 
     kinds: Annotated[tuple[TerrainKind, ...], Field(min_length=1, max_length=100)] = ("split",)
-    """Drawn with equal odds; terrains of your own by dotted path."""
+    """Kinds to draw from with equal odds; custom terrains by dotted path."""
     cluster_radius: Annotated[float, Field(gt=0, le=100)] = 5.0
-    """k^(-cluster_radius) is the power spectrum of a random field."""
+    """Exponent of the power spectrum k^(-cluster_radius) of a random field."""
     raster: RasterConfig = RasterConfig()
 
     @property
     def drawn_kinds(self) -> tuple[str, ...]:
-        """The kinds to draw from; `mixed` stands for all synthetic ones but landscape."""
+        """Kinds to draw from; `mixed` stands for all synthetic ones except landscape."""
         names = [kind for name in self.kinds for kind in (_MIXED if name == "mixed" else (name,))]
         return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _raster_has_a_path(self) -> Self:
         if "raster" in self.kinds and not self.raster.path:
-            raise ValueError("kinds contains raster, but raster.path names no file")
+            raise ValueError("kinds contains raster; name its file in raster.path")
         return self
 
 
 class SensorConfig(Section):
-    """The camera and what it looks at."""
+    """Camera and ground truth."""
 
     field_of_view: FieldOfViewConfig = FieldOfViewConfig()
     pixel: PixelConfig = PixelConfig()
@@ -129,15 +128,15 @@ class MappingConfig(Section):
     """Belief before any reading."""
 
     prior: Probability = 0.5
-    """The published update subtracts it for every reading, as if the reading's odds held it, too:
-    the rule of Bayes with 0.5 alone."""
+    """Probability of ROI. The published update subtracts its odds for every reading, which is
+    Bayes' rule only with 0.5."""
 
 
 class ObstaclesConfig(Section):
-    """Boxes on the ground that every mission draws anew; no UAV flies through them."""
+    """Boxes on the ground, drawn for every mission; no UAV flies through them."""
 
     number: Annotated[int, Field(ge=0, le=16)] = 0
-    """Boxes drawn; one within spacing of a start is left out."""
+    """Number of boxes to draw; those within spacing of a start are left out."""
     side: tuple[Metres, Metres] = (5.0, 15.0)
     """Least and largest side along x and y [m]."""
     height: tuple[Metres, Metres] = (10.0, 20.0)
@@ -148,38 +147,38 @@ class ObstaclesConfig(Section):
         for name in ("side", "height"):
             least, largest = getattr(self, name)
             if least > largest:
-                raise ValueError(f"{name} [{least:g}, {largest:g}]: the least value comes first")
+                raise ValueError(f"{name} [{least:g}, {largest:g}] must have the least value first")
         return self
 
 
 class CostConfig(Section):
-    """What moves cost a UAV, in metres, seconds or any other unit, and how much it may spend."""
+    """Costs of moves, in metres, seconds or any other unit, and a UAV's limit."""
 
     limit: Drawn[Positive] | None = None
-    """What a UAV may spend; null = moves alone count; a list: each UAV draws its own from it."""
+    """Cost limit of a UAV; null = only moves count; a list: each UAV draws one of its values."""
     horizontal: NonNegative = 1.0
-    """Of a metre along x and y."""
+    """Cost of a metre along x and y."""
     climb: NonNegative = 1.0
-    """Of a metre up."""
+    """Cost of a metre up."""
     descent: NonNegative = 1.0
-    """Of a metre down."""
+    """Cost of a metre down."""
     reading: NonNegative = 0.0
-    """Of the reading at the end of each move."""
+    """Cost of the reading at the end of each move."""
 
 
 class ConstraintsConfig(Section):
-    """Planning lattice, mission length, action set, what moves cost, and where nobody flies."""
+    """Planning lattice, mission length, action set, costs, no-fly zones and obstacles."""
 
     spacing: Metres = 5.0
-    """Between lattice positions [m]."""
+    """Distance between lattice positions [m]."""
     min_altitude: Metres = 5.0
     """Lowest altitude [m]."""
     max_altitude: Metres = 15.0
     """Highest altitude [m], min_altitude plus a multiple of spacing."""
     budget: Drawn[Annotated[int, Field(ge=1, le=1000)]] = 14
-    """A mission has budget + 1 moves; a list: each mission draws its budget from it."""
+    """Budget of a mission, which has budget + 1 moves; a list: each mission draws one value."""
     num_actions: Literal[4, 6, 9, 27] = 6
-    """Moves to choose from (see `mission.lattice.action_offsets`)."""
+    """Number of moves to choose from (see `mission.lattice.action_offsets`)."""
     cost: CostConfig = CostConfig()
     no_fly_zones: Text | None = None
     """GeoJSON file of polygons that no UAV enters (see `mission.no_fly_zones`)."""
@@ -194,7 +193,7 @@ class ConstraintsConfig(Section):
         steps = (self.max_altitude - self.min_altitude) / self.spacing
         if steps > 99:
             raise ValueError(
-                f"spacing {self.spacing:g} gives {steps + 1:.0f} altitudes; at most 100 are flown"
+                f"spacing {self.spacing:g} gives {steps + 1:.0f} altitudes; at most 100 are allowed"
             )
         if abs(steps - round(steps)) > 1e-6:
             raise ValueError(
@@ -205,119 +204,114 @@ class ConstraintsConfig(Section):
 
 
 class UAVConfig(Section):
-    """Radio of the UAVs, and how often one crashes."""
+    """Radio and crashes of the UAVs; of a list each mission draws one value."""
 
     communication_range: Drawn[Range] = 25.0
-    """UAVs hear each other up to here [m], .inf = always; a list: each mission draws its range
-    from it."""
+    """Largest distance of UAVs that hear each other [m], .inf = no limit."""
     failure_rate: Drawn[Share] = 0.0
-    """Share of messages that are lost; a list: each mission draws its own from it."""
+    """Share of messages that are lost."""
     crash_rate: Drawn[Share] = 0.0
-    """Share of the UAVs that crash after each move; a list: each mission draws its own from it."""
+    """Share of the UAVs that crash after each move."""
 
 
 class MissionsConfig(Section):
-    """What a mission is: who flies, from where, and what for."""
+    """Purpose, team size and starts of missions."""
 
     mission_mode: Literal["training", "deployment"] = "training"
-    """deployment flies windows of a whole raster with a trained team or a planner."""
+    """Purpose; deployment flies windows of a whole raster with a trained team or a planner."""
     n_agents: Drawn[Annotated[int, Field(ge=1, le=MOST_AGENTS)]] = 4
-    """UAVs of a mission; a list: each mission draws the size of its team from it."""
+    """Number of UAVs of a mission; a list: each mission draws one of its values."""
     start: Literal["random", "corners", "published"] = "random"
-    """Where UAVs start, at the highest altitude: distinct random cells, corners, or as in the
-    published code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""
+    """Starts, at the highest altitude: distinct random cells, corners, or as in the published
+    code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""
 
 
 class RewardConfig(Section):
     """Affine scales of the reward (relative) and of the reported absolute return."""
 
     function: DottedPath | None = None
-    """Dotted path of a reward of your own, instead of the relative one."""
+    """Dotted path of a custom reward that replaces the relative one."""
     relative_scale: Scale = 22.0
-    """Reward = relative_scale · relative gain + relative_offset."""
+    """Scale of the reward, relative_scale · relative gain + relative_offset."""
     relative_offset: Scale = -0.5
+    """Offset of the reward."""
     outside_weight: Share = 0.0
-    """Of entropy outside the region of interest in the relative gain; inside it is 1."""
+    """Weight of entropy outside the ROI in the relative gain; inside it is 1."""
     f1_scale: Scale = 0.0
-    """Added to the reward: f1_scale · gain in F1 of the belief from all readings."""
+    """Scale of a term of the reward: the gain in F1 of the belief of all readings."""
     absolute_scale: Scale = 10.0
-    """Reported return = sum of absolute_scale · absolute gain + absolute_offset."""
+    """Scale of the reported return, the sum of absolute_scale · absolute gain + absolute_offset."""
     absolute_offset: Scale = -0.17
+    """Offset of each term of the reported return."""
 
 
-class CoverageConfig(Section):
+class PlannerConfig(Section):
+    """A planner that flies instead of the trained team."""
+
+    missions: Count = 50
+    """Number of missions."""
+
+
+class CoverageConfig(PlannerConfig):
     """The coverage planner."""
 
-    missions: Count = 50
-    """Missions to fly."""
     altitude: Metres = 5.0
-    """Of its lanes [m], one of the lattice's."""
+    """Altitude of its lanes [m], one of the lattice's."""
 
 
-class RandomConfig(Section):
-    """The random planner."""
-
-    missions: Count = 50
-    """Missions to fly."""
-
-
-class InformationGainConfig(Section):
+class InformationGainConfig(PlannerConfig):
     """The greedy information-gain planner."""
 
-    missions: Count = 50
-    """Missions to fly."""
     communication: bool = True
-    """False: UAVs do not know what the others are about to see."""
+    """Whether UAVs know the next footprints of the others."""
 
 
-class SearchConfig(Section):
-    """The search planner, which searches on a predicted map."""
+class SearchConfig(PlannerConfig):
+    """The search planner, which plans on a predicted map."""
 
-    missions: Count = 50
-    """Missions to fly."""
-    predictor: Predictor = PRETRAINED_PREDICTOR
-    """The trained predictor: its run folder, a checkpoint file, or the one of the library."""
+    predictor: Text = PRETRAINED_PREDICTOR
+    """Trained predictor: run folder, checkpoint file, or the library's."""
     outside_weight: Share = 0.0
-    """Weight of the entropy expected outside the region of interest; it counts for F1."""
+    """Weight of the entropy expected outside the ROI; it improves F1."""
     plan_memory: Share = 0.9
-    """How much of a plan still counts one move after it was heard; 0 = plans of this move alone."""
+    """Weight of a plan one move after it was heard; 0 = only plans of this move count."""
     presumed_share: Share = 0.7
-    """Of the entropy of its sector, what a UAV is presumed to remove while no plan of it counts."""
+    """Share of a sector's entropy that its UAV is assumed to remove while its plan is unknown."""
     presumed_beside_plan: Share = 0.0
-    """How much of that it is presumed to remove besides a plan just heard."""
+    """Share of that which it is assumed to remove in addition to a plan just heard."""
     method: Literal["beam", "tree"] = "beam"
-    """How it searches: the best paths of each length, or a tree that grows where they are good."""
+    """Search: the best paths of each length, or a tree that grows where they are good."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
-    """Paths that the beam search keeps."""
+    """Number of paths that the beam search keeps."""
     simulations: Annotated[int, Field(ge=1, le=2**16)] = 256
-    """Flights that the tree search tries for each move."""
+    """Number of flights that the tree search tries for each move."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 16
-    """Moves that its tree looks ahead; greedy flights go on from there."""
+    """Number of moves that its tree looks ahead; greedy flights continue from there."""
     leaves: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Simulations of one tree made at once."""
+    """Number of simulations of one tree made at once."""
     prior: Text | None = None
-    """A trained team whose policy is the tree's prior of the first action: its run folder or a
+    """Trained team whose policy is the tree's prior of the first action: run folder or
     checkpoint file."""
 
 
 class BaselinesConfig(Section):
-    """Planners besides the trained team."""
+    """Planners that can fly instead of the trained team."""
 
     coverage: CoverageConfig = CoverageConfig()
-    random: RandomConfig = RandomConfig()
+    random: PlannerConfig = PlannerConfig()
     information_gain: InformationGainConfig = InformationGainConfig()
     search: SearchConfig = SearchConfig()
 
 
 class ExperimentConfig(Section):
-    """Who flies and learns, and the mission: lattice, radio, team, reward."""
+    """Algorithm, policy and mission: lattice, radio, team, reward."""
 
     title: Text = "coma"
     """Name of the run."""
     algorithm: Algorithm = "coma"
-    """What trains the team: coma, iac, central_v, ippo, mappo, or the dotted path of your own."""
+    """Training algorithm: coma, iac, central_v, ippo, mappo, or dotted path of a custom one."""
     policy: Policy = "learned"
-    """Who flies: learned trains a team; a planner's name, or the dotted path of your own, flies
+    """Policy: learned trains a team; a planner's name, or the dotted path of a custom one, flies
     that planner instead."""
     constraints: ConstraintsConfig = ConstraintsConfig()
     uav: UAVConfig = UAVConfig()
@@ -327,19 +321,18 @@ class ExperimentConfig(Section):
 
 
 class DeploymentConfig(Section):
-    """Where a deployment lies on Earth, and what its mission files say."""
+    """Location of a deployment on Earth, and settings of its mission files."""
 
     origin: Point | None = None
-    """(latitude, longitude) of the map's lower left corner, north up [degrees]; null = what its
-    file says."""
+    """(latitude, longitude) of the map's lower left corner, north up [degrees]; null = that of
+    its file."""
     home: Point | None = None
-    """(latitude, longitude) where UAV 1 takes off, the others east of it [degrees]; null = lower
-    left corner of the window."""
+    """(latitude, longitude) of UAV 1's take-off, the others' lie east of it [degrees]; null =
+    lower left corner of the window."""
     altitudes: Literal["ground", "home"] = "ground"
-    """What altitudes of mission files count from: the ground below, which needs an autopilot that
+    """Zero of the altitudes in mission files: the ground below, which needs an autopilot that
     follows terrain, or the place of take-off."""
     speed: Annotated[float, Field(ge=0.1, le=50)] = 3.0
-    """Of the UAVs in mission files [m/s]."""
+    """Speed of the UAVs in mission files [m/s]."""
     separation: Annotated[float, Field(ge=1, le=100)] = 5.0
-    """Between UAVs at home, and between their altitudes on the way to their starts and back
-    [m]."""
+    """Distance of UAVs at home, and of their altitudes on the way to their starts and back [m]."""

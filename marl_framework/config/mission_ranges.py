@@ -1,4 +1,4 @@
-"""Values that missions draw from, and what follows for the tensors of a batch."""
+"""Values that missions draw from, and the sizes that follow for tensors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class MissionRanges:
     team_sizes: tuple[int, ...]
     """Numbers of UAVs."""
     budgets: tuple[int, ...]
-    """Budgets; a mission has one move more."""
+    """Budgets; a mission has budget + 1 moves."""
     cost_limits: tuple[float, ...]
-    """Costs that a UAV may spend; infinite without a limit."""
+    """Cost limits of UAVs; infinite without a limit."""
     has_cost: bool
-    """Whether UAVs may only fly moves that they can afford."""
+    """Whether the moves of UAVs are limited by cost."""
     has_crashes: bool
     """Whether UAVs may crash."""
     has_zones: bool
     """Whether there are no-fly zones or obstacles."""
     drawn_keys: tuple[str, ...]
-    """Keys with more than one value, of which each mission draws its own."""
+    """Keys with more than one value, of which each mission draws one."""
 
     @classmethod
     def of(cls, experiment: ExperimentConfig) -> Self:
@@ -63,7 +63,7 @@ class MissionRanges:
 
     @property
     def has_inactive(self) -> bool:
-        """Whether some UAVs do not fly all the time."""
+        """Whether some UAVs are inactive at times."""
         return len(set(self.team_sizes)) > 1 or bool(self.keys_that_end_missions)
 
     @property

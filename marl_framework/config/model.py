@@ -1,8 +1,6 @@
-"""Typed configuration: one frozen model per YAML section.
+"""Typed configuration: one frozen model per YAML section, whose fields are the YAML keys.
 
-Field names are the YAML keys. Every value is checked once, here; the rest of the code
-trusts it. Loading and overrides live in `config.loading`, the sections in `config.mission` and
-`config.learning`.
+Every value is checked once, here and in the sections (`config.mission`, `config.learning`).
 """
 
 from __future__ import annotations
@@ -40,24 +38,24 @@ from marl_framework.config.types import Section
 
 @dataclass(frozen=True)
 class NetworkSizes:
-    """What a task asks of the networks."""
+    """Sizes of the networks' inputs and outputs."""
 
     actor_channels: int
-    """Channels of an observation, C_a."""
+    """Number of channels of an observation, C_a."""
     critic_channels: int
-    """Channels of the critic's input, C_c: the observation's, then what only the critic sees."""
+    """Number of channels of the critic's input, C_c: the observation's, then its own."""
     shape: tuple[int, int]
     """Input size (X, Y)."""
     num_actions: int
-    """A."""
+    """Number of actions, A."""
     action_channels: tuple[int, ...] = ()
-    """Those of the critic's channels that show what the other agents do, by index."""
+    """Indices of the critic's channels that show the other agents' actions."""
     heard: int = 0
-    """The first channels of both: one for each agent that it may hear, itself first."""
+    """Number of first channels of both that show the agents that it may hear, itself first."""
 
 
 class Config(Section):
-    """Everything a params file says."""
+    """Complete configuration."""
 
     environment: EnvironmentConfig = EnvironmentConfig()
     sensor: SensorConfig = SensorConfig()
@@ -137,37 +135,33 @@ def _check_heard(config: Config) -> None:
         kind = getattr(config.networks, role).type
         if seen and kind == "cnn":
             raise ValueError(
-                f"observation.heard_uavs: networks.{role}.type cnn knows no team of any size; "
-                "use attention there, or switch heard_uavs off"
+                f"observation.heard_uavs: networks.{role}.type cnn supports one fixed team size; "
+                "use attention, or set heard_uavs to false"
             )
         if not seen and kind == "attention":
-            raise ValueError(
-                f"networks.{role}.type attention attends to the UAVs that it hears; set "
-                "observation.heard_uavs=true"
-            )
+            raise ValueError(f"networks.{role}.type attention needs observation.heard_uavs=true")
 
 
 def _check_lattice(config: Config) -> None:
     x, y, _ = config.geometry.lattice_shape
     rows, cols = config.geometry.map_shape
+    spacing, pixels = "experiment.constraints.spacing", "sensor.pixel.number_x and number_y"
     if x < 2 or y < 2:
         raise ValueError(
-            f"experiment.constraints.spacing {config.experiment.constraints.spacing:g} m leaves "
-            f"a lattice of {x} x {y} positions; environment.x_dim and y_dim must hold 2 x 2"
+            f"{spacing} {config.experiment.constraints.spacing:g} m gives a lattice of {x} x {y} "
+            "positions; environment.x_dim and y_dim must hold 2 x 2"
         )
     if x * y > 2**14:
-        raise ValueError(
-            f"a lattice of {x} x {y} positions is too large; raise experiment.constraints.spacing"
-        )
+        raise ValueError(f"a lattice of {x} x {y} positions is too large; raise {spacing}")
     if x > rows or y > cols:
         raise ValueError(
-            f"the lattice of {x} x {y} positions is finer than the map of {rows} x {cols} "
-            f"cells; raise sensor.pixel.number_x and number_y or experiment.constraints.spacing"
+            f"the lattice of {x} x {y} positions is finer than the map of {rows} x {cols} cells; "
+            f"raise {pixels} or {spacing}"
         )
     if rows * cols > 2**26:
         raise ValueError(
-            f"a map of {rows} x {cols} cells is too large; lower sensor.pixel.number_x and "
-            f"number_y or environment.x_dim and y_dim"
+            f"a map of {rows} x {cols} cells is too large; lower {pixels} or environment.x_dim "
+            "and y_dim"
         )
     if config.missions.most_agents > x * y:
         raise ValueError(
@@ -182,14 +176,14 @@ def _check_noise(config: Config) -> None:
     for h in config.geometry.altitudes:
         if model.type == "table" and not low - 1e-9 <= h <= high + 1e-9:
             raise ValueError(
-                f"sensor.model.table covers {low:g} to {high:g} m, not the altitude "
-                f"{h:g} m that experiment.constraints asks for; add that altitude"
+                f"sensor.model.table covers {low:g} to {high:g} m; add the altitude {h:g} m of the "
+                "lattice"
             )
         noise = model.coeff_a * (1 - math.exp(-model.coeff_b * h))
         if model.type == "exponential" and not 0 < noise < 0.5:
             raise ValueError(
                 f"sensor.model.coeff_a {model.coeff_a:g} and coeff_b {model.coeff_b:g} "
-                f"give a noise of {noise:g} at {h:g} m; it must lie between 0 and 0.5"
+                f"give a noise of {noise:g} at {h:g} m; it must be between 0 and 0.5"
             )
 
 
@@ -199,41 +193,39 @@ def coverage_level(config: Config) -> int:
     Raises:
         ConfigError: the lattice does not have the altitude.
     """
+    altitudes = config.geometry.altitudes
     altitude = config.experiment.baselines.coverage.altitude
     if config.experiment.constraints.num_actions in (4, 9):
-        return len(config.geometry.altitudes) - 1
-    for level, h in enumerate(config.geometry.altitudes):
+        return len(altitudes) - 1
+    for level, h in enumerate(altitudes):
         if abs(h - altitude) < 1e-6:
             return level
-    listed = ", ".join(f"{h:g}" for h in config.geometry.altitudes[:10])
     raise ConfigError(
-        f"experiment.baselines.coverage.altitude {altitude:g} m is not one of the lattice's "
-        f"altitudes; set it to one of {listed}"
+        f"experiment.baselines.coverage.altitude {altitude:g} m is not an altitude of the lattice; "
+        f"set it to one of {', '.join(f'{h:g}' for h in altitudes[:10])}"
     )
 
 
 def _check_learning_rates(config: Config) -> None:
     learning, scale = config.learning, config.schedule.learning_rate_scale
-    for name, rate in (
-        ("actor", learning.actor.learning_rate),
-        ("critic", learning.critic.learning_rate),
-    ):
-        if rate * scale > 1:
+    for name, optimizer in (("actor", learning.actor), ("critic", learning.critic)):
+        rate = optimizer.learning_rate * scale
+        if rate > 1:
             raise ValueError(
                 f"learning.lr_scaling {learning.lr_scaling} makes learning.{name}.learning_rate "
-                f"{rate * scale:.3g} for batches of {config.schedule.transitions_per_batch:,.0f} "
+                f"{rate:.3g} for batches of {config.schedule.transitions_per_batch:,.0f} "
                 "transitions; it must be at most 1: raise learning.lr_base_batch or lower the rate"
             )
 
 
 def _check_keys_of_algorithm(config: Config) -> None:
     algorithm = config.experiment.algorithm
-    if algorithm not in ALGORITHMS:  # only its author knows what it reads
+    if algorithm not in ALGORITHMS:  # a custom algorithm may read any key
         return
-    for key, known_to in KNOWN_TO.items():
+    for key, readers in KNOWN_TO.items():
         value, usual = (getattr(section, key) for section in (config.learning, LearningConfig()))
-        if algorithm not in known_to and value != usual:
+        if algorithm not in readers and value != usual:
             raise ValueError(
-                f"learning.{key} {str(value).lower()}: {algorithm} does not know it, only "
-                f"{' and '.join(known_to)} do; leave it at {str(usual).lower()}"
+                f"learning.{key} {str(value).lower()} has no effect on {algorithm}, only on "
+                f"{' and '.join(readers)}; leave it at {str(usual).lower()}"
             )

@@ -1,10 +1,12 @@
-"""The parts that come with the library: names in a params file to dotted paths.
+"""Built-in parts: names in a params file to dotted paths.
 
-A part of your own is named by its dotted path and loaded the same way (`config.dotted`). A new
+A custom part is named by its dotted path and loaded the same way (`config.dotted`). A new
 built-in part is its file and one line here.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 ALGORITHMS = {
     "coma": "marl_framework.algorithms.coma.COMAWrapper",
@@ -15,7 +17,11 @@ ALGORITHMS = {
 }
 
 KNOWN_TO = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
-"""Keys of `learning` that only some of these algorithms know."""
+"""Keys of `learning` that only some of these algorithms read."""
+
+_PPO: dict[str, Any] = {"learning.clip_ratio": 0.2}
+ALGORITHM_DEFAULTS = {"ippo": _PPO, "mappo": _PPO}
+"""Values that these algorithms cannot do without, for keys that are null or absent."""
 
 NETWORKS = {
     "cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork",
@@ -37,7 +43,7 @@ TERRAINS = {
     "raster": "marl_framework.mission.terrains.raster.RasterTerrain",
     "landscape": "marl_framework.mission.terrains.landscape.Landscape",
 }
-"""In the order in which their random numbers are drawn."""
+"""Terrains, in the order in which their random numbers are drawn."""
 
 PLANNERS = {
     "information_gain": "marl_framework.planners.information_gain.make",
@@ -48,5 +54,5 @@ PLANNERS = {
 }
 
 LEARNED = "learned"
-"""The trained team, a planner too."""
+"""Policy name of the trained team."""
 PLANNER_NAMES = (LEARNED, *PLANNERS)

@@ -1,4 +1,4 @@
-"""How many missions and transitions a training step has, and the learning rates that follow."""
+"""Missions and transitions of a training step, and the learning rates that follow."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ class Schedule:
     missions: MissionRanges
     """Values that missions draw from."""
     num_envs: int
-    """Missions of a rollout, E."""
+    """Number of missions of a rollout, E."""
     learning: LearningConfig
-    """Batches and learning rates."""
+    """Settings of batches and learning rates."""
 
     @property
     def transitions_per_mission(self) -> Fraction:
-        """Moves of all UAVs of a mission, as if no move were too costly and no UAV crashed.
-
-        The mean where missions differ.
-        """
+        """Mean number of moves of all UAVs of a mission, without costs and crashes."""
         sizes, budgets = self.missions.team_sizes, self.missions.budgets
         return Fraction(sum(sizes), len(sizes)) * (Fraction(sum(budgets), len(budgets)) + 1)
 
@@ -38,19 +35,19 @@ class Schedule:
 
     @property
     def transitions_per_step(self) -> int:
-        """Number of transitions of a training step; the mean where missions differ."""
+        """Mean number of transitions of a training step."""
         missions = self.rollouts_per_step * self.num_envs
         return round(missions * self.transitions_per_mission)
 
     @property
     def transitions_per_batch(self) -> float:
-        """Number of transitions of one update of the networks; the mean of the batches."""
+        """Mean number of transitions of one update of the networks."""
         collected = self.transitions_per_step
         return collected / min(self.learning.batch_number, collected)
 
     @property
     def places_per_step(self) -> int:
-        """Number of transitions of a training step if all UAVs flew all of the longest missions."""
+        """Number of transitions of a training step if all teams and missions were the largest."""
         missions = self.rollouts_per_step * self.num_envs
         return missions * self.missions.most_agents * self.missions.episode_length
 

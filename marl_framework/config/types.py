@@ -1,7 +1,7 @@
 """Base class and value types of the configuration sections.
 
-Every number has a largest value: what lies beyond it is a slip of the keyboard, and would
-overflow or run out of memory far from here. Texts are one printable line.
+Every number has a largest value: larger ones are typing errors, and would overflow or exhaust the
+memory later. Texts are one printable line.
 """
 
 from __future__ import annotations
@@ -31,58 +31,39 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _one_printable_line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be one line of printable text")
-    return text
+def _must(accept: Callable[[Any], object], otherwise: str) -> AfterValidator:
+    """Return a check that raises a ValueError for values that are not accepted."""
+
+    def check(value: Any) -> Any:
+        if not accept(value):
+            raise ValueError(f"must be {otherwise}")
+        return value
+
+    return AfterValidator(check)
 
 
-def _device_name(text: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", text):
-        raise ValueError("must be auto, cpu, cuda or cuda:N")
-    return text
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_is_dotted = re.compile(rf"({_NAME}\.)+{_NAME}").fullmatch
 
 
-def _dotted_path(text: str) -> str:
-    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*\.)+[A-Za-z_][A-Za-z0-9_]*", text):
-        raise ValueError("must be a dotted path such as my_module.name")
-    return text
+def _one_of_or_custom(*names: str) -> AfterValidator:
+    """Return a check that a text is one of some names, or a dotted path."""
+    known = ", ".join(map(repr, names))
+    return _must(
+        lambda text: text in names or _is_dotted(text),
+        f"one of {known}, or a dotted path such as my_module.Mine",
+    )
 
 
-def _one_of_or_own(*names: str) -> Callable[[str], str]:
-    """Return a check that a text is one of some names, or the dotted path of a user's own."""
-
-    def check(text: str) -> str:
-        if text in names:
-            return text
-        try:
-            return _dotted_path(text)
-        except ValueError:
-            known = ", ".join(map(repr, names))
-            raise ValueError(
-                f"must be one of {known}, or a dotted path such as my_module.Mine"
-            ) from None
-
-    return check
-
-
-def _value_or_percentile(threshold: float | str) -> float | str:
-    if isinstance(threshold, str) and not (
-        re.fullmatch(r"p[0-9]{1,2}(\.[0-9]{1,9})?", threshold) and float(threshold[1:]) > 0
-    ):
-        raise ValueError("must be a number or a percentile between p0 and p100, such as p60")
-    return threshold
-
-
-def _radio_range(metres: float) -> float:
-    if math.isnan(metres) or (metres > 1e6 and not math.isinf(metres)):
-        raise ValueError("must be at most 1000000 metres, or .inf")
-    return metres
+def _is_threshold(value: float | str) -> bool:
+    if not isinstance(value, str):
+        return True
+    return bool(re.fullmatch(r"p[0-9]{1,2}(\.[0-9]{1,9})?", value)) and float(value[1:]) > 0
 
 
 T = TypeVar("T")
 ONE, LIST = "one value", "list of values"
-"""How errors name the two forms of a `Drawn` key."""
+"""Names of the two forms of a `Drawn` key in pydantic's errors."""
 
 
 def _form(value: Any) -> str:
@@ -98,32 +79,22 @@ Drawn = Annotated[
 
 
 def choices(value: T | tuple[T, ...]) -> tuple[T, ...]:
-    """Return what missions draw a `Drawn` value from: one value stands for itself."""
+    """Return the values that missions draw a `Drawn` key from."""
     return value if isinstance(value, tuple) else (value,)
 
 
 PRETRAINED_PREDICTOR = "pretrained:predictor"
-"""The map predictor that comes with the library."""
-
-
-def _text_of_number(value: Any) -> Any:
-    return str(value) if type(value) is int else value
-
-
-def _shipped_predictor(value: Any) -> Any:
-    return PRETRAINED_PREDICTOR if value is None else value  # configurations of older runs
-
-
-def _can_be_held(prior: float) -> float:
-    if not 1e-4 <= prior <= 1 - 1e-4:  # mission.belief.PROBABILITY_FLOOR
-        raise ValueError("must be 0.0001 to 0.9999, where beliefs are kept")
-    return prior
-
+"""Map predictor that comes with the library."""
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Probability = Annotated[float, Field(gt=0, lt=1), AfterValidator(_can_be_held)]
+# The limits are those of mission.belief.PROBABILITY_FLOOR.
+Probability = Annotated[
+    float,
+    Field(gt=0, lt=1),
+    _must(lambda p: 1e-4 <= p <= 1 - 1e-4, "0.0001 to 0.9999, where beliefs are kept"),
+]
 Noise = Annotated[float, Field(gt=0, lt=0.5)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -131,22 +102,32 @@ Metres = Annotated[float, Field(ge=1e-3, le=1e6)]
 Point = tuple[Annotated[float, Field(ge=-90, le=90)], Annotated[float, Field(ge=-180, le=180)]]
 """(latitude, longitude) in WGS 84 [degrees]."""
 Angle = Annotated[float, Field(ge=1, le=175)]
-Range = Annotated[float, Field(ge=0, allow_inf_nan=True), AfterValidator(_radio_range)]
+Range = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=True),
+    _must(lambda metres: metres <= 1e6 or metres == math.inf, "at most 1000000 metres, or .inf"),
+]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Interval = Annotated[int, Field(ge=0, le=10**9)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
-Threshold = Annotated[float | str, AfterValidator(_value_or_percentile)]
-Device = Annotated[str, AfterValidator(_device_name)]
-Text = Annotated[
-    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_printable_line)
+Threshold = Annotated[
+    float | str, _must(_is_threshold, "a number or a percentile between p0 and p100, such as p60")
 ]
-Key = Annotated[Text, BeforeValidator(_text_of_number)]
+Device = Annotated[
+    str,
+    _must(re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?").fullmatch, "auto, cpu, cuda or cuda:N"),
+]
+Text = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1000),
+    _must(str.isprintable, "one line of printable text"),
+]
+Key = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """Name of a thing in a file, or its number."""
-Predictor = Annotated[Text, BeforeValidator(_shipped_predictor)]
 Name = Annotated[str, Field(max_length=1000)]
-DottedPath = Annotated[Name, AfterValidator(_dotted_path)]
-TerrainKind = Annotated[Name, AfterValidator(_one_of_or_own(*TERRAINS, "mixed"))]
-Policy = Annotated[Name, AfterValidator(_one_of_or_own(*PLANNER_NAMES))]
-Algorithm = Annotated[Name, AfterValidator(_one_of_or_own(*ALGORITHMS))]
-NetworkType = Annotated[Name, AfterValidator(_one_of_or_own(*NETWORKS))]
-SensorType = Annotated[Name, AfterValidator(_one_of_or_own(*SENSORS))]
+DottedPath = Annotated[Name, _must(_is_dotted, "a dotted path such as my_module.name")]
+TerrainKind = Annotated[Name, _one_of_or_custom(*TERRAINS, "mixed")]
+Policy = Annotated[Name, _one_of_or_custom(*PLANNER_NAMES)]
+Algorithm = Annotated[Name, _one_of_or_custom(*ALGORITHMS)]
+NetworkType = Annotated[Name, _one_of_or_custom(*NETWORKS)]
+SensorType = Annotated[Name, _one_of_or_custom(*SENSORS)]

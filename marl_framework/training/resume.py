@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.former import RENAMED
 from marl_framework.config.loading import config_from_dict, differences, load_config, values_by_key
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
@@ -52,16 +51,14 @@ def find_run(
         name: of the run, a folder below `logging.directory`.
         config: of the resumed training.
         mark: key that only checkpoints of this kind of training hold.
-        allowed: keys that may differ from the checkpoint's configuration, or former names of them;
-            None where the user cannot allow any.
+        allowed: keys that may differ from the checkpoint's configuration; None where the user
+            cannot allow any.
         report: shows a warning about damaged checkpoints.
 
     Raises:
         ConfigError: the run is being trained, its checkpoints are unreadable or of another kind
             of training, or other keys differ; names them.
     """
-    if allowed is not None:
-        allowed = [RENAMED.get(key, key) for key in allowed]
     for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")

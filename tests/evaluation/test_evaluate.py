@@ -16,7 +16,6 @@ from marl_framework.config.model import Config
 from marl_framework.evaluate import main
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.runs.checkpoint import save_checkpoint
-from tests.former import make_former
 from tests.small import small_config
 
 TRAINED = small_config(agents=2, compute={"device": "cpu"})
@@ -103,36 +102,15 @@ def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_figures")
-@pytest.mark.parametrize("file", [None, "world.yaml"])
-def test_a_checkpoint_of_the_former_layout_flies_the_same(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None
-) -> None:
-    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "2"]
-    if file is not None:
-        dump_config(TRAINED, tmp_path / file)
-        arguments += ["--config", str(tmp_path / file)]
-    assert main([*arguments, "--out", str(tmp_path / "present")]) == 0
-    make_former(run / "checkpoints" / "best.pt")
-    capsys.readouterr()
-    assert main([*arguments, "--out", str(tmp_path / "former")]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: configuration in checkpoint ")
-    assert "networks.gamma is now learning.gamma" in line
-    present, former = (results(tmp_path / name) for name in ("present", "former"))
-    assert former["policies"] == present["policies"]
-    assert former["settings"]["configuration"] == present["settings"]["configuration"]
-
-
-@pytest.mark.usefixtures("_no_figures")
 def test_former_keys_of_the_users_are_told_in_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
-    arguments += ["--set", "networks.device=cpu", "--communication", "0,25"]
+    arguments += ["--set", "networks.gamma=0.9", "--communication", "0,25"]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: override networks.device=cpu: renamed keys: networks.device is now compute.device"
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: override networks.gamma=0.9: ")
+    assert "learning.gamma" in line
 
 
 def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None:
