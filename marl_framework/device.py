@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -20,12 +21,6 @@ from marl_framework.config.learning import ComputeConfig
 
 _CPUINFO = Path("/proc/cpuinfo")
 _DEVICES = Path("/dev")
-_DRIVER = Path("/proc/driver/nvidia/version")
-_PRECISIONS = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 # Instruction sets for bfloat16 on x86 and ARM; PyTorch and Linux use the same names.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -33,7 +28,7 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 def resolve_device(name: str) -> torch.device:
     """Return the device that `compute.device` names.
 
-    With `auto`, a GPU that PyTorch cannot use gives a `ConfigWarning` that says why.
+    With `auto`, a GPU that PyTorch cannot use gives a `ConfigWarning` with the reason.
 
     Args:
         name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
@@ -41,45 +36,39 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         ConfigError: the device does not exist on this machine.
     """
-    if name == "cpu":
-        return torch.device("cpu")
     if name == "auto":
         return _automatic()
-    count = _gpu_count()
-    match = re.fullmatch(r"cuda(?::(\d+))?", name)
-    if match is None:
-        raise ConfigError(f"compute.device: {name!r} is invalid; use auto, cpu, cuda or cuda:N")
-    index = int(match[1] or 0)
-    if index >= count:
-        raise ConfigError(
-            f"compute.device: {name} does not exist: {_gpus_present(count)}; "
-            "use compute.device: auto or cpu"
-        )
-    return torch.device("cuda", index)
+    found = as_device(name, "compute.device")
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(f"compute.device: {name!r} must be auto, cpu, cuda or cuda:N")
+    return torch.device("cuda", found.index or 0) if found.type == "cuda" else found
 
 
-def as_device(device: torch.device | str) -> torch.device:
-    """Return the device that is given to a class as `device`.
+def as_device(device: torch.device | str, key: str = "device") -> torch.device:
+    """Return the device of an argument.
 
     Args:
         device: `cpu`, `cuda` (the current GPU), `cuda:N`, or a device of PyTorch.
+        key: name of the argument or key, for messages.
 
     Raises:
-        ConfigError: it is no device, or a GPU that does not exist on this machine.
+        ConfigError: it is not a device, or a GPU that does not exist on this machine.
     """
     try:
-        found = torch.device(device) if isinstance(device, (str, torch.device)) else None
-    except RuntimeError:  # no name of a device
-        found = None
-    if found is None:
-        raise ConfigError(f"device: {device!r} is no device; give cpu, cuda or cuda:N")
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"{key}: {device!r} is not a device; use cpu, cuda or cuda:N") from error
     if found.type == "cuda" and (found.index or 0) >= (count := _gpu_count()):
-        raise ConfigError(f"device: {found} does not exist: {_gpus_present(count)}; give cpu")
+        built = torch.version.cuda is not None or torch.version.hip is not None
+        reason = unused_gpu() or ("there is none" if built else "this PyTorch is built for CPUs")
+        if count:
+            reason = f"the last one is cuda:{count - 1}"
+        raise ConfigError(f"{key}: {device} does not exist: {reason}; use cpu")
     return found
 
 
 def unused_gpu() -> str:
-    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty where all is well.
+    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty if it can or there is none.
 
     Asks NVIDIA's driver, not PyTorch: wheels for a newer CUDA than the driver's find no GPU.
     """
@@ -88,15 +77,14 @@ def unused_gpu() -> str:
     if torch.version.cuda is None:
         return "the machine has an NVIDIA GPU, but this PyTorch is built for CPUs"
     driver, supported = _driver()
-    name = f"NVIDIA's driver{f' {driver}' if driver else ''}"
-    if supported and supported[0] < int(torch.version.cuda.split(".")[0]):
+    if supported < int(torch.version.cuda.split(".")[0]):
         return (
-            f"{name} supports CUDA {supported[0]}.{supported[1]}, and this PyTorch needs CUDA "
-            f"{torch.version.cuda}: update the driver, or install a PyTorch for CUDA {supported[0]}"
+            f"NVIDIA's driver {driver} supports CUDA {supported}, and this PyTorch needs CUDA "
+            f"{torch.version.cuda}: update the driver, or install a PyTorch for CUDA {supported}"
         )
     return (
-        f"{name} and this PyTorch for CUDA {torch.version.cuda} do not work together: update the "
-        "driver, or install a PyTorch for its CUDA (nvidia-smi shows it)"
+        f"NVIDIA's driver and this PyTorch for CUDA {torch.version.cuda} do not work together: "
+        "update the driver, or install a PyTorch for its CUDA (nvidia-smi shows it)"
     )
 
 
@@ -107,7 +95,8 @@ def describe_device(device: torch.device) -> str:
         return f"Using GPU: {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
     if device.type == "cpu":
         cores = usable_cores()
-        return f"Using CPU: {_cpu_name()}, {cores} core{'s' if cores != 1 else ''}"
+        name = _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
+        return f"Using CPU: {name}, {cores} core{'s' if cores != 1 else ''}"
     return f"Using device: {device}"
 
 
@@ -132,7 +121,8 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         raise ConfigError(
             "compute.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
         )
-    return _PRECISIONS[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
@@ -177,8 +167,7 @@ def _allow_tf32(allowed: bool) -> None:
     """Set TF32 for convolutions; matrix products stay exact, because they average maps.
 
     PyTorch has an older and a newer setting (`fp32_precision`) for each. `torch.compile` and
-    `torch.backends.cudnn.flags` raise an error if they disagree, so set both, the older one
-    first; early releases warn about it.
+    `torch.backends.cudnn.flags` raise an error if they disagree, so set both, the older first.
     """
     precision = "tf32" if allowed else "ieee"
     cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
@@ -202,45 +191,26 @@ def _automatic() -> torch.device:
 
 def _gpu_count() -> int:
     """Return the number of GPUs that PyTorch can use."""
-    with warnings.catch_warnings():  # `unused_gpu` says it in one line
+    with warnings.catch_warnings():  # `unused_gpu` reports it in one line
         warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _gpu_granted() -> bool:
-    """Whether the system shows this process an NVIDIA GPU that its environment does not hide."""
+    """Return whether this process has an NVIDIA GPU that its environment does not hide."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles")
-    # In a container the driver's version is there for all, the devices only for those granted.
     return not hidden and any(_DEVICES.glob("nvidia[0-9]*"))
 
 
-def _driver() -> tuple[str, tuple[int, int] | None]:
-    """Return version and newest CUDA of NVIDIA's driver, as far as it says."""
-    version, supported = "", None
-    with suppress(OSError):
-        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
-        match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", text)
-        version = match[1] if match else ""
-    with suppress(Exception):  # whatever the driver says: the warning needs none of it
-        import pynvml  # here, so that machines without NVIDIA's driver need it not
+def _driver() -> tuple[str, float]:
+    """Return version and newest major CUDA of NVIDIA's driver; inf if it does not answer."""
+    with suppress(Exception):  # the message does without
+        import pynvml
 
         pynvml.nvmlInit()
-        number = pynvml.nvmlSystemGetCudaDriverVersion()
-        supported = (number // 1000, number % 1000 // 10)
-        version = version or str(pynvml.nvmlSystemGetDriverVersion())
-    return version, supported
-
-
-def _gpus_present(count: int) -> str:
-    if count == 0:
-        if reason := unused_gpu():
-            return f"PyTorch finds no GPU ({reason})"
-        built = torch.version.cuda is not None or torch.version.hip is not None
-        reason = "" if built else " (this PyTorch is built for CPUs)"
-        return f"PyTorch finds no GPU{reason}"
-    if count == 1:
-        return "this machine has one GPU, cuda:0"
-    return f"this machine has {count} GPUs, cuda:0 to cuda:{count - 1}"
+        driver, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion()
+        return str(driver), cuda // 1000
+    return "", math.inf
 
 
 def _fastest_precision(device: torch.device) -> torch.dtype:
@@ -257,10 +227,6 @@ def _cpu_flags() -> set[str]:
         return {name for name, present in get_capabilities().items() if present}
     flags = _cpuinfo("flags") or _cpuinfo("Features")
     return set(flags.split())
-
-
-def _cpu_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
 
 
 def _cpuinfo(key: str) -> str:
@@ -281,15 +247,16 @@ def usable_cores() -> int:
 
 
 class Lack(NamedTuple):
-    """Why a GPU gets plain operators instead of Triton kernels."""
+    """Missing requirement of Triton kernels."""
 
     reason: str
+    """Why a device runs plain operators."""
     fix: str
-    """What to do about it; empty where nothing helps."""
+    """Remedy; empty if there is none."""
 
 
 def triton_lacks(device: torch.device) -> Lack | None:
-    """Return what Triton lacks to compile for a device and to load what it compiled."""
+    """Return what Triton lacks to compile and load kernels for a device; None if nothing."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return Lack("there is no GPU", "")
     if torch.version.hip is not None:

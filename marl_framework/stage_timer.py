@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 OTHER = "other"
-"""Share of the time outside all stages."""
+"""Name of the time outside all stages."""
+_Sums = tuple[dict[str, float], dict[str, float]]
+"""Sums since `reset`, and in total."""
 
 
 class StageTimer:
-    """Adds up the time of named stages, and counts what was done in it.
+    """Adds up the time of named stages, and counts the work that was done.
 
         timer = StageTimer(device)
         with timer("rollout"):
@@ -28,8 +30,8 @@ class StageTimer:
     another and do not nest.
 
     Args:
-        device: where the work is done.
-        clock: the wall clock [s].
+        device: device of the work.
+        clock: wall clock [s].
     """
 
     def __init__(
@@ -39,12 +41,9 @@ class StageTimer:
         self._clock = clock
         self._open: str | None = None
         self._spans: list[tuple[str, Any, Any]] = []
-        self._spare_events: list[Any] = []
-        self._seconds: dict[str, float] = {}
-        self._earlier_seconds: dict[str, float] = {}
-        self._counts: dict[str, float] = {}
-        self._earlier_counts: dict[str, float] = {}
-        self._first_start = self._start = clock()
+        self._seconds: _Sums = ({}, {})
+        self._counts: _Sums = ({}, {})
+        self._starts = [clock()] * 2
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -61,20 +60,20 @@ class StageTimer:
 
     def count(self, name: str, number: float) -> None:
         """Add to a throughput counter, such as transitions."""
-        self._counts[name] = self._counts.get(name, 0) + number
+        _add(self._counts, name, number)
 
     def wall(self, *, total: bool = False) -> float:
-        """Wall time [s] since `reset`, or in total; waits for the device."""
+        """Return the wall time [s] since `reset`, or in total; wait for the device."""
         self._settle()
-        return self._clock() - (self._first_start if total else self._start)
+        return self._clock() - self._starts[total]
 
     def seconds(self, *, total: bool = False) -> dict[str, float]:
-        """Seconds in each stage since `reset`, or in total, in the order of first use."""
+        """Return the seconds in each stage since `reset`, or in total, in order of first use."""
         self._settle()
-        return _added(self._earlier_seconds if total else {}, self._seconds)
+        return dict(self._seconds[total])
 
     def shares(self, *, total: bool = False) -> dict[str, float]:
-        """Share of the wall time in each stage, with the rest as `other`; the sum is 1."""
+        """Return shares of the wall time in each stage, and the rest as `other`; the sum is 1."""
         seconds = self.seconds(total=total)
         inside = sum(seconds.values())
         wall = max(self.wall(total=total), inside)
@@ -84,27 +83,22 @@ class StageTimer:
         return {**shares, OTHER: 1 - inside / wall}
 
     def rates(self, *, total: bool = False) -> dict[str, float]:
-        """Counts per second of wall time since `reset`, or in total."""
-        counts = _added(self._earlier_counts if total else {}, self._counts)
+        """Return counts per second of wall time since `reset`, or in total."""
         wall = self.wall(total=total)
-        return {name: number / wall if wall > 0 else 0.0 for name, number in counts.items()}
+        return {name: n / wall if wall > 0 else 0.0 for name, n in self._counts[total].items()}
 
     def reset(self) -> None:
         """Start a new interval; totals stay."""
         self._settle()
-        self._earlier_seconds = _added(self._earlier_seconds, self._seconds)
-        self._earlier_counts = _added(self._earlier_counts, self._counts)
-        self._seconds, self._counts = {}, {}
-        self._start = self._clock()
+        self._seconds[0].clear()
+        self._counts[0].clear()
+        self._starts[0] = self._clock()
 
     def _mark(self) -> Any:
         """Return a mark of this moment: a time on the host, an event on a GPU's stream."""
         if self._device.type != "cuda":
             return self._clock()
-        if self._spare_events:
-            event = self._spare_events.pop()
-        else:
-            event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -114,12 +108,10 @@ class StageTimer:
         if on_gpu and self._spans:
             self._spans[-1][2].synchronize()
         for stage, begin, end in self._spans:
-            span = begin.elapsed_time(end) / 1000 if on_gpu else end - begin
-            self._seconds[stage] = self._seconds.get(stage, 0.0) + span
-            if on_gpu:
-                self._spare_events += (begin, end)
+            _add(self._seconds, stage, begin.elapsed_time(end) / 1000 if on_gpu else end - begin)
         self._spans = []
 
 
-def _added(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+def _add(sums: _Sums, name: str, number: float) -> None:
+    for each in sums:
+        each[name] = each.get(name, 0) + number

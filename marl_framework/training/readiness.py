@@ -1,0 +1,167 @@
+"""Checks of a machine and a configuration before a training run; see `marl_framework.doctor`.
+
+Each check returns its finding in one line, and a remedy if it failed, else an empty text.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.algorithms.threads import shares_of
+from marl_framework.config.loading import with_changes
+from marl_framework.config.model import Config
+from marl_framework.device import describe_device
+from marl_framework.mission.fusion import window_kernels
+from marl_framework.runs.history import state_of
+from marl_framework.stage_timer import StageTimer
+from marl_framework.training import memory
+from marl_framework.training.trainer import Trainer
+
+Finding = tuple[str, str]
+
+FLOAT32 = "use compute.precision=float32"
+_GIB = 2**30
+_FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
+_BUSY = 0.5  # processes that want a core
+_TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
+_ONE_MISSION = {
+    "environment": {"num_envs": 1},
+    "evaluation": {"missions": 1},
+    "learning": {"batch_size": 1, "batch_number": 1, "data_passes": 1},
+}
+
+
+def cpu() -> Finding:
+    """Describe the CPU and its threads."""
+    capabilities = dict(getattr(torch.cpu, "get_capabilities", dict)())
+    present = [name for name in _FEATURES if capabilities.get(name)]
+    features = ", ".join(present) or "no vector instructions known to PyTorch"
+    name = describe_device(torch.device("cpu")).removeprefix("Using CPU: ")
+    return f"{name}; {features}; {torch.get_num_threads()} threads", ""
+
+
+def gpus() -> Finding:
+    """Describe the GPUs that PyTorch can use."""
+    lines = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
+        lines.append(
+            f"cuda:{index} {properties.name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free, "
+            f"compute capability {properties.major}.{properties.minor}"
+        )
+    built = torch.version.cuda or torch.version.hip
+    return "; ".join(lines) or ("none" if built else "none; this PyTorch is built for CPUs"), ""
+
+
+def tensorboard() -> Finding:
+    """Import TensorBoard."""
+    import_module("torch.utils.tensorboard")
+    return version("tensorboard"), ""
+
+
+def kernels(config: Config, device: torch.device) -> Finding:
+    """Name the implementation that updates beliefs, and what a faster one lacks."""
+    found, lack = window_kernels(config, device)
+    if lack is not None:
+        found += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
+    return found, ""
+
+
+def threads(config: Config, device: torch.device) -> Finding:
+    """Describe whether threads wait for each other, which other processes prolong."""
+    batch = -(-config.schedule.places_per_step // config.learning.batch_number)
+    number = torch.get_num_threads() if device.type == "cpu" else 1
+    if number == 1:
+        return "no thread waits for another", ""
+    if shares_of(min(config.learning.micro_batch or batch, batch)) > 1:
+        return f"{number} threads take a share each of batches of {batch}", ""
+    text = f"{number} threads work together on batches of {batch}, too small to be shared"
+    load = os.getloadavg()[0]
+    if load > _BUSY:
+        text += f"; other processes (load {load:.1f}) make them wait: set OMP_NUM_THREADS=1"
+    return text, ""
+
+
+def networks(config: Config, device: torch.device) -> Finding:
+    """Try a training step with one mission."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            trainer = Trainer(with_changes(config, _ONE_MISSION, "doctor"), device)
+        start = time.perf_counter()
+        tensors, _ = trainer.training_step(StageTimer(device))
+    except Exception as error:
+        if not memory.is_out_of_memory(error):
+            raise
+        smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
+        return "memory ran out in a training step", smaller
+    stats = {name: float(value) for name, value in tensors.items()}
+    seconds = time.perf_counter() - start
+    modules = trainer.algorithm.modules.values()
+    weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
+    ok = all(map(math.isfinite, stats.values())) and not stats.get("skipped_updates")
+    found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
+    return found, "" if ok else FLOAT32
+
+
+def mixed_precision(config: Config, device: torch.device) -> Finding:
+    """Compare the actor's outputs with those in float32."""
+    with torch.random.fork_rng(devices=[]):
+        algorithm = make_algorithm(config, device)
+    sizes = config.network_sizes
+    maps = torch.rand(1, 4, sizes.actor_channels, *sizes.shape, device=device)
+    mixed = algorithm.act(maps)
+    exact = algorithm.modules["actor"](maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
+    largest = max(float(exact.abs().max()), 1e-12)
+    difference = float((mixed - exact).abs().max()) / largest  # may be NaN
+    found = f"{algorithm.precision} differs from float32 by {difference:.1e} of the largest output"
+    return found, "" if difference < _TOLERANCE else FLOAT32
+
+
+def enough_memory(config: Config, device: torch.device) -> Finding:
+    """Compare the estimated memory with the free one."""
+    parts = memory.memory_estimate(config, device=device)
+    needed, (free, _) = memory.peak(parts), memory.device_memory(device)
+    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+    found = f"needs about {needed / _GIB:.2f} GiB at once ({listed})"
+    found = f"{found}, {free / _GIB:.2f} GiB free on {device}"
+    advice = memory.memory_advice(config, free, device=device)
+    return found, "" if needed < free else f"use --set {advice}"
+
+
+def disk(config: Config, device: torch.device) -> Finding:
+    """Compare the size of the checkpoints with the free space."""
+    runs = Path(config.logging.directory).absolute()
+    folder = next(path for path in (runs, *runs.parents) if path.exists())
+    # The newest checkpoints, the best and the one being written; the estimate includes gradients.
+    number = config.logging.checkpoints_kept + 2
+    needed, free = (
+        number * memory.memory_estimate(config)["weights"],
+        shutil.disk_usage(folder).free,
+    )
+    found = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if not writable:
+        found = f"{folder} cannot be written"
+    return found, "" if writable and free > needed else "choose another logging.directory"
+
+
+def runs_in_training(config: Config, device: torch.device) -> Finding:
+    """List the runs that train and those whose process has died."""
+    training, killed = [], []
+    for file in sorted(Path(config.logging.directory).glob("*/config.yaml")):
+        name, state = file.parent.name, state_of(file.parent)
+        if state == "in training":
+            training.append(f"{name} is in training")
+        elif state.startswith("killed"):
+            killed.append(f"{name} was {state}; continue it with --resume")
+    return "; ".join(training + killed) or "none in training", ""
