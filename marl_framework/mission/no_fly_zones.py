@@ -1,8 +1,8 @@
 """No-fly zones on the host: polygons of a file, and the moves of the lattice that they close.
 
-A file is GeoJSON: a FeatureCollection of polygons in longitude and latitude (WGS 84), or in metres
-where it has `"coordinates": "metres"` beside its features. The properties `floor` and `height` of a
-feature [m] say from where up to where it is closed, from the ground up to the sky without them.
+A file is a GeoJSON FeatureCollection of polygons in longitude and latitude (WGS 84), or in metres
+if it has `"coordinates": "metres"` next to its features. The properties `floor` and `height` of a
+feature are its lowest and highest closed altitude [m]; by default the ground and the sky.
 Needs shapely, from the extra `geo`.
 """
 
@@ -32,30 +32,30 @@ from marl_framework.mission.terrains.geotiff import Place, place_at, require_ras
 from marl_framework.mission.terrains.mixture import Terrain
 
 KEY = "experiment.constraints.no_fly_zones"
-_LONGEST_EDGE = 1e-3  # [degrees]; longer ones are no straight lines in metres
+_LONGEST_EDGE = 1e-3  # [degrees]; longer ones are bent in metres
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Zone:
-    """Where nobody flies."""
+    """A part of the air that is closed."""
 
     shape: Any
     """Polygon or MultiPolygon of shapely, in metres from the lower left corner of the map."""
     floor: float
     """Lowest closed altitude [m]."""
     height: float
-    """Highest closed altitude [m], inf up to the sky."""
+    """Highest closed altitude [m], inf = no limit."""
 
 
 class NoFlyZones:
     """The zones of a map.
 
     Args:
-        zones: of the file.
-        config: the missions.
-        follows_windows: missions fly windows of a larger map.
+        zones: zones of the file.
+        config: configuration of the missions.
+        follows_windows: whether missions fly windows of a larger map.
     """
 
     def __init__(self, zones: Sequence[Zone], config: Config, follows_windows: bool) -> None:
@@ -65,8 +65,6 @@ class NoFlyZones:
         self.follows_windows = follows_windows
         self._config = config
         self._lattice = Lattice(config, "cpu")
-        self._shape = config.geometry.lattice_shape
-        self._spacing = config.experiment.constraints.spacing
         self._altitudes = config.geometry.altitudes
         self._steps = action_offsets(config.experiment.constraints.num_actions)
         for zone in self.zones:
@@ -86,32 +84,29 @@ class NoFlyZones:
         return moves
 
     def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
-        missions, altitude = self._config.experiment.missions, self._altitudes[-1]
-        uavs = self._config.missions.most_agents
+        start, uavs = self._config.experiment.missions.start, self._config.missions.most_agents
         free = moves[:, :, -1].any(-1)
         where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
-        if missions.start == "random":
+        if start == "random":
             if int(free.sum()) < uavs:
                 raise _error(
-                    f"it leaves {int(free.sum())} starts with a way out at {altitude:g} m{where} "
-                    f"for {uavs} UAVs; open more of the area, or lower "
+                    f"only {int(free.sum())} starts at {self._altitudes[-1]:g} m{where} have an "
+                    f"open move, for {uavs} UAVs; close less of the area, or lower "
                     "experiment.missions.n_agents"
                 )
             return
-        if missions.start == "published" and not free.all():
+        if start == "published" and not free.all():
             raise _error(
-                f"published starts may lie in a zone{where}; set experiment.missions.start to "
-                "random, which keeps out of zones"
+                f"published starts may lie in a zone{where}; use experiment.missions.start=random"
             )
-        sizes = torch.tensor(self._config.missions.team_sizes)
+        sizes, spacing = torch.tensor(self._config.missions.team_sizes), self._lattice.spacing
         starts = self._lattice.start_positions(torch.zeros(len(sizes), free.numel()), sizes)
         for size, team in zip(sizes.tolist(), starts.tolist(), strict=True):
             for n, (x, y, _) in enumerate(team[:size], start=1):
                 if not free[x, y]:
                     raise _error(
-                        f"UAV {n} of {size} starts at {x * self._spacing:g}, "
-                        f"{y * self._spacing:g} m{where}, in a zone or without a way out; set "
-                        "experiment.missions.start to random"
+                        f"UAV {n} of {size} starts at {x * spacing:g}, {y * spacing:g} m{where}, "
+                        "in a zone or without an open move; use experiment.missions.start=random"
                     )
 
     def closed(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
@@ -122,19 +117,28 @@ class NoFlyZones:
         Args:
             origin: lower left corner of the area on the map [m].
         """
+        shape, spacing = self._lattice.shape, self._lattice.spacing
         x, y = (
-            start + self._spacing * np.arange(number)
-            for start, number in zip(origin, self._shape, strict=False)
+            start + spacing * np.arange(number)
+            for start, number in zip(origin, shape, strict=False)
         )
-        closed = np.zeros((*self._shape, len(self._steps)), dtype=bool)
+        closed = np.zeros((*shape, len(self._steps)), dtype=bool)
         for zone in self.zones:
             left, bottom, right, top = zone.shape.bounds
-            near_x = (x >= left - self._spacing) & (x <= right + self._spacing)
-            near_y = (y >= bottom - self._spacing) & (y <= top + self._spacing)
+            near_x = (x >= left - spacing) & (x <= right + spacing)
+            near_y = (y >= bottom - spacing) & (y <= top + spacing)
             near = np.ix_(near_x, near_y)
             points = np.stack(np.meshgrid(x[near_x], y[near_y], indexing="ij"), axis=-1)
-            for z, a, touched in self._touched(zone, points):
-                closed[:, :, z, a][near] |= touched
+            known: dict[tuple[float, ...], Array] = {}  # the same at most altitudes
+            for z, (a, (dx, dy, dz)) in product(range(shape[2]), enumerate(self._steps)):
+                part = _part_between(self._altitudes[z], dz * spacing, zone.floor, zone.height)
+                if part is None:
+                    continue
+                key = (dx, dy, *part) if dx or dy else (0, 0)
+                if key not in known:
+                    step = spacing * np.array((dx, dy))
+                    known[key] = _touch(zone.shape, *(points + share * step for share in part))
+                closed[:, :, z, a][near] |= known[key]
         return torch.from_numpy(closed)
 
     def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:
@@ -152,19 +156,6 @@ class NoFlyZones:
                 if _touch(zone.shape, first, last):
                     return True
         return False
-
-    def _touched(self, zone: Zone, points: Array) -> Iterator[tuple[int, int, Array]]:
-        """Yield level, action, and which moves from points [P, Q, 2] touch a zone, [P, Q]."""
-        known: dict[tuple[float, ...], Array] = {}  # the same at most altitudes
-        for z, (a, (dx, dy, dz)) in product(range(self._shape[2]), enumerate(self._steps)):
-            part = _part_between(self._altitudes[z], dz * self._spacing, zone.floor, zone.height)
-            if part is None:
-                continue
-            key = (dx, dy, *part) if dx or dy else (0, 0)
-            if key not in known:
-                step = self._spacing * np.array((dx, dy))
-                known[key] = _touch(zone.shape, *(points + share * step for share in part))
-            yield z, a, known[key]
 
 
 def _part_between(
@@ -188,10 +179,10 @@ def _touch(shape: Any, start: Array, end: Array) -> Array:
 
 
 def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | None:
-    """Read the zones that a configuration names; None where it names none.
+    """Read the zones that a configuration names; None if it names none.
 
     Raises:
-        ConfigError: the file is no file of zones, or nobody knows where its polygons lie.
+        ConfigError: the file is not a file of zones, or the location of the area is unknown.
     """
     name = config.experiment.constraints.no_fly_zones
     if name is None:
@@ -207,19 +198,19 @@ def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | Non
 
 
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
-    """Return where the lower left corner of the map lies on Earth."""
+    """Return the location of the map on Earth."""
     origin, raster = config.deployment.origin, terrain.raster
     if raster is not None and split != DEPLOYMENT:
         raise _error(
-            f"{name} is in longitude and latitude, which only a deployment places on windows of a "
-            'raster; give polygons in metres of the area, with "coordinates": "metres"'
+            f"{name} is in longitude and latitude, which only a deployment can place on a raster; "
+            'use metres of the area and "coordinates": "metres"'
         )
     if raster is not None and raster.place is not None:
         return raster.place
     if origin is None:
         raise _error(
-            f"{name} is in longitude and latitude, and nobody says where the area lies; set "
-            'deployment.origin, or give metres and "coordinates": "metres"'
+            f"{name} is in longitude and latitude, and the location of the area is unknown; set "
+            'deployment.origin, or use metres and "coordinates": "metres"'
         )
     require_rasterio(KEY, f"{name} is in longitude and latitude")
     return place_at(*origin)
@@ -231,28 +222,25 @@ def _error(text: str) -> ConfigError:
 
 def _read(name: str) -> Mapping[str, Any]:
     """Return the FeatureCollection of a file."""
-    path = Path(os.path.expanduser(name))
-    if not os.path.isfile(path):
-        raise _error(f"{name} does not exist or is no file")
     try:
-        tree = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = Path(os.path.expanduser(name)).read_text(encoding="utf-8-sig")
+        tree = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise _error(f"{name} cannot be read as GeoJSON: {' '.join(str(error).split())}") from error
-    features = tree.get("features") if isinstance(tree, dict) else None
-    if tree.get("type") != "FeatureCollection" if isinstance(tree, dict) else True:
-        raise _error(f"{name} is no GeoJSON FeatureCollection")
-    if not isinstance(features, list) or not features:
+        raise _error(f"{name} cannot be read as GeoJSON: {error}") from error
+    if not isinstance(tree, dict) or tree.get("type") != "FeatureCollection":
+        raise _error(f"{name} is not a GeoJSON FeatureCollection")
+    if not isinstance(tree.get("features"), list) or not tree["features"]:
         raise _error(f"{name} has no features")
     if tree.get("coordinates", "metres") != "metres":
         raise _error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
-    return dict(tree)
+    return tree
 
 
 def _zones(tree: Mapping[str, Any], name: str, place: Place | None) -> Iterator[Zone]:
     for number, feature in enumerate(tree["features"], start=1):
         try:
             yield _zone(feature, place)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except Exception as error:  # shapely raises many kinds
             text = " ".join(str(error).split())[:200]
             raise _error(f"{name}, feature {number}: {text}") from error
 
@@ -261,7 +249,7 @@ def _zone(feature: Any, place: Place | None) -> Zone:
     """Return a feature as a zone in metres.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a zone.
     """
     import shapely
     from shapely.geometry import shape
@@ -269,21 +257,18 @@ def _zone(feature: Any, place: Place | None) -> Zone:
     geometry = feature.get("geometry") if isinstance(feature, dict) else None
     if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
         raise ValueError("its geometry must be a Polygon or a MultiPolygon")
-    try:
-        with np.errstate(invalid="ignore"):  # NaN is told below
-            found = shapely.force_2d(shape(geometry))
-    except Exception as error:  # whatever shapely makes of lists of other things than points
-        raise ValueError("its coordinates must be rings of at least four points") from error
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        found = shapely.force_2d(shape(geometry))
     if found.is_empty or not found.is_valid:
-        raise ValueError(f"it is no valid polygon: {shapely.is_valid_reason(found)}")
+        raise ValueError(f"its polygon is invalid: {shapely.is_valid_reason(found)}")
     properties = feature.get("properties") or {}
     for name in properties:
         if name not in ("floor", "height") and name.lower() in ("floor", "height"):
-            raise ValueError(f"it has {name}, which must be written {name.lower()}")
+            raise ValueError(f"its property {name} must be written {name.lower()}")
     floor = _altitude(properties, "floor", 0.0)
     height = _altitude(properties, "height", math.inf)
     if not floor < height:
-        raise ValueError(f"its height {height:g} must lie above its floor {floor:g}")
+        raise ValueError(f"its height {height:g} must be above its floor {floor:g}")
     return Zone(found if place is None else _in_metres(found, place), floor, height)
 
 

@@ -1,4 +1,4 @@
-"""Random boxes on the ground, drawn anew for every mission, and the moves that they close."""
+"""Random boxes on the ground, drawn for every mission, and the moves that they close."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import DEPLOYMENT
 
 NUMBERS = 5
-"""Uniform draws behind a box."""
+"""Number of uniform draws of a box."""
 
 
 class _Times(NamedTuple):
-    """When moves lie between two planes across an axis, as shares of the moves."""
+    """Times of moves between two planes across an axis, as shares of the moves."""
 
     enter: Tensor
     leave: Tensor
-    """Before `enter` where they never do."""
+    """Before `enter` for moves that are never between the planes."""
 
 
 class Obstacles:
     """Makes boxes of draws, and finds the moves that touch them.
 
     Args:
-        config: `experiment.constraints.obstacles` says how many and how large.
-        lattice: of the missions.
-        split: a deployment has none: what is not there is no obstacle.
+        config: `experiment.constraints.obstacles` gives number and sizes.
+        lattice: lattice of the missions.
+        split: a deployment has no obstacles, because they would not be real.
     """
 
     def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
@@ -40,21 +40,18 @@ class Obstacles:
         self._spacing = lattice.spacing
         device = lattice.offsets.device
         self._steps = lattice.offsets.double() * lattice.spacing
-        x, y, _ = lattice.shape
-        self._places = [
-            torch.arange(x, dtype=torch.float64, device=device) * lattice.spacing,
-            torch.arange(y, dtype=torch.float64, device=device) * lattice.spacing,
-            torch.tensor(config.geometry.altitudes, dtype=torch.float64, device=device),
-        ]
+        x, y, _ = (torch.arange(n, dtype=torch.float64, device=device) for n in lattice.shape)
+        altitudes = torch.tensor(config.geometry.altitudes, dtype=torch.float64, device=device)
+        self._places = (x * lattice.spacing, y * lattice.spacing, altitudes)
 
     def boxes(self, draws: Tensor, starts: Tensor) -> Tensor:
-        """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN where one is left out.
+        """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN for those left out.
 
-        Their middles lie anywhere in the area. A box is left out where it is within `spacing` of a
-        start along both axes: no first move of that UAV leads farther, so all of them stay open.
+        A box is left out if it is within `spacing` of a start along both axes, so that all first
+        moves stay open.
 
         Args:
-            draws: in [0, 1), [E, K, 5].
+            draws: numbers in [0, 1), [E, K, 5].
             starts: lattice indices, [E, N, 3], see `Lattice.start_positions`.
         """
         u = draws.double()
@@ -73,8 +70,8 @@ class Obstacles:
     def closed(self, boxes: Tensor) -> Tensor:
         """Return the moves that touch a box, [E, X, Y, Z, A] bool.
 
-        By the slab method: a move touches a box where the times that it spends between the box's
-        planes across x, y and z have a moment in common. Intervals have one if any two of them do.
+        Slab method: a move touches a box if the times that it spends between the box's planes
+        across x, y and z overlap. Three intervals overlap if each two of them do.
         """
         x, y, z = (len(places) for places in self._places)
         shape = (len(boxes), x, y, z, len(self._steps))
@@ -91,7 +88,7 @@ class Obstacles:
         return closed
 
     def _times(self, axis: int, low: Tensor, high: Tensor) -> _Times:
-        """Return when moves from each place of an axis lie between planes [E]: [E, P, A]."""
+        """Return the times of moves from each place of an axis between planes [E]: [E, P, A]."""
         start = self._places[axis].unsqueeze(1)
         step = self._steps[:, axis]
         low, high = low.view(-1, 1, 1), high.view(-1, 1, 1)
@@ -109,7 +106,7 @@ def _between(share: Tensor, least: float, largest: float) -> Tensor:
 
 
 def _meet(first: _Times, second: _Times) -> Tensor:
-    """Return where times [E, P, A] and [E, Q, A] of two axes meet, [E, P, Q, A]; never for NaN."""
+    """Return whether times [E, P, A] and [E, Q, A] of two axes overlap, [E, P, Q, A]; NaN never."""
     enter = torch.maximum(first.enter.unsqueeze(2), second.enter.unsqueeze(1))
     leave = torch.minimum(first.leave.unsqueeze(2), second.leave.unsqueeze(1))
     return enter <= leave

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def test_long_edges_follow_longitude_and_latitude(tmp_path: Path) -> None:
     edge = ORIGIN[0] + 1e-4
     shape = shapely.box(ORIGIN[1] - 0.07, ORIGIN[0] - 0.01, ORIGIN[1] + 0.07, edge)
     path = write_zones(tmp_path / "z.json", feature(shape), metres=False)
-    with pytest.raises(ConfigError, match="starts with a way out"):
+    with pytest.raises(ConfigError, match=f"^{KEY}: "):
         environment(path, deployment={"origin": ORIGIN}, dims=(10.0, 10.0))
     env = environment(path, deployment={"origin": ORIGIN}, dims=(30.0, 40.0))
     assert env.zones is not None
@@ -75,101 +74,70 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     assert len(zones.zones) == 1
 
 
-BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (lambda path: None, "does not exist or is no file"),
-    "text": (lambda path: path.write_text("{"), "cannot be read as GeoJSON"),
-    "list": (lambda path: path.write_text("[]"), "is no GeoJSON FeatureCollection"),
-    "single": (lambda path: path.write_text(json.dumps(SQUARE)), "no GeoJSON FeatureCollection"),
-    "empty": (lambda path: write_zones(path), "has no features"),
-    "unit": (
-        lambda path: path.write_text(
-            json.dumps({"type": "FeatureCollection", "coordinates": "feet", "features": [SQUARE]})
-        ),
-        '"coordinates" must be "metres"',
-    ),
-    "point": (
-        lambda path: write_zones(path, SQUARE, feature(shapely.Point(1, 2))),
-        "feature 2: its geometry must be a Polygon or a MultiPolygon",
-    ),
-    "null": (lambda path: write_zones(path, {"type": "Feature", "geometry": None}), "feature 1:"),
-    "number": (lambda path: write_zones(path, 7), "feature 1: its geometry"),  # type: ignore[arg-type]
-    "ring": (
-        lambda path: write_zones(
-            path, {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], "x"]]}}
-        ),
-        "rings of at least four points",
-    ),
+def collection(*features: Any, **fields: Any) -> str:
+    return json.dumps({"type": "FeatureCollection", "features": features, **fields})
+
+
+def in_metres(*features: Any) -> str:
+    return collection(*features, coordinates="metres")
+
+
+def ring(*points: Any) -> dict[str, Any]:
+    return {"geometry": {"type": "Polygon", "coordinates": [points]}}
+
+
+SMALL = shapely.box(0, 0, 4, 4)
+BAD = {
+    "missing": (None, "zones.json"),
+    "text": ("{", "zones.json"),
+    "list": ("[]", "FeatureCollection"),
+    "single": (json.dumps(SQUARE), "FeatureCollection"),
+    "empty": (collection(), "features"),
+    "unit": (collection(SQUARE, coordinates="feet"), '"coordinates"'),
+    "point": (in_metres(SQUARE, feature(shapely.Point(1, 2))), "feature 2: .*Polygon"),
+    "null": (in_metres({"type": "Feature", "geometry": None}), "feature 1: "),
+    "number": (in_metres(7), "feature 1: "),
+    "ring": (in_metres(ring([0, 0], "x")), "feature 1: "),
     "bow": (
-        lambda path: write_zones(path, feature(shapely.Polygon([(0, 0), (9, 9), (9, 0), (0, 9)]))),
-        "no valid polygon: Self-intersection",
+        in_metres(feature(shapely.Polygon([(0, 0), (9, 9), (9, 0), (0, 9)]))),
+        "feature 1: .*Self-intersection",
     ),
-    "height": (
-        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height="high")),
-        "its height must be a number of metres, 0 or more",
-    ),
-    "huge height": (
-        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), height=10**400)),
-        "its height must be a number of metres, 0 or more, of ordinary size",
-    ),
-    "nan": (
-        lambda path: write_zones(
-            path,
-            {
-                "geometry": {
-                    "type": "Polygon",
-                    "coordinates": [[[0, 0], [1, 0], [float("nan"), 1], [0, 0]]],
-                }
-            },
-        ),
-        "no valid polygon: Invalid Coordinate",
-    ),
-    "misspelt": (
-        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), Height=9)),
-        "feature 1: it has Height, which must be written height",
-    ),
+    "nan": (in_metres(ring([0, 0], [1, 0], [float("nan"), 1], [0, 0])), "feature 1: .*Invalid"),
+    "height": (in_metres(feature(SMALL, height="high")), "feature 1: .*height"),
+    "huge height": (in_metres(feature(SMALL, height=10**400)), "feature 1: .*height"),
+    "misspelt": (in_metres(feature(SMALL, Height=9)), "feature 1: .*Height"),
     "upside down": (
-        lambda path: write_zones(path, feature(shapely.box(0, 0, 4, 4), floor=9, height=4)),
-        "its height 4 must lie above its floor 9",
+        in_metres(feature(SMALL, floor=9, height=4)),
+        "feature 1: .*height 4 .*floor 9",
     ),
-    "no place": (
-        lambda path: write_zones(path, SQUARE, metres=False),
-        "set deployment.origin, or give metres",
-    ),
-    "all starts": (
-        lambda path: write_zones(path, feature(shapely.box(-1, -1, 31, 31))),
-        "it leaves 0 starts with a way out at 15 m for 3 UAVs",
-    ),
-    "few starts": (
-        lambda path: write_zones(path, feature(shapely.box(-1, -1, 31, 29))),
-        "it leaves 7 starts with a way out at 15 m for 8 UAVs",
-    ),
+    "no place": (collection(SQUARE), "deployment.origin"),
+    "all starts": (in_metres(feature(shapely.box(-1, -1, 31, 31))), "0 starts .*3 UAVs"),
+    "few starts": (in_metres(feature(shapely.box(-1, -1, 31, 29))), "7 starts .*8 UAVs"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
     path = tmp_path / "zones.json"
-    make, message = BAD[case]
-    make(path)
-    with pytest.raises(ConfigError) as caught:
+    text, message = BAD[case]
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{KEY}: .*{message}") as caught:
         environment(path, agents=8 if case == "few starts" else 3)
-    text = str(caught.value)
-    assert text.startswith(f"{KEY}: ")
-    assert message in text
-    assert text.isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_degrees_beyond_the_globe_are_refused(tmp_path: Path) -> None:
     path = write_zones(tmp_path / "z.json", feature(shapely.box(180, 0, 190, 5)), metres=False)
-    with pytest.raises(ConfigError, match="must be longitude, latitude in degrees"):
+    with pytest.raises(ConfigError, match=f"^{KEY}: .*feature 1: .*degrees"):
         environment(path, deployment={"origin": ORIGIN})
 
 
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("corners", "UAV 1 of 3 starts at 5, 5 m, in a zone or without a way out"),
-        ("published", "published starts may lie in a zone"),
+        ("corners", r"UAV 1 of 3 .*5, 5 m.*experiment\.missions\.start"),
+        ("published", r"published .*experiment\.missions\.start"),
     ],
 )
 def test_a_start_in_a_zone_is_one_clear_line(start: str, message: str, tmp_path: Path) -> None:
@@ -184,7 +152,7 @@ def test_a_start_in_a_zone_is_one_clear_line(start: str, message: str, tmp_path:
 def test_the_corners_of_every_team_are_looked_at(tmp_path: Path) -> None:
     """Only nine UAVs start on a grid that has the middle of the area."""
     middle = write_zones(tmp_path / "z.json", feature(shapely.box(14, 14, 16, 16)))
-    with pytest.raises(ConfigError, match="UAV 7 of 9 starts at 15, 15 m"):
+    with pytest.raises(ConfigError, match=r"UAV 7 of 9 .*15, 15 m"):
         environment(middle, missions={"start": "corners"}, agents=(4, 9, 16))
 
 
@@ -192,9 +160,7 @@ def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> Non
     """A ring around (5, 5) that its own place is not part of."""
     ring = shapely.box(1, 1, 9, 9).difference(shapely.box(4, 4, 6, 6))
     path = write_zones(tmp_path / "z.json", feature(ring))
-    with pytest.raises(
-        ConfigError, match="UAV 1 of 3 starts at 5, 5 m, in a zone or without a way out"
-    ):
+    with pytest.raises(ConfigError, match=r"UAV 1 of 3 .*5, 5 m"):
         environment(path, missions={"start": "corners"}, actions=4)
     env = environment(path, actions=4, agents=8)
     for _ in range(10):
@@ -214,5 +180,5 @@ def test_metres_over_a_raster_are_those_of_the_area(tmp_path: Path) -> None:
     assert env.zones is not None
     assert moves[0].equal(env.lattice.table() & ~env.zones.closed())
     degrees = write_zones(tmp_path / "d.json", SQUARE, metres=False)
-    with pytest.raises(ConfigError, match="only a deployment places on windows of a raster"):
+    with pytest.raises(ConfigError, match=f"^{KEY}: .*deployment"):
         environment(degrees, sensor=sensor, deployment={"origin": ORIGIN})

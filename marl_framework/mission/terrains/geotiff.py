@@ -1,19 +1,17 @@
-"""GeoTIFF files: their bands, their metres, and where they lie. Needs the extra `geo`.
+"""GeoTIFF files: bands, metres and location. Needs the extra `geo`.
 
-What is north-up in square pixels of true metres stays as it is; all else is resampled to that.
+Maps that are north up in square pixels of true metres stay as they are; others are resampled.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +26,20 @@ _PATH, _KEY, _RESOLUTION = (f"sensor.simulation.raster.{k}" for k in ("path", "k
 _GEO_TAGS = {33550, 34264, 34735, 42113}
 _MOST_PIXELS = 2**28  # of a resampled map, 1 GiB; more where the file has as many
 _SCALE_ERROR = 2e-3
-"""Largest error of metres on the map; UTM's is below 1e-3, Web Mercator's is not."""
+"""Largest relative error of metres on the map; UTM's is below 1e-3, Web Mercator's is not."""
+
+quiet_rasterio = partial(warnings.catch_warnings, action="ignore")
+"""Context without the warnings of rasterio about files without coordinates and its own calls."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a map lies."""
+    """Location of a map."""
 
     system: str
-    """Its coordinate system, in metres, as WKT or PROJ text."""
+    """Coordinate system in metres, as WKT or PROJ text."""
     corner: tuple[float, float]
-    """Its lower left corner, (easting, northing) [m]."""
+    """Lower left corner, (easting, northing) [m]."""
 
     def moved(self, x: float, y: float) -> Place:
         """Return the place of a part of the map whose lower left corner lies at (x, y) [m]."""
@@ -73,7 +74,11 @@ def transform(source: Any, target: Any, points: Array) -> Array:
 
 
 def require_rasterio(key: str, what: str) -> None:
-    """Raise a ConfigError that names the key and the extra, where rasterio is missing."""
+    """Check that rasterio is installed.
+
+    Raises:
+        ConfigError: it is missing; names the key and the extra.
+    """
     try:
         import_module("rasterio")
     except ImportError as error:
@@ -83,24 +88,36 @@ def require_rasterio(key: str, what: str) -> None:
 
 
 def is_geotiff(path: Path) -> bool:
-    """Whether a TIFF file says where it lies, or which value means unmeasured."""
+    """Return whether a TIFF file has a location or a value for unmeasured pixels."""
+    orders: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
     with path.open("rb") as file:
-        return bool(_GEO_TAGS & set(_tags(file)))
+        head = file.read(16)
+        order = orders.get(head[:2])
+        if order is None:
+            return False
+        big = int.from_bytes(head[2:4], order) == 43  # BigTIFF
+        size, entry = (8, 20) if big else (2, 12)
+        file.seek(int.from_bytes(head[8:16] if big else head[4:8], order))
+        number = int.from_bytes(file.read(size), order)  # of tags of the first image
+        entries = file.read(min(number, 2**16) * entry)
+    tags = {int.from_bytes(entries[k : k + 2], order) for k in range(0, len(entries), entry)}
+    return bool(_GEO_TAGS & tags)
 
 
 def read_geotiff(
     path: Path, name: str, key: str | None, resolution: float | None
 ) -> tuple[Array, float | None, Place | None]:
-    """Read one band; return its values [row, column], metres per pixel and its place.
-
-    Values are float32, NaN where nothing was measured. Without a coordinate system the second is
-    the given resolution, and there is no place.
+    """Read one band.
 
     Args:
-        path: the file.
-        name: the file, as messages name it.
+        path: file.
+        name: name of the file, for messages.
         key: number or description of the band; None for the only one.
         resolution: metres per pixel to resample degrees to; None for those of the file.
+
+    Returns:
+        Values [row, column] float32, NaN where nothing was measured; metres per pixel; and the
+        place. Without a coordinate system these are the given resolution and None.
 
     Raises:
         ConfigError: the band, the coordinate system or the resolution does not fit.
@@ -164,11 +181,7 @@ def _on_map(file: Any, pixels: Array) -> Array:
 def _resample(
     file: Any, values: Array, name: str, system: Any, resolution: float
 ) -> tuple[Array, float, Place]:
-    """Return a band north up in another coordinate system, bilinearly interpolated.
-
-    Raises:
-        ConfigError: it would be too large.
-    """
+    """Return a band north up in another coordinate system, bilinearly interpolated."""
     from rasterio.transform import from_origin
     from rasterio.warp import Resampling, reproject
 
@@ -220,32 +233,3 @@ def _local_system(longitude: float, latitude: float) -> str:
         f"+proj=tmerc +lat_0={latitude:.9f} +lon_0={longitude:.9f} +k=1 +x_0=0 +y_0=0 "
         "+datum=WGS84 +units=m +no_defs"
     )
-
-
-@contextmanager
-def quiet_rasterio() -> Iterator[None]:
-    """Ignore what rasterio warns of: files without coordinates, and its own older calls."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _tags(file: Any) -> Sequence[int]:
-    """Return the tags of the first image of a TIFF; none for anything else."""
-    head = file.read(16)
-    order = {b"II": "<", b"MM": ">"}.get(head[:2])
-    if order is None or len(head) < 16:
-        return []
-    big = struct.unpack(f"{order}H", head[2:4]) == (43,)  # BigTIFF
-    count, start, entry = ("Q", "Q", 20) if big else ("H", "I", 12)
-    (offset,) = struct.unpack_from(f"{order}{start}", head, 8 if big else 4)
-    file.seek(offset)
-    size = struct.calcsize(count)
-    try:
-        (number,) = struct.unpack(f"{order}{count}", file.read(size))
-    except struct.error:  # torn
-        return []
-    entries = file.read(min(number, 2**16) * entry)
-    return [
-        struct.unpack_from(f"{order}H", entries, k)[0] for k in range(0, len(entries) - 1, entry)
-    ]

@@ -1,4 +1,4 @@
-"""Ground like measured ground: windows of large random fields, rough at small scales too."""
+"""Synthetic ground like measured ground: windows of random fields that are rough at all scales."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marl_framework.mission.terrains.random_field import filtered, wavenumbers
 from marl_framework.mission.terrains.raster import above, upsample
 
 _TILES = 4  # per spacing of the lattice: 1.25 m in the paper's mission
-_FIELD = 4  # windows across a field, so nothing returns at the opposite edge
+_FIELD = 4  # windows across a field, so that a window does not see its period
 _EXPONENTS = (2.0, 3.5)  # of the coarse part
 _FINE_EXPONENT = 1.0
 _FINE_SHARES = (0.0, 0.7)  # of the fine part
@@ -24,18 +24,18 @@ class Landscape:
     """Neutral landscapes, cut like measured maps: at `sensor.simulation.raster.threshold`.
 
     A mission is a window of a Gaussian random field four times as long and wide. The field is
-    the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. The exponent
-    a, from 2 to 3.5, and the fine part's share of the variance within a window, from 0 to 0.7,
-    are drawn for each mission. Windows of measured ground lie in these ranges: correlation over
-    1.2 m, length of borders.
+    the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. Each mission
+    draws the exponent a, from 2 to 3.5, and the fine part's share of the variance within a
+    window, from 0 to 0.7. Windows of measured ground lie in these ranges, by their correlation
+    over 1.2 m and the length of their borders.
 
     Args:
         config: gives area, cells, spacing and threshold.
-        device: where draws and ground truths are.
+        device: device of draws and ground truths.
         split: not used; splits differ by their seeds.
 
     Raises:
-        ConfigError: the threshold is no percentile.
+        ConfigError: the threshold is not a percentile.
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
@@ -45,8 +45,8 @@ class Landscape:
         self.threshold = config.sensor.simulation.raster.threshold
         if not isinstance(self.threshold, str):
             raise ConfigError(
-                f"sensor.simulation.raster.threshold: {self.threshold:g} means nothing to "
-                "landscapes, which have no unit; use a percentile such as p60"
+                f"sensor.simulation.raster.threshold: {self.threshold:g} must be a percentile "
+                "such as p60 for landscapes, which have no unit"
             )
         self._device, self._side = device, (tiles[0], tiles[1])
         self._window = (math.ceil(tiles[0]), math.ceil(tiles[1]))

@@ -1,7 +1,4 @@
-"""Ground truths of E missions: each is of one of the configured kinds.
-
-`Terrain.draw` draws all random numbers, `Terrain.build` makes maps of them.
-"""
+"""Ground truths of E missions, each of one of the configured kinds."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from marl_framework.mission.seeding import check_split
 from marl_framework.mission.terrains.protocol import checked_build, checked_draw, load_kind
 from marl_framework.mission.terrains.raster import RasterTerrain
 
-_MEMORY = 2**29  # bytes that the parts of a large batch are built in
-_BYTES_PER_CELL = 30  # of a kind that does not say what it needs
+_MEMORY = 2**29  # bytes for the part of a large batch that is built at once
+_BYTES_PER_CELL = 30  # of a kind without `bytes_per_mission`
 
 
 @dataclass
@@ -28,7 +25,7 @@ class TerrainDraws:
     kind: Tensor
     """Index into `Terrain.kinds`, [E] int64."""
     numbers: tuple[Tensor, ...]
-    """What the kinds drew, [E, …] each; see `Terrain.numbers`."""
+    """Draws of the kinds, [E, …] each; see `Terrain.numbers`."""
 
     def __getitem__(self, missions: slice) -> TerrainDraws:
         """Select missions by a slice."""
@@ -40,9 +37,9 @@ class Terrain:
 
     Args:
         config: `sensor.simulation` names the kinds; each mission draws one with equal odds.
-        device: where draws and ground truths are.
+        device: device of draws and ground truths.
         split: training, validation or test, each with its own part of a raster; deployment has
-            the whole raster. Other kinds differ between splits by the generator's seed alone.
+            the whole raster. Other kinds differ between splits only by the generator's seed.
 
     Attributes:
         kinds: names of the kinds.
@@ -58,47 +55,33 @@ class Terrain:
         self.device = torch.device(device)
         self.shape = config.geometry.map_shape
         self._parts = {name: load_kind(name, config, self.device, split) for name in self.kinds}
-        self._slots = self._assign_slots()
-        cells = self.shape[0] * self.shape[1]
-        needed = (
-            getattr(part, "bytes_per_mission", _BYTES_PER_CELL * cells)
-            for part in self._parts.values()
-        )
-        self._chunk = max(1, _MEMORY // max(needed))
-
-    def _assign_slots(self) -> dict[str, int]:
-        """Return each kind's place in `TerrainDraws.numbers`, in the order of drawing.
-
-        Built-in kinds come first, in the order of `config.parts`; those with the same `draw`
-        share its numbers. Seeds keep their missions as long as this order stays.
-        """
+        # Built-in kinds draw first, in the order of `config.parts`; those with the same `draw`
+        # share its numbers. Seeds keep their missions as long as this order stays.
         known = list(TERRAINS)
         order = sorted(self.kinds, key=lambda name: known.index(name) if name in known else 99)
-        places: dict[Hashable, int] = {}
-        return {
-            name: places.setdefault(
-                type(self._parts[name]).draw if name in TERRAINS else name, len(places)
-            )
-            for name in order
-        }
+        methods = {n: type(self._parts[n]).draw if n in TERRAINS else n for n in order}
+        self._drawing: dict[Hashable, str] = {}
+        for name in order:
+            self._drawing.setdefault(methods[name], name)
+        self._slots = {name: list(self._drawing).index(methods[name]) for name in order}
+        usual = _BYTES_PER_CELL * self.shape[0] * self.shape[1]
+        needed = (getattr(part, "bytes_per_mission", usual) for part in self._parts.values())
+        self._chunk = max(1, _MEMORY // max(needed))
 
     def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
         """Draw the random numbers behind the ground truths of `num` missions."""
         kind = torch.randint(len(self.kinds), (num,), generator=generator, device=self.device)
-        first = {slot: name for name, slot in reversed(self._slots.items())}
-        numbers = [
-            checked_draw(first[slot], self._parts[first[slot]], num, generator)
-            for slot in range(len(first))
-        ]
+        names = self._drawing.values()
+        numbers = (checked_draw(name, self._parts[name], num, generator) for name in names)
         return TerrainDraws(kind, tuple(numbers))
 
     def numbers(self, draws: TerrainDraws, kind: str) -> Tensor:
-        """Return what a kind drew."""
+        """Return the draws of a kind."""
         return draws.numbers[self._slots[kind]]
 
     @property
     def raster(self) -> RasterTerrain | None:
-        """The measured map; None where there is none."""
+        """Measured map; None if there is none."""
         raster = self._parts.get("raster")
         return raster if isinstance(raster, RasterTerrain) else None
 
@@ -121,13 +104,13 @@ class Terrain:
 
         Args:
             draws: from `draw`.
-            out: is written and returned, where it is given.
+            out: tensor to write and return; None for a new one.
         """
-        num = draws.kind.shape[0]
+        num = len(draws.kind)
         if out is None:
             if num <= self._chunk:
                 return self._build_part(draws)
-            out = torch.empty(num, *self.shape, dtype=torch.bool, device=draws.kind.device)
+            out = self._empty(draws)
         for start in range(0, num, self._chunk):
             part = slice(start, start + self._chunk)
             out[part] = self._build_part(draws[part])
@@ -136,10 +119,8 @@ class Terrain:
     def _build_part(self, draws: TerrainDraws) -> Tensor:
         """Build ground truths that fit into memory together."""
         if len(self.kinds) == 1:
-            return self._build_kind(self.kinds[0], self.numbers(draws, self.kinds[0]))
-        truth = torch.empty(
-            len(draws.kind), *self.shape, dtype=torch.bool, device=draws.kind.device
-        )
+            return self._build_kind(self.kinds[0], draws.numbers[0])
+        truth = self._empty(draws)
         for index, name in enumerate(self.kinds):
             chosen, numbers = draws.kind == index, self.numbers(draws, name)
             if not _may_read(draws.kind):
@@ -149,10 +130,13 @@ class Terrain:
                 truth[chosen] = self._build_kind(name, numbers[chosen])
         return truth
 
+    def _empty(self, draws: TerrainDraws) -> Tensor:
+        return draws.kind.new_empty(len(draws.kind), *self.shape, dtype=torch.bool)
+
     def _build_kind(self, name: str, numbers: Tensor) -> Tensor:
         return checked_build(name, self._parts[name], numbers, self.shape)
 
 
 def _may_read(kind: Tensor) -> bool:
-    """Whether the missions of a kind can be told apart on the host, without waiting for a GPU."""
+    """Return whether the host can read the kinds without waiting for a GPU."""
     return kind.device.type == "cpu" and not torch.compiler.is_compiling()

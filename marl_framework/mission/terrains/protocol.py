@@ -1,4 +1,4 @@
-"""What a kind of terrain provides, and the checks of what it returns."""
+"""Protocol of a kind of terrain, and the checks of its results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KEY = "sensor.simulation.kinds"
 class TerrainKind(Protocol):
     """Draws and builds ground truths; made as `MyTerrain(config, device, split)`.
 
-    All randomness is in `draw`: the same draws give the same maps again. A kind may say in an
-    attribute `bytes_per_mission` how much memory `build` needs for one of them; many missions
-    are built in parts that fit.
+    All randomness is in `draw`: the same draws give the same maps again. The optional attribute
+    `bytes_per_mission` is the memory that `build` needs for one of them; many missions are built
+    in parts that fit.
     """
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
@@ -36,12 +36,12 @@ def load_kind(name: str, config: Config, device: torch.device, split: str) -> Te
     """Make the kind of a name in `config.parts` or of a dotted path.
 
     Raises:
-        ConfigError: there is none, or it has no `draw` and `build`.
+        ConfigError: there is none, or it lacks `draw` or `build`.
     """
     make = load_part(TERRAINS.get(name, name), _KEY, "config", "device", "split")
     kind: TerrainKind = make(config, device, split)
     if not all(callable(getattr(kind, method, None)) for method in ("draw", "build")):
-        raise ConfigError(f"{_KEY}: {name}: a terrain has draw(num, generator) and build(draws)")
+        raise ConfigError(f"{_KEY}: {name} must have draw(num, generator) and build(draws)")
     return kind
 
 
@@ -51,7 +51,7 @@ def checked_draw(
     """Return `kind.draw(num, generator)`.
 
     Raises:
-        ConfigError: it is no tensor of `num` missions.
+        ConfigError: it is not a tensor of `num` missions.
     """
     draws = kind.draw(num, generator)
     if not isinstance(draws, Tensor) or draws.shape[:1] != (num,):
@@ -63,7 +63,7 @@ def checked_build(name: str, kind: TerrainKind, draws: Tensor, shape: tuple[int,
     """Return `kind.build(draws)`.
 
     Raises:
-        ConfigError: it is no tensor [num, R, C] bool, (R, C) = `shape`.
+        ConfigError: it is not a tensor [num, R, C] bool, (R, C) = `shape`.
     """
     truth = kind.build(draws)
     wanted = (len(draws), *shape)

@@ -13,7 +13,7 @@ class RandomField:
 
     Args:
         config: `sensor.simulation.cluster_radius` is the exponent of the spectrum.
-        device: where draws and ground truths are.
+        device: device of draws and ground truths.
         split: not used; splits differ by their seeds.
     """
 
@@ -64,10 +64,7 @@ def wavenumbers(shape: tuple[int, int], cell: tuple[float, float]) -> Tensor:
 
 
 def filtered(noise: Tensor, amplitude: Tensor) -> Tensor:
-    """Filter white noise [E, R, C] to Gaussian random fields [E, R, C] float32.
-
-    Fields are periodic: what leaves the map at one edge enters at the opposite one.
-    """
+    """Filter white noise [E, R, C] to periodic Gaussian random fields [E, R, C] float32."""
     spectrum = torch.fft.rfft2(noise.float())
     return torch.fft.irfft2(spectrum * amplitude, s=noise.shape[-2:])
 

@@ -1,6 +1,6 @@
 """Mission windows of a measured map, cropped on the device.
 
-Pixels are those of the measured map, cells those of the mission's.
+The measured map has pixels, the mission's map has cells.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
-from kornia.geometry.transform import hflip, remap, vflip
+from kornia.geometry.transform import remap
 from torch import Tensor
 
 from marl_framework.config.model import Config
@@ -24,17 +24,17 @@ class RasterTerrain:
 
     Args:
         config: `sensor.simulation.raster` names the file; a window is x_dim × y_dim metres.
-        device: where the split's part of the map and the list of windows are.
+        device: device of the split's part of the map and of the list of windows.
         split: training, validation, test or deployment.
 
     Attributes:
         shape: cells of a map (R, C).
-        threshold: a value of the map, or a percentile of the window such as p60.
-        num_windows: windows to choose from.
-        num_symmetries: symmetries that keep the shape of a window, quarter turns only if it is
-            square.
+        threshold: value of the map, or percentile of the window such as p60.
+        num_windows: number of windows to choose from.
+        num_symmetries: number of symmetries that keep the shape of a window; quarter turns only
+            if it is square.
         bytes_per_mission: memory that `build` needs for each window.
-        place: where the whole map lies; None if its file does not say.
+        place: location of the whole map; None if its file has none.
 
     Raises:
         ConfigError: the file cannot be read, or is too small or too coarse for its windows.
@@ -56,11 +56,11 @@ class RasterTerrain:
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw which window and which of its symmetries (see `orient`), [num, 2] int64."""
-        columns = (
+        columns = [
             torch.randint(high, (num,), generator=generator, device=self._device)
             for high in (self.num_windows, self.num_symmetries)
-        )
-        return torch.stack(tuple(columns), 1)
+        ]
+        return torch.stack(columns, 1)
 
     def origins(self, draws: Tensor) -> Tensor:
         """Return the lower left corners of windows on the split's part [m], [E, 2] float64."""
@@ -80,11 +80,7 @@ class RasterTerrain:
 
 
 def above(values: Tensor, threshold: float | str) -> Tensor:
-    """Return the cells of maps [E, R, C] above a value or a percentile of their map, such as p60.
-
-    Returns:
-        [E, R, C] bool.
-    """
+    """Return the cells of maps [E, R, C] above a value or a percentile such as p60, [E, R, C]."""
     if isinstance(threshold, str):
         return values > percentile(values, float(threshold[1:]))
     return values > threshold
@@ -101,17 +97,16 @@ def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:
     swap, flip_x, flip_y = (((symmetry >> bit) & 1 == 1)[:, None, None] for bit in (2, 0, 1))
     if pixels.shape[-2] == pixels.shape[-1]:
         pixels = torch.where(swap, pixels.mT, pixels)
-    pixels = torch.where(flip_x, vflip(pixels), pixels)  # x is the next-to-last axis
-    return torch.where(flip_y, hflip(pixels), pixels)
+    pixels = torch.where(flip_x, pixels.flip(-2), pixels)
+    return torch.where(flip_y, pixels.flip(-1), pixels)
 
 
 def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) -> Tensor:
     """Resample windows bilinearly to the cells of the map, [E, R, C] float32.
 
     Values belong to the centres of pixels and cells: cell r of R reads the window at
-    (r + 0.5) · side / R - 0.5 pixels (OpenCV's INTER_LINEAR; `align_corners=False` elsewhere).
-    Beyond the outermost centres the border value holds; no pixel outside the window is read.
-    A window of R × C whole pixels stays as it is.
+    (r + 0.5) · side / R - 0.5 pixels, as OpenCV's INTER_LINEAR. Beyond the outermost centres the
+    border value holds. A window of R × C whole pixels is unchanged.
 
     Args:
         pixels: [E, P, Q].
@@ -125,8 +120,7 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
         size = pixels.shape[axis - 2]
         return grid_coordinates(centre.clamp(0, size - 1), size)
 
-    # In single precision normalised coordinates are off by 1e-5 of a pixel: enough to flip a cell
-    # that equals the threshold.
+    # Single precision is off by 1e-5 of a pixel: enough to flip a cell that equals the threshold.
     values = remap(
         pixels.double()[:, None],
         map_x=centres(1).expand(1, *shape),  # kornia's x is the last axis, our y
@@ -142,9 +136,8 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
 def percentile(values: Tensor, percent: float) -> Tensor:
     """Return the largest value not above each map's percentile, [E, 1, 1].
 
-    `values > percentile(values, p)` marks the same cells as numpy's linearly interpolated
-    percentile: no value lies between two order statistics. `torch.quantile` sorts all cells and
-    refuses large inputs; `torch.kthvalue` has no deterministic version on CUDA.
+    `values > percentile(values, p)` marks the same cells as numpy's interpolated percentile.
+    `torch.quantile` refuses large inputs; `torch.kthvalue` is not deterministic on CUDA.
 
     Args:
         values: [E, R, C].

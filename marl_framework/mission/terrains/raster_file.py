@@ -1,8 +1,8 @@
 """Measured maps on the host: reading the file and finding the windows to fly over.
 
-The map [x, y] is cut across one axis into a strip for each split. A window lies in the strip of
-its split as a whole, so training, validation and test never share a pixel. All this depends on
-the file and the configuration alone and is done once; `raster` does the rest on the device.
+The map [x, y] is cut across one axis into a strip for each split. Each window lies entirely in
+the strip of its split, so training, validation and test never share a pixel. `raster` does the
+rest on the device.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from marl_framework.mission.terrains.geotiff import Place, is_geotiff, read_geot
 SHARES = (0.6, 0.2, 0.2)
 """Shares of the admissible windows to aim at: training, validation, test."""
 MAX_WINDOWS = 2**22
-"""A larger map keeps this many of its windows, evenly spread, to bound memory."""
+"""Number of windows that a larger map keeps, evenly spread, to bound memory."""
 
 _SAMPLE = "matplotlib:"
 _NUMPY = (".npy", ".npz")
@@ -44,13 +45,18 @@ class RasterMap:
     """A measured map."""
 
     name: str
-    """The file, as the configuration names it."""
+    """Name of the file in the configuration."""
     values: npt.NDArray[np.float32]
-    """[pixels along x, pixels along y], NaN where nothing was measured."""
+    """Values [pixels along x, pixels along y], NaN where nothing was measured."""
     resolution: float
     """Metres per pixel."""
     place: Place | None = None
-    """Where it lies; None if the file does not say."""
+    """Location; None if the file has none."""
+
+    @property
+    def measured(self) -> Mask:
+        """Measured pixels."""
+        return ~np.isnan(self.values)
 
 
 def read_raster(config: RasterConfig) -> RasterMap:
@@ -61,15 +67,15 @@ def read_raster(config: RasterConfig) -> RasterMap:
     `geotiff`.
 
     Raises:
-        ConfigError: names the file, the key and what would be right.
+        ConfigError: names the file, the key and a remedy.
     """
     name = config.path or ""
     path = locate(name)
     suffix = path.suffix.lower()
-    if suffix not in _NUMPY + _IMAGE:
-        raise _error("path", f"{name} is no PNG, TIFF, NPY or NPZ file")
+    if suffix not in (*_NUMPY, *_IMAGE):
+        raise _error("path", f"{name} is not a PNG, TIFF, NPY or NPZ file")
     if not os.path.isfile(path):  # unlike Path.is_file it never raises
-        raise _error("path", f"{name} does not exist or is no file")
+        raise _error("path", f"{name} does not exist or is not a file")
     stored: float | None = None
     place: Place | None = None
     try:
@@ -82,12 +88,12 @@ def read_raster(config: RasterConfig) -> RasterMap:
             array, stored = _read_numpy(path, name, config.key)
     except ConfigError:
         raise
-    except Exception as error:  # whatever a damaged file makes its reader raise
+    except Exception as error:  # a damaged file can make its reader raise anything
         text = " ".join(str(error).split())[:200]
         raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
     resolution = stored if place is not None else config.resolution or stored
     if resolution is None:
-        raise _error("resolution", f"{name} does not say its metres per pixel; set it here")
+        raise _error("resolution", f"{name} does not contain its metres per pixel; set it here")
     return RasterMap(name, _to_float(array, name), resolution, place)
 
 
@@ -115,14 +121,14 @@ def _read_image(path: Path, name: str, key: str | None) -> Array:
     finally:
         cv2.utils.logging.setLogLevel(level)
     if image is None:
-        raise _error("path", f"{name} is no readable image")
+        raise _error("path", f"{name} is not a readable image")
     if image.ndim == 3 and image.shape[2] > 1:
         raise _error("path", f"{name} has {image.shape[2]} bands; a single one is needed")
     return np.rot90(image.reshape(image.shape[:2]), -1)  # x = column, y = last row - row
 
 
 def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | None]:
-    """Return the array and, where an NPZ has it, `resolution_m`."""
+    """Return the array and, if an NPZ has it, `resolution_m`."""
     # numpy does not close a damaged file that it opened itself.
     with path.open("rb") as stream:
         file = np.load(stream, allow_pickle=False)
@@ -131,43 +137,38 @@ def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | 
             return file, None
         if key is not None and key not in file.files:
             raise _error("key", f"{name} has no array {key!r}; it has {', '.join(file.files)}")
-        resolution = _stored_resolution(file, name)
-        array = _largest_2d(file, name) if key is None else file[key]
-        return array, resolution
+        resolution = None
+        if "resolution_m" in file:
+            stored = np.asarray(file["resolution_m"])
+            is_number = stored.size == 1 and stored.dtype.kind in "iuf"
+            resolution = float(stored.item()) if is_number else math.nan
+            if not 0 < resolution < math.inf:
+                raise _error("resolution", f"resolution_m of {name} must be a number above 0")
+        return _largest_2d(file, name) if key is None else file[key], resolution
 
 
 def _refuse_key(key: str | None, name: str) -> None:
     if key is not None:
-        raise _error("key", f"{name} is no NPZ file and has no arrays to choose from; remove it")
-
-
-def _stored_resolution(file: Mapping[str, Array], name: str) -> float | None:
-    if "resolution_m" not in file:
-        return None
-    stored = np.asarray(file["resolution_m"])
-    number = stored.size == 1 and stored.dtype.kind in "iuf"
-    resolution = float(stored.item()) if number else math.nan
-    if not 0 < resolution < math.inf:
-        raise _error("resolution", f"resolution_m of {name} is no positive number of metres")
-    return resolution
+        raise _error("key", f"{name} has no arrays to choose from, unlike an NPZ file; remove it")
 
 
 def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
-    largest: Array | None = None
+    arrays = []
     for key in file:
-        try:
-            array = file[key]
-        except ValueError:  # an array of Python objects: no map, and unpickling runs code
-            continue
-        if array.ndim == 2 and (largest is None or array.size > largest.size):
-            largest = array
-    if largest is None:
-        raise _error("path", f"{name} holds no 2-D array; it has {', '.join(file)}")
-    return largest
+        with suppress(ValueError):  # an array of Python objects: unpickling would run code
+            arrays.append(file[key])
+    maps = [array for array in arrays if array.ndim == 2]
+    if not maps:
+        raise _error("path", f"{name} has no 2-D array; it has {', '.join(file)}")
+    return max(maps, key=lambda array: array.size)
 
 
 def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
-    """Return a map in float32; refuse one of other than two axes, real numbers, several values."""
+    """Return a 2-D array of real numbers in float32.
+
+    Raises:
+        ConfigError: the array has other axes, no measured pixel, or only one value.
+    """
     if array.ndim != 2 or not array.size:
         raise _error("path", f"{name} has shape {array.shape}; a 2-D array is needed")
     if array.dtype.kind not in "biuf":
@@ -183,7 +184,7 @@ def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
 
 
 def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
-    """Return where a window may start: [X - P + 1, Y - Q + 1], True if all of it is measured.
+    """Return the first pixels of fully measured windows, [X - P + 1, Y - Q + 1] bool.
 
     Args:
         measured: [X, Y].
@@ -194,8 +195,7 @@ def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
         return np.zeros(
             [max(0, n - w + 1) for n, w in zip(measured.shape, window, strict=True)], bool
         )
-    total = np.zeros((measured.shape[0] + 1, measured.shape[1] + 1), np.int64)
-    total[1:, 1:] = (~measured).cumsum(0).cumsum(1)
+    total = cv2.integral((~measured).view(np.uint8))  # gaps before each pixel along both axes
     return (total[p:, q:] - total[:-p, q:] - total[p:, :-q] + total[:-p, :-q]) == 0
 
 
@@ -208,15 +208,15 @@ def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
 
     Returns:
         The two cuts (the strips are [0, a), [a, b), [b, length)) and the smallest of the three
-        numbers of windows, each divided by its share. 0: no cut leaves every strip a window.
+        numbers of windows, each divided by its share; 0 if some strip has no window.
     """
     length = len(counts) + window - 1
     cumulative = np.concatenate(([0], np.cumsum(counts)))
     cut = np.arange(length + 1)
     begun = cumulative[np.minimum(cut, len(counts))]  # windows that start before the cut
-    ended = cumulative[np.clip(cut - window + 1, 0, len(counts))]  # that end at or before it
-    # For a first cut a, windows of [a, b) grow and those of [b, length) shrink with b: the best
-    # b is where they (over their shares) cross, or the pixel before.
+    ended = cumulative[np.clip(cut - window + 1, 0, len(counts))]  # windows that end before it
+    # For a first cut a, [a, b) gains and [b, length) loses windows with b: the best b is where
+    # their numbers, over their shares, cross, or the pixel before.
     balance = ended / SHARES[1] + begun / SHARES[2]
     cross = np.searchsorted(balance, begun / SHARES[1] + cumulative[-1] / SHARES[2])
     second = np.clip(np.stack((cross - 1, cross)), 0, length)
@@ -231,10 +231,10 @@ def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
 def split_windows(
     measured: Mask, window: tuple[int, int]
 ) -> dict[str, tuple[tuple[slice, slice], Mask]] | None:
-    """Return each split's strip of the map and where in it a window may start.
+    """Return each split's strip of the map and the first pixels of its windows.
 
-    None if a split has no window. The map is cut across the axis that leaves more windows,
-    mostly the longer one. The cut depends on the file and the size of the window alone.
+    The map is cut across the axis that leaves more windows, mostly the longer one. None if a
+    split has no window.
     """
     admissible = admissible_corners(measured, window)
     if not admissible.any():
@@ -256,18 +256,18 @@ def split_windows(
 
 @dataclass(frozen=True)
 class RasterWindows:
-    """One split's part of a measured map, and where its mission windows may lie."""
+    """One split's part of a measured map, and its mission windows."""
 
     values: npt.NDArray[np.float32]
-    """[pixels along x, pixels along y], the split's strip."""
+    """Values of the split's strip [pixels along x, pixels along y]."""
     corners: Indices
-    """[windows, 2], first pixel (x, y) of each admissible window in the strip."""
+    """First pixel (x, y) of each admissible window in the strip, [windows, 2]."""
     side: tuple[float, float]
     """Extent of a window, x_dim × y_dim [pixels], not necessarily whole."""
     pixels: tuple[int, int]
-    """Whole pixels (P, Q) that a window touches."""
+    """Number of whole pixels (P, Q) that a window touches."""
     place: Place | None
-    """Where the whole map lies; None if the file does not say."""
+    """Location of the whole map; None if the file has none."""
 
 
 def find_windows(config: Config, split: str) -> RasterWindows:
@@ -290,17 +290,16 @@ def find_windows(config: Config, split: str) -> RasterWindows:
             f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
             f"{_metres(extent)}, which must be at least 2 x 2 pixels",
         )
-    measured = ~np.isnan(raster.values)
     if split == DEPLOYMENT:
-        strip, admissible = (slice(None), slice(None)), admissible_corners(measured, pixels)
+        strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
         if not admissible.any():
             raise _error(
                 "path",
                 f"{raster.name} covers {_covered(raster)} and has no measured window of "
-                f"{_metres(extent)}; take a larger map: a team flies the area it was trained on",
+                f"{_metres(extent)}; use a larger map: a team flies the area of its training",
             )
     else:
-        strips = split_windows(measured, pixels)
+        strips = split_windows(raster.measured, pixels)
         if strips is None:
             raise _too_small(raster, extent)
         strip, admissible = strips[split]
@@ -313,17 +312,16 @@ def find_windows(config: Config, split: str) -> RasterWindows:
 def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
     values = raster.values
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    if isinstance(threshold, str) and bool(np.isin(values[~np.isnan(values)], (low, high)).all()):
+    if isinstance(threshold, str) and bool(np.isin(values[raster.measured], (low, high)).all()):
         raise _error(
             "threshold",
-            f"{threshold} is a percentile, and {raster.name} has no values but {low:g} and "
-            f"{high:g}; give a number between them, such as {(low + high) / 2:g}",
+            f"{threshold} is a percentile, but {raster.name} has only the values {low:g} and "
+            f"{high:g}; set a number between them, such as {(low + high) / 2:g}",
         )
     if not isinstance(threshold, str) and not low <= threshold < high:
         raise _error(
             "threshold",
-            f"{threshold:g} does not divide the values of {raster.name}, which lie between "
-            f"{low:g} and {high:g}",
+            f"{threshold:g} must divide the values of {raster.name}, {low:g} to {high:g}",
         )
 
 
@@ -333,28 +331,27 @@ def _metres(extent: tuple[float, float]) -> str:
 
 def _covered(raster: RasterMap) -> str:
     rows, cols = raster.values.shape
-    share = (~np.isnan(raster.values)).mean()
-    return f"{_metres((rows * raster.resolution, cols * raster.resolution))} ({share:.0%} measured)"
+    extent = _metres((rows * raster.resolution, cols * raster.resolution))
+    return f"{extent} ({raster.measured.mean():.0%} measured)"
 
 
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
     """Return the error of a map in which some split has no window."""
-    measured = ~np.isnan(raster.values)
-    pixels = math.ceil(extent[0] / raster.resolution)
     ratio = extent[1] / extent[0]
-    low, high = 0, pixels  # along x; all smaller windows fit where a larger one does
+    # Pixels along x; all smaller windows fit where a larger one does.
+    low, high = 0, math.ceil(extent[0] / raster.resolution)
     while high - low > 1:
         middle = (low + high) // 2
         window = (max(2, middle), max(2, math.ceil(middle * ratio - 1e-9)))
-        fits = split_windows(measured, window) is not None
+        fits = split_windows(raster.measured, window) is not None
         low, high = (middle, high) if fits else (low, middle)
     advice = "no part of it is large enough"
     if low > 1:
         fit = low * raster.resolution
         fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
         advice = (
-            f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or take a larger map "
-            "for a team that is trained already"
+            f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or use a larger map "
+            "for a trained team"
         )
     return _error(
         "path",

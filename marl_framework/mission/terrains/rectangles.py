@@ -1,6 +1,8 @@
-"""Terrains of at most four rectangles, or the complement of one, rasterised axis by axis."""
+"""Terrains of at most four rectangles, or their complement, rasterised axis by axis."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -12,9 +14,8 @@ from marl_framework.config.model import Config
 _PLACE, _COMPLEMENT, _SHARES = 0, 1, 2
 _NUM_DRAWS = 10
 
-Shape = tuple[int, int]
-Interval = Tensor
-"""First cell and one past the last, [E, 2] int64."""
+Interval = tuple[Tensor, Tensor]
+"""First cell and one past the last, [E] int64 each."""
 
 
 class Rectangles:
@@ -22,7 +23,7 @@ class Rectangles:
 
     Args:
         config: gives the cells of the map.
-        device: where draws and ground truths are.
+        device: device of draws and ground truths.
         split: not used; splits differ by their seeds.
     """
 
@@ -49,22 +50,31 @@ class Rectangles:
         """Return the rectangles [E, K, 4] int64 of uniform numbers [E, 10]; see `rasterise`."""
         raise NotImplementedError
 
+    def _block(self, shares: tuple[Tensor, Tensor], far_x: Tensor, far_y: Tensor) -> Tensor:
+        """Return a block in a corner, [E, 4], of its shares of both axes."""
+        rows = _anchored(shares[0], far_x, self.shape[0])
+        cols = _anchored(shares[1], far_y, self.shape[1])
+        return torch.stack((*rows, *cols), -1)
+
+    def _strip(self, along_x: Tensor, rows: Interval, cols: Interval) -> Tensor:
+        """Return a rectangle of rows or of columns across the whole map, [E, 1, 4]."""
+        edges = (
+            torch.where(along_x, rows[0], 0),
+            torch.where(along_x, rows[1], self.shape[0]),
+            torch.where(along_x, 0, cols[0]),
+            torch.where(along_x, self.shape[1], cols[1]),
+        )
+        return torch.stack(edges, -1).unsqueeze(1)
+
 
 class Split(Rectangles):
     """One of four sides of the map, 30-60 % of it."""
 
     def rectangles(self, uniform: Tensor) -> Tensor:
         """See `Rectangles.rectangles`."""
-        shape, side = self.shape, _pick(uniform[:, _PLACE], 4)
-        share = _share(uniform, 0, 0.30, 0.60)
-        along_x, far = (side < 2).unsqueeze(1), side % 2 == 1
-        rows, cols = (_anchored(share, far, size) for size in shape)
-        return _rectangles(
-            (
-                torch.where(along_x, rows, _whole(side, shape[0])),
-                torch.where(along_x, _whole(side, shape[1]), cols),
-            )
-        )
+        side, share = _pick(uniform, 4), _share(uniform, 0, 0.30, 0.60)
+        rows, cols = (_anchored(share, side % 2 == 1, size) for size in self.shape)
+        return self._strip(side < 2, rows, cols)
 
 
 class Corner(Rectangles):
@@ -72,9 +82,9 @@ class Corner(Rectangles):
 
     def rectangles(self, uniform: Tensor) -> Tensor:
         """See `Rectangles.rectangles`."""
-        corner = _pick(uniform[:, _PLACE], 4)
-        share_x, share_y = _share(uniform, 0, 0.55, 0.74), _share(uniform, 1, 0.55, 0.74)
-        return _rectangles(_block(share_x, share_y, corner >= 2, corner % 2 == 1, self.shape))
+        corner = _pick(uniform, 4)
+        shares = _share(uniform, 0, 0.55, 0.74), _share(uniform, 1, 0.55, 0.74)
+        return self._block(shares, corner >= 2, corner % 2 == 1).unsqueeze(1)
 
 
 class Band(Rectangles):
@@ -84,17 +94,11 @@ class Band(Rectangles):
 
     def rectangles(self, uniform: Tensor) -> Tensor:
         """See `Rectangles.rectangles`."""
-        shape, axis = self.shape, _pick(uniform[:, _PLACE], 2)
         low, high = _share(uniform, 0, 0.20, 0.34), _share(uniform, 1, 0.65, 0.79)
-        limits = torch.stack((low, high), -1)
-        along_x = (axis == 0).unsqueeze(1)
-        rows, cols = ((limits * size).floor().long() for size in shape)
-        return _rectangles(
-            (
-                torch.where(along_x, rows, _whole(axis, shape[0])),
-                torch.where(along_x, _whole(axis, shape[1]), cols),
-            )
+        rows, cols = (
+            ((low * size).floor().long(), (high * size).floor().long()) for size in self.shape
         )
+        return self._strip(_pick(uniform, 2) == 0, rows, cols)
 
 
 class TwoCorners(Rectangles):
@@ -102,13 +106,11 @@ class TwoCorners(Rectangles):
 
     def rectangles(self, uniform: Tensor) -> Tensor:
         """See `Rectangles.rectangles`."""
-        diagonal = _pick(uniform[:, _PLACE], 2) == 1
-        share = [_share(uniform, k, 0.40, 0.54) for k in range(4)]
-        near, far = torch.zeros_like(diagonal), torch.ones_like(diagonal)
-        return _rectangles(
-            _block(share[0], share[1], near, diagonal, self.shape),
-            _block(share[2], share[3], far, ~diagonal, self.shape),
-        )
+        diagonal = _pick(uniform, 2) == 1
+        near = torch.zeros_like(diagonal)
+        a, b, c, d = (_share(uniform, k, 0.40, 0.54) for k in range(4))
+        blocks = self._block((a, b), near, diagonal), self._block((c, d), ~near, ~diagonal)
+        return torch.stack(blocks, 1)
 
 
 class FourCorners(Rectangles):
@@ -120,16 +122,16 @@ class FourCorners(Rectangles):
         """See `Rectangles.rectangles`."""
         share = [_share(uniform, k, 0.28, 0.37) for k in range(8)]
         near = torch.zeros_like(share[0], dtype=torch.bool)
-        ends = [(x, y) for x in (near, ~near) for y in (near, ~near)]
-        return _rectangles(
-            *(
-                _block(share[2 * k], share[2 * k + 1], x, y, self.shape)
-                for k, (x, y) in enumerate(ends)
-            )
-        )
+        blocks = [
+            self._block((share[2 * k], share[2 * k + 1]), x, y)
+            for k, (x, y) in enumerate(product((near, ~near), repeat=2))
+        ]
+        return torch.stack(blocks, 1)
 
 
-def rasterise(rectangles: Tensor, shape: Shape, complement: Tensor | None = None) -> Tensor:
+def rasterise(
+    rectangles: Tensor, shape: tuple[int, int], complement: Tensor | None = None
+) -> Tensor:
     """Draw unions of rectangles, or their complements.
 
     Args:
@@ -161,30 +163,15 @@ def _membership(interval: Tensor, size: int) -> Tensor:
 
 
 def _pick(uniform: Tensor, num: int) -> Tensor:
-    return (uniform * num).long()
+    return (uniform[:, _PLACE] * num).long()
 
 
 def _share(uniform: Tensor, index: int, low: float, high: float) -> Tensor:
     return low + (high - low) * uniform[:, _SHARES + index]
 
 
-def _whole(like: Tensor, size: int) -> Interval:
-    return torch.stack((torch.zeros_like(like), torch.full_like(like, size)), -1)
-
-
 def _anchored(share: Tensor, far: Tensor, size: int) -> Interval:
     """Return ⌊share · size⌋ cells at the near or far end of an axis."""
     length = (share * size).floor().long()
-    start = torch.where(far, size - length, torch.zeros_like(length))
-    return torch.stack((start, start + length), -1)
-
-
-def _block(
-    share_x: Tensor, share_y: Tensor, far_x: Tensor, far_y: Tensor, shape: Shape
-) -> tuple[Interval, Interval]:
-    return _anchored(share_x, far_x, shape[0]), _anchored(share_y, far_y, shape[1])
-
-
-def _rectangles(*sides: tuple[Interval, Interval]) -> Tensor:
-    """Join the rows and columns of K rectangles: [E, K, 4]."""
-    return torch.stack([torch.cat(side, -1) for side in sides], 1)
+    start = torch.where(far, size - length, 0)
+    return start, start + length

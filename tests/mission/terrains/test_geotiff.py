@@ -156,14 +156,13 @@ def test_a_map_in_degrees_is_resampled_to_the_resolution_asked_for(tmp_path: Pat
 
 def test_a_resolution_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope(), crs=DEGREES, transform=IN_DEGREES)
-    refused = r"raster\.resolution: 0.001 m makes \d+ x \d+ pixels .*60 x 80; give a coarser one"
-    with pytest.raises(ConfigError, match=refused):
+    with pytest.raises(ConfigError, match=r"raster\.resolution: 0.001 m .*60 x 80"):
         read(path, resolution=1e-3)
 
 
 def test_complex_numbers_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope().astype(np.complex64), crs=UTM, transform=NORTH_UP)
-    with pytest.raises(ConfigError, match=r"raster\.path: .*holds complex64; real numbers"):
+    with pytest.raises(ConfigError, match=r"raster\.path: .*complex64"):
         read(path)
 
 
@@ -172,9 +171,9 @@ def test_a_band_has_a_number_or_a_name(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope(), slope() + 7, **at)
     for key in (2, "2", "heat"):
         assert read(path, key=key).values.min() == 7
-    with pytest.raises(ConfigError, match=r"raster\.key: .*2 bands; name one of red, heat"):
+    with pytest.raises(ConfigError, match=r"raster\.key: .*red, heat"):
         read(path)
-    with pytest.raises(ConfigError, match=r"raster\.key: .*no band '3'; it has red, heat"):
+    with pytest.raises(ConfigError, match=r"raster\.key: .*'3'.*red, heat"):
         read(path, key="3")
 
 
@@ -187,7 +186,7 @@ def test_a_map_without_coordinates_is_read_as_before(tmp_path: Path) -> None:
 
 def test_a_map_without_a_coordinate_system_needs_a_resolution(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope(), transform=NORTH_UP)
-    with pytest.raises(ConfigError, match=r"raster\.resolution: .*no coordinate system"):
+    with pytest.raises(ConfigError, match=r"raster\.resolution: "):
         read(path)
     assert read(path, resolution=2.0).place is None
 
@@ -204,22 +203,18 @@ def test_all_kinds_of_geotiff_are_recognised(tmp_path: Path, bigtiff: str, endia
 def test_a_resolution_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope(), crs=UTM, transform=NORTH_UP)
     assert read(path, resolution=0.5).resolution == 0.5
-    with pytest.raises(ConfigError, match=r"raster\.resolution: 1.2 is not the 0.5 m of"):
+    with pytest.raises(ConfigError, match=r"raster\.resolution: 1\.2 .*0\.5 m"):
         read(path, resolution=1.2)
 
 
-def test_a_system_that_is_not_on_earth_is_refused(tmp_path: Path) -> None:
-    local = 'LOCAL_CS["site",UNIT["metre",1]]'
-    path = write(tmp_path / "m.tif", slope(), crs=local, transform=NORTH_UP)
-    with pytest.raises(ConfigError, match=r"raster\.path: .*no place on Earth"):
-        read(path)
-
-
-def test_pixels_without_extent_are_refused(tmp_path: Path) -> None:
-    from rasterio import Affine
-
-    path = write(tmp_path / "m.tif", slope(), crs=UTM, transform=Affine(0, 0, 5, 0, 0, 5))
-    with pytest.raises(ConfigError, match=r"raster\.path: the pixels of .* have no extent"):
+@pytest.mark.parametrize(
+    "bad",
+    [{"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, {"transform": Affine(0, 0, 5, 0, 0, 5)}],
+    ids=["not on Earth", "pixels without extent"],
+)
+def test_a_map_without_a_place_is_refused(tmp_path: Path, bad: dict[str, Any]) -> None:
+    path = write(tmp_path / "m.tif", slope(), **{"crs": UTM, "transform": NORTH_UP, **bad})
+    with pytest.raises(ConfigError, match=r"raster\.path: .*m\.tif"):
         read(path)
 
 
