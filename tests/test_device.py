@@ -192,23 +192,17 @@ def test_devices_are_described_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
 # What tests start in processes of their own
 
 
-@pytest.mark.parametrize(
-    "command", [two_ranks.arguments(Path("runs"), "t"), kill_and_resume.command(Path("runs"), "t")]
-)
-def test_a_training_in_a_process_of_its_own_is_one_on_the_cpu(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_tests_train_is_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretend_gpus(monkeypatch, 1)
-    arguments = command[command.index("--config") :]
-    assert main([*arguments, "--print-config"]) == 0
-    assert "device: cpu" in capsys.readouterr().out
-
-
-def test_a_test_that_leaves_its_device_to_the_machine_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend_gpus(monkeypatch, 1)
-    with pytest.raises(pytest.fail.Exception, match="say --device cpu"):
+    for command in (
+        two_ranks.arguments(Path("runs"), "t"),
+        kill_and_resume.command(Path("runs"), "t"),
+    ):
+        assert main([*command[command.index("--config") :], "--print-config"]) == 0
+        assert "device: cpu" in capsys.readouterr().out
+    with pytest.raises(pytest.fail.Exception, match="--device cpu"):
         main(["--config", "params_test.yaml", "--check"])
 
 
@@ -287,20 +281,8 @@ def test_autocast_runs_products_in_the_low_precision() -> None:
 
 @pytest.mark.parametrize("target", [CPU, META])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_scaler_without_float16_passes_everything_through(
-    target: torch.device, dtype: torch.dtype
-) -> None:
-    scaler = grad_scaler(target, dtype)
-    weight = torch.ones(3, device=target, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    loss = weight.sum()
-    assert scaler.scale(loss) is loss
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
-    assert not scaler.is_enabled()
-    assert target == META or weight.tolist() == [0.0, 0.0, 0.0]
+def test_only_float16_is_scaled(target: torch.device, dtype: torch.dtype) -> None:
+    assert not grad_scaler(target, dtype).is_enabled()
 
 
 def test_float16_gets_a_scaler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,17 +47,17 @@ _AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in default
 """Keys that may be null: their default depends on the algorithm."""
 
 
-def resolve_config_path(name: str) -> Path:
+def resolve_config_path(name: str, folder: Path | None = None) -> Path:
     """Return the params file of a name: a path, or a file of `params/`.
+
+    Args:
+        name: path or name.
+        folder: folder that relative paths begin at; None for the current one.
 
     Raises:
         ConfigError: there is no such file; names the files of `params/`.
     """
-    return _find(name, Path())
-
-
-def _find(name: str, folder: Path) -> Path:
-    """Find a params file in a folder, else in `params/`."""
+    folder = folder or Path()
     here = folder / name
     for candidate in (here, PARAMS / name, PARAMS / f"{name}.yaml") if name else ():
         if os.path.isfile(candidate):  # unlike Path.is_file: never raises
@@ -80,7 +80,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         overrides: `section.key=value` each, value in YAML; a later one wins.
 
     Raises:
-        ConfigError: one line that names the file or override, the key, and what is right.
+        ConfigError: one line that names the file or override, the key, and the valid values.
     """
     file = resolve_config_path(str(path))
     return _build(_layers(file), str(file), overrides)
@@ -181,7 +181,7 @@ def _layers(file: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
     if not isinstance(name, str):
         raise ConfigError(f"{source}: {EXTENDS}: must be the name of a file, got {show(name)}")
     try:
-        base = _find(name, file.parent)
+        base = resolve_config_path(name, file.parent)
     except ConfigError as error:
         raise ConfigError(f"{source}: {EXTENDS}: {error}") from None
     chain = (*above, file)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
@@ -51,24 +51,18 @@ def show(value: object) -> str:
 
 
 def unknown_key(path: str) -> str:
-    """Return the message for an unknown dotted name, with the nearest known one."""
+    """Return the message for an unknown dotted name, with the most similar known one."""
     shown = path if len(path) <= 100 else path[:97] + "..."
-    if path in KEYS or path in SECTIONS:
+    if path in _NAMES:
         return f"unknown key {shown!r} with dots in it; write its sections one inside the other"
-    return f"unknown key {shown}; the nearest known key is {_nearest(shown)}"
 
-
-def _nearest(path: str) -> str:
-    """Return the most similar known name: the last part counts most, then the whole."""
-
-    def similarity(known: str) -> float:
-        leaf, whole = (
-            difflib.SequenceMatcher(a=a.lower(), b=b.lower()).ratio()
-            for a, b in ((path.rpartition(".")[2], known.rpartition(".")[2]), (path, known))
-        )
+    def similarity(known: str) -> float:  # the last part counts most
+        pairs = ((shown.rpartition(".")[2], known.rpartition(".")[2]), (shown, known))
+        leaf, whole = (SequenceMatcher(a=a.lower(), b=b.lower()).ratio() for a, b in pairs)
         return 2 * leaf + whole
 
-    return max((*KEYS, *sorted(SECTIONS - {""})), key=similarity)
+    nearest = max((*KEYS, *sorted(SECTIONS - {""})), key=similarity)
+    return f"unknown key {shown}; the nearest known key is {nearest}"
 
 
 def describe(error: ValidationError, origin: Callable[[str], str]) -> list[str]:

@@ -75,16 +75,6 @@ def test_what_leaves_a_window_does_not_return_at_the_opposite_edge() -> None:
     assert across < 0
 
 
-def test_the_fine_share_makes_borders_longer() -> None:
-    terrain = landscape()
-
-    def borders(fine_share: float) -> float:
-        truth = terrain.build(numbers(terrain, 50, 3.0, fine_share))
-        return float((truth[:, :, 1:] != truth[:, :, :-1]).float().mean())
-
-    assert borders(0.6) > 1.3 * borders(0.1)
-
-
 def test_missions_differ_in_roughness() -> None:
     terrain = Terrain(configuration("landscape"), "cpu", "training")
     truth = terrain.build(drawn(terrain, 64))

@@ -10,7 +10,6 @@ import torch
 
 from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.mission.terrains.random_field import (
-    above_half_range,
     field_amplitude,
     filtered,
 )
@@ -33,20 +32,6 @@ def test_field_equals_filtering_mode_by_mode_with_numpy(shape) -> None:
     np.testing.assert_allclose(field.numpy(), expected.real, atol=1e-5)
 
 
-@pytest.mark.parametrize("exponent", [1.0, 3.0, 5.0])
-def test_power_spectrum_falls_with_the_exponent(exponent) -> None:
-    size = 96
-    field = filtered(
-        torch.randn(32, size, size), field_amplitude((size, size), (1.0, 1.0), exponent)
-    )
-    power = torch.fft.rfft2(field).abs().square().mean(0)[: size // 2, : size // 2]
-    index = torch.arange(size // 2)
-    k = torch.hypot(index[:, None].double(), index.double())
-    ring = (k >= 2) & (k <= 40)
-    slope = np.polyfit(k[ring].log().numpy(), power[ring].log().numpy(), 1)[0]
-    assert slope == pytest.approx(-exponent, abs=0.1)
-
-
 def test_fields_are_cut_at_half_of_their_own_range() -> None:
     terrain = Terrain(configuration("random_field"), "cpu", "training")
     draws = drawn(terrain, 12)
@@ -58,9 +43,3 @@ def test_fields_are_cut_at_half_of_their_own_range() -> None:
         clear = np.abs(scaled - 0.5) > 1e-5
         assert clear.mean() > 0.999
         np.testing.assert_array_equal(truth[e][clear], scaled[clear] > 0.5)
-
-
-def test_half_range_is_taken_per_environment() -> None:
-    field = torch.tensor([[[0.0, 1.0], [4.0, 10.0]], [[-8.0, -7.0], [-6.5, -4.0]]])
-    # halves: 5 and -6
-    assert above_half_range(field).tolist() == [[[False, False], [False, True]]] * 2

@@ -50,18 +50,6 @@ def test_a_window_of_fractional_pixels_is_sampled_at_the_centres_of_its_cells(de
     torch.testing.assert_close(found, 2 * x[:, None] + 3 * y)
 
 
-@pytest.mark.parametrize("turn", [5, 6])
-def test_four_quarter_turns_are_the_identity(turn, device) -> None:
-    pixels = torch.randn(3, 6, 6, device=device)
-    symmetry = torch.full((3,), turn, device=device)
-    turned = orient(pixels, symmetry)
-    direction = {5: 1, 6: -1}[turn]
-    assert torch.equal(turned, torch.rot90(pixels, direction, (1, 2)))
-    for _ in range(3):
-        turned = orient(turned, symmetry)
-    assert torch.equal(turned, pixels)
-
-
 def test_symmetries_are_the_eight_of_the_square_each_environment_its_own(device) -> None:
     pixels = torch.randn(1, 5, 5, device=device)
     found = orient(pixels.expand(8, 5, 5), torch.arange(8, device=device))
@@ -71,6 +59,8 @@ def test_symmetries_are_the_eight_of_the_square_each_environment_its_own(device)
     assert torch.equal(found[1], pixels[0].flip(0))
     assert torch.equal(found[2], pixels[0].flip(1))
     assert torch.equal(found[3], pixels[0].rot90(2))
+    assert torch.equal(found[5], pixels[0].rot90(1))
+    assert torch.equal(found[6], pixels[0].rot90(-1))
     assert matches.sum(0).tolist() == matches.sum(1).tolist() == [1] * 8
 
 

@@ -93,24 +93,6 @@ def test_every_side_and_corner_comes_equally_often(kind, places) -> None:
     assert times.min() > 0.8 * 1000 / places
 
 
-def test_bands_run_along_both_axes() -> None:
-    terrain = Terrain(configuration("band"), "cpu", "training")
-    truth = terrain.build(drawn(terrain, 200))
-    along_x = (truth == truth[:, :, :1]).all((1, 2))
-    along_y = (truth == truth[:, :1]).all((1, 2))
-    assert bool((along_x ^ along_y).all())
-    assert 70 < int(along_x.sum()) < 130
-
-
-@pytest.mark.parametrize("kind", ["band", "four_corners"])
-def test_complement_inverts_every_cell(kind) -> None:
-    terrain = Terrain(configuration(kind), "cpu", "training")
-    draws = drawn(terrain, 20)
-    truth = terrain.build(draws)
-    draws.numbers[0][:, 1] = 1 - draws.numbers[0][:, 1]
-    assert torch.equal(terrain.build(draws), ~truth)
-
-
 @given(
     st.lists(st.lists(st.integers(-2, 9), min_size=16, max_size=16), min_size=1, max_size=3),
     st.integers(1, 4),
