@@ -16,6 +16,7 @@ from marl_framework.config.types import (
     NetworkType,
     NonNegative,
     Positive,
+    Predictor,
     Rate,
     Section,
     Share,
@@ -145,7 +146,7 @@ class NetworksConfig(Section):
 
     actor: NetworkConfig = NetworkConfig()
     critic: NetworkConfig = NetworkConfig()
-    predictor: Text = PRETRAINED_PREDICTOR
+    predictor: Predictor = PRETRAINED_PREDICTOR
     """Map predictor of the `predicted` channels: run folder, checkpoint or the library's."""
 
 

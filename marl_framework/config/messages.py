@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -42,6 +43,8 @@ def join(section: str, key: object) -> str:
 
 def show(value: object) -> str:
     """Return a short text of a value as YAML writes it; safe for huge and nested values."""
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.12g}"
     try:
         text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**30)
     except (ValueError, RecursionError, yaml.YAMLError):  # a huge number, or no plain data

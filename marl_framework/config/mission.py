@@ -21,6 +21,7 @@ from marl_framework.config.types import (
     Point,
     Policy,
     Positive,
+    Predictor,
     Probability,
     Range,
     Scale,
@@ -269,7 +270,7 @@ class InformationGainConfig(PlannerConfig):
 class SearchConfig(PlannerConfig):
     """The search planner, which plans on a predicted map."""
 
-    predictor: Text = PRETRAINED_PREDICTOR
+    predictor: Predictor = PRETRAINED_PREDICTOR
     """Trained predictor: run folder, checkpoint file, or the library's."""
     outside_weight: Share = 0.0
     """Weight of the entropy expected outside the ROI; it improves F1."""

@@ -124,6 +124,8 @@ Text = Annotated[
 ]
 Key = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """Name of a thing in a file, or its number."""
+Predictor = Annotated[Text, BeforeValidator(lambda value: value or PRETRAINED_PREDICTOR)]
+"""Run folder or checkpoint of a map predictor; null = the library's."""
 Name = Annotated[str, Field(max_length=1000)]
 DottedPath = Annotated[Name, _must(_is_dotted, "a dotted path such as my_module.name")]
 TerrainKind = Annotated[Name, _one_of_or_custom(*TERRAINS, "mixed")]

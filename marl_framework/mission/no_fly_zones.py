@@ -222,9 +222,11 @@ def _error(text: str) -> ConfigError:
 
 def _read(name: str) -> Mapping[str, Any]:
     """Return the FeatureCollection of a file."""
+    path = Path(os.path.expanduser(name))
+    if not os.path.isfile(path):
+        raise _error(f"{name} does not exist or is not a file")
     try:
-        text = Path(os.path.expanduser(name)).read_text(encoding="utf-8-sig")
-        tree = json.loads(text)
+        tree = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise _error(f"{name} cannot be read as GeoJSON: {error}") from error
     if not isinstance(tree, dict) or tree.get("type") != "FeatureCollection":

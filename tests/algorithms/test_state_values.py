@@ -292,7 +292,7 @@ def test_ppo_without_a_clip_ratio_is_refused() -> None:
 def test_keys_of_another_algorithm_are_refused(key: str, shown: str) -> None:
     name = key.partition("=")[0]
     for algorithm in ("coma", "iac", "central_v"):
-        with pytest.raises(ConfigError, match=rf"learning\.{name} {shown}: {algorithm} does not"):
+        with pytest.raises(ConfigError, match=rf"learning\.{name} {shown} .*{algorithm}"):
             load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])
     for algorithm in ("ippo", "mappo", "my_module.Mine"):
         load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])

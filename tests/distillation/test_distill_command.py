@@ -216,8 +216,11 @@ BAD = [
         "distillation.tasks: x is none of field, many",
     ),
     (["--teacher", "a=random", "--set", "distillation.loss=both"], "distillation.loss"),
-    (["--teacher", "a=random", "--set", "distillation.rounds=0"], "must be at least 1"),
-    (["--teacher", "a=random", "--set", "distillation.temperature=1e-300"], "at least 1e-06"),
+    (["--teacher", "a=random", "--set", "distillation.rounds=0"], "distillation.rounds: "),
+    (
+        ["--teacher", "a=random", "--set", "distillation.temperature=1e-300"],
+        "distillation.temperature: ",
+    ),
     (["--resume", "--teacher", "a=random"], "--resume: name the run"),
     (["--teacher", "a=random", "--init-from", "a"], "--init-from: goes with --workers"),
 ]
@@ -240,7 +243,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 BAD_TASKS = [
     ("[]", "tasks.yaml: must hold a task by its name"),
-    ("{a: 3}", "tasks.yaml: 'a': must hold sections such as experiment:, got 3"),
+    ("{a: 3}", "tasks.yaml: a: must hold"),
     ("{a: {sea: 3}}", "distillation.tasks.a: unknown key sea"),
     ("{a: {experiment: {missions: {n_agents: 0}}}}", "experiment.missions.n_agents"),
     (

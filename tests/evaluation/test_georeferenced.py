@@ -222,7 +222,8 @@ def test_a_zone_over_a_window_is_one_line_and_leaves_nothing(
     assert fly(utm, f"{ZONES}={file}") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "leaves 0 starts with a way out at 15 m, in the window at" in error
+    assert "experiment.constraints.no_fly_zones: " in error
+    assert "0 starts at 15 m, in the window at" in error
     assert not (tmp_path / "runs").exists()
 
 

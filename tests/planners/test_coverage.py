@@ -146,7 +146,7 @@ def test_what_an_entry_promises_is_what_is_flown(way: int, left: int) -> None:
 def test_an_altitude_off_the_lattice_is_refused() -> None:
     config = small_config(experiment={"baselines": {"coverage": {"altitude": 7.0}}})
     env = MissionEnvironment(config, 1, "cpu", "test")
-    with pytest.raises(ConfigError, match="altitude 7 m is not one of"):
+    with pytest.raises(ConfigError, match=r"^experiment\.baselines\.coverage\.altitude 7 m"):
         CoveragePlanner(config, env.lattice)
 
 

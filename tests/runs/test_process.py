@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from marl_framework import doctor, history
+from marl_framework import history
 from marl_framework.config.loading import dump_config, load_config
 from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import is_alive, start_time, this_process
+from marl_framework.training.readiness import runs_in_training
 
 HERE = this_process()
 BEFORE = {**HERE, "boot": "of another start of this host"}
@@ -75,17 +75,11 @@ def test_the_history_tells_them_apart(runs: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_doctor_names_those_to_continue(runs: Path, tmp_path: Path) -> None:
-    def found(folder: Path) -> Any:
+    def found(folder: Path) -> list[str]:
         config = load_config("params_test", [f"logging.directory={folder}"])
-        return doctor._runs(config, torch.device("cpu"))
+        text, fix = runs_in_training(config, torch.device("cpu"))
+        assert not fix
+        return [name for name in STATES if f"{name} " in text]
 
-    again = "continue it with --resume"
-    assert found(tmp_path / "none").found == "none in training"
-    assert found(runs).ok
-    assert found(runs).found.split("; ") == [
-        "alive is in training",
-        *("cut was killed", again),
-        *("elsewhere was killed, or in training on elsewhere", again),
-        *("former was killed", again),
-        *("reused was killed", again),
-    ]
+    assert found(tmp_path / "none") == []
+    assert found(runs) == ["alive", "cut", "reused", "elsewhere", "former"]
