@@ -1,1 +1,1 @@
-"""Actors and critics, and how a params file chooses one."""
+"""Actors, critics and the map predictor."""

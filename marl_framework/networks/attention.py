@@ -1,4 +1,4 @@
-"""A network for teams of any size: the UAV attends to those that it hears."""
+"""A network for teams of any size: a UAV attends to the UAVs that it hears."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers, 
 
 
 class AttentionNetwork(HiddenAndHead):
-    """A token for the UAV and its maps, one for each UAV that it hears, and layers of attention.
+    """Attention over a token for the UAV and its maps, and one for each UAV that it hears.
 
-    The input starts with a plane for each UAV of the team, itself first (`heard_uavs`). One whose
-    plane is 0 was not heard and is attended to by nobody. So the output does not depend on the
-    order of the others, nor on UAVs that are not heard, and the same weights serve any team.
-    The maps that follow pass through the convolutions of `ConvolutionalNetwork`. Layers
-    normalise first (Xiong et al. 2020) and are followed by a hidden layer of twice the width.
+    The input starts with a plane for each UAV of the team, its own first (`heard_uavs`). A plane of
+    0 marks a UAV that was not heard; it is masked. So the output does not depend on the order of
+    the others or on UAVs that are not heard, and the same weights serve any team. The maps that
+    follow pass through the convolutions of `ConvolutionalNetwork`. Layers normalise first (Xiong et
+    al. 2020) and are followed by a hidden layer of twice the width.
 
     Args:
-        channels: of the input.
-        shape: of the input, (X, Y).
-        outputs: one for each action.
+        channels: number of input channels.
+        shape: size of the input maps, (X, Y).
+        outputs: number of actions.
         settings: widths, layers and heads.
-        heard: how many of the channels are planes of UAVs; other teams may have more or fewer.
+        heard: number of channels that are planes of UAVs; it may differ in other teams.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AttentionNetwork(HiddenAndHead):
         """Run all layers but the last on planes and stacked channels [B, N + C, X, Y]."""
         planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
         heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
-        tokens = self.uav(planes.contiguous())  # else the bias is added by itself, once rounded
+        tokens = self.uav(planes.contiguous())  # adds the bias before rounding
         own = tokens[:, :1] + run_hidden(self.own, maps[:, planes.shape[1] :]).unsqueeze(1)
         tokens = torch.cat((own, tokens[:, 1:]), dim=1)
         for layer in self.layers:
@@ -57,7 +57,7 @@ class AttentionNetwork(HiddenAndHead):
 
 
 class _Layer(nn.Module):
-    """Attention over tokens [B, N, D] and a hidden layer, each beside a way past it."""
+    """Attention over tokens [B, N, D] and a hidden layer, both residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

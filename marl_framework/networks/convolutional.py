@@ -1,4 +1,4 @@
-"""The paper's network, for actor and critic alike."""
+"""The paper's network, for actor and critic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
 
 
 def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
-    """Run `hidden_layers`; on a GPU with weights that are cast all at once."""
+    """Run `hidden_layers`; on a GPU cast all weights at once."""
     device = maps.device.type
     if device != "cuda" or not torch.is_autocast_enabled(device):
         found: Tensor = layers(maps)
@@ -45,17 +45,16 @@ def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
 
 
 class HiddenAndHead(nn.Module, ABC):
-    """A network whose last layer is linear and runs in float32 under mixed precision too.
+    """A network whose last layer is linear and runs in float32, even under mixed precision.
 
-    Actions differ in value by a hundredth of the value itself, which is as fine as bfloat16
-    resolves.
+    Values of actions differ by about 1 %, the resolution of bfloat16.
 
     Attributes:
         head: the last layer, made by subclasses.
-        recompute: keep only the input until the backward pass, which then computes the hidden
-            layers once more (gradient checkpointing).
-        independent_rows: rows of a batch do not depend on each other, so it can be divided among
-            the cores of a CPU.
+        recompute: whether the backward pass computes the hidden layers again instead of keeping
+            their outputs (gradient checkpointing).
+        independent_rows: whether rows of a batch are independent, so that the cores of a CPU can
+            share it.
     """
 
     head: nn.Linear
@@ -64,7 +63,6 @@ class HiddenAndHead(nn.Module, ABC):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
-        hidden: Tensor
         if self.recompute and torch.is_grad_enabled():
             hidden = checkpoint(self.hide, maps, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -84,13 +82,13 @@ class ConvolutionalNetwork(HiddenAndHead):
     """Three convolutions without padding, two linear layers, ReLU after all but the last.
 
     Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1; Westheider et al. 2023,
-    section IV-B); on an input too small for one, that kernel shrinks to what is left
+    section IV-B); on an input too small for one, that kernel shrinks to the remaining size
     (6 × 6 → 2 → 1 → 1).
 
     Args:
-        channels: of the input.
-        shape: of the input, (X, Y).
-        outputs: one for each action.
+        channels: number of input channels.
+        shape: size of the input maps, (X, Y).
+        outputs: number of actions.
         settings: widths.
     """
 
@@ -107,7 +105,7 @@ class ConvolutionalNetwork(HiddenAndHead):
 
 
 class _CastAll(torch.autograd.Function):
-    """Casts many tensors by one kernel, and their gradients by another."""
+    """Casts many tensors with one kernel, and their gradients with another."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -119,19 +117,18 @@ class _CastAll(torch.autograd.Function):
         return None, *_cast(gradients, ctx.dtype)
 
 
-def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
-    """Move a network to a device; in half precision with Triton, channels come last in memory."""
-    if device.type == "meta":  # a custom network may share modules that are used elsewhere
-        network = deepcopy(network)
-    network.to(device)
-    half = resolve_precision(compute.precision, device) != torch.float32
-    if half and uses_triton(compute, device):
-        # PyTorch's hints lack it.
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return network
-
-
 def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     found = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
     torch._foreach_copy_(found, tensors)
     return found
+
+
+def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
+    """Move a network to a device; in half precision with Triton, store channels last."""
+    if device.type == "meta":  # a custom network may share modules with others
+        network = deepcopy(network)
+    network.to(device)
+    half = resolve_precision(compute.precision, device) != torch.float32
+    if half and uses_triton(compute, device):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network

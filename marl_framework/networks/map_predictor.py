@@ -1,4 +1,4 @@
-"""The network that predicts where unmapped ground is of interest."""
+"""Network that predicts the region of interest in unmapped ground."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 from torch import Tensor, nn
 
 PARTS = 3
-"""Stretches of the finer grid in each cell of the lattice, along both axes."""
+"""Number of cells of the finer grid per lattice cell, along each axis."""
 CHANNELS = 3
-"""Of both grids: belief, its entropy, and their product."""
+"""Number of channels of both grids: belief, its entropy, and their product."""
 
 
 class MapPredictor(nn.Module):
     """Predicts the share of each lattice cell's entropy that lies in the region of interest.
 
-    It sees a belief averaged onto the lattice and onto a grid `PARTS` times as fine, which shows
-    the edges of what has been seen. Dilated convolutions look far, and means and maxima over the
-    map tell every cell what the terrain is like. Works on any lattice.
+    The input is a belief averaged onto the lattice and onto a grid `PARTS` times as fine, which
+    shows the edges of the observed area. Dilated convolutions have a wide view; means and maxima
+    over the map give every cell global features. Works on any lattice.
 
     Args:
-        width: channels of the hidden layers.
+        width: number of channels of the hidden layers.
     """
 
     def __init__(self, width: int) -> None:

@@ -1,4 +1,4 @@
-"""How a params file chooses a network."""
+"""Makes and checks the networks that a params file names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkS
 def make_critic(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
     """Return a network from critic inputs [B, C_c, X, Y] to values of a UAV's own actions [B, A].
 
-    The input holds the others' actions, not the own one (Foerster et al. 2018, section 4).
+    The input holds the other UAVs' actions, not the own one (Foerster et al. 2018, section 4).
     """
     return _make("critic", networks, compute, sizes.critic_channels, sizes)
 
@@ -35,25 +35,24 @@ def _make(
     channels: int,
     sizes: NetworkSizes,
 ) -> nn.Module:
-    settings = getattr(networks, role)
-    key = f"networks.{role}.type"
+    settings, key = getattr(networks, role), f"networks.{role}.type"
+    heard = {"heard": sizes.heard} if sizes.heard else {}
     path = NETWORKS.get(settings.type, settings.type)
-    given = ["channels", "shape", "outputs", "settings", *(["heard"] if sizes.heard else [])]
-    part = load_part(path, key, *given)
-    heard = (sizes.heard,) if sizes.heard else ()
-    network = part(channels, sizes.shape, sizes.num_actions, settings, *heard)
+    part = load_part(path, key, "channels", "shape", "outputs", "settings", *heard)
+    network = part(channels, sizes.shape, sizes.num_actions, settings, *heard.values())
+    name = f"{key}: {settings.type}"
     if not isinstance(network, nn.Module):
-        raise ConfigError(f"{key}: {settings.type} must make a torch.nn.Module")
-    for name, layer in network.named_modules():
-        if _varies(layer):
+        raise ConfigError(f"{name} must be a torch.nn.Module")
+    for where, layer in network.named_modules():
+        if output_varies(layer):
             raise ConfigError(
-                f"{key}: {settings.type} has {type(layer).__name__} in {name or 'itself'}, which "
-                "acts otherwise than it learns; use LayerNorm or GroupNorm, and no dropout"
+                f"{name} has {type(layer).__name__} in {where or 'itself'}, which behaves "
+                "differently in training and inference; use LayerNorm or GroupNorm, and no dropout"
             )
     if settings.type not in NETWORKS:
-        _check_output(network, compute, channels, sizes, f"{key}: {settings.type}")
+        _check_output(network, compute, channels, sizes, name)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise ConfigError(f"{key}: {settings.type} has no parameter that learns")
+        raise ConfigError(f"{name} has no trainable parameter")
     if compute.gradient_checkpointing:
         if not hasattr(network, "recompute"):
             raise ConfigError(
@@ -68,40 +67,37 @@ def _make(
 def _check_output(
     network: nn.Module, compute: ComputeConfig, channels: int, sizes: NetworkSizes, name: str
 ) -> None:
-    """Check what a network of one's own makes of two observations, as it flies and as it learns."""
+    """Check the outputs of a custom network on two observations, in flight and in training."""
     device = next((each.device for each in network.parameters()), None)
     seen = torch.zeros(2, channels, *sizes.shape, device=device)
-    if seen.is_meta:  # made to be measured
+    if seen.is_meta:  # made to estimate memory
         return
     precision = torch.float32
-    if compute.precision != "float16":  # which no CPU has
+    if compute.precision != "float16":  # no CPU supports it
         precision = resolve_precision(compute.precision, seen.device)
+    shown = f"observations {list(seen.shape)}"
     for kind in dict.fromkeys((torch.float32, precision)):
         try:
             with torch.enable_grad(), autocast(seen.device, precision):
                 out = network(seen.to(kind))
         except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise ConfigError(
-                f"{name} fails on observations {list(seen.shape)} of "
-                f"{str(kind).removeprefix('torch.')}: {text or type(error).__name__}"
-            ) from error
+            text = " ".join(str(error).split())[:200] or type(error).__name__
+            dtype = str(kind).removeprefix("torch.")
+            raise ConfigError(f"{name} fails on {shown} of {dtype}: {text}") from error
     wanted = [2, sizes.num_actions]
-    if isinstance(out, torch.Tensor) and not out.isfinite().all():
-        raise ConfigError(f"{name} makes outputs of observations of 0 that are not finite")
-    if isinstance(out, torch.Tensor) and not out.requires_grad:
-        raise ConfigError(f"{name} makes outputs without a gradient, from which nothing is learned")
     if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
         got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ConfigError(
-            f"{name} must make outputs {wanted} of observations {list(seen.shape)}, got {got}"
-        )
+        raise ConfigError(f"{name} must make outputs {wanted} of {shown}, got {got}")
+    if not out.isfinite().all():
+        raise ConfigError(f"{name} must make finite outputs; observations of 0 gave others")
+    if not out.requires_grad:
+        raise ConfigError(f"{name} must make outputs with a gradient; do not detach them")
 
 
-def _varies(layer: nn.Module) -> bool:
-    """Return whether a layer's output depends on chance, on the rest of the batch or on others.
+def output_varies(layer: nn.Module) -> bool:
+    """Return whether a layer's output depends on chance, the rest of the batch or past batches.
 
-    Then what flew a mission is not what learns from it. Layers in evaluation mode stay in it.
+    Then flight and training would see different policies. Layers in evaluation mode stay in it.
     """
     if not layer.training:
         return isinstance(layer, _BatchNorm) and layer.running_mean is None
