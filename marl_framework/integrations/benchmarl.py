@@ -20,7 +20,8 @@ import yaml
 from marl_framework.command_line import BAD_INPUT, warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
-from marl_framework.integrations.extras import missing_extra
+from marl_framework.config.model import Config
+from marl_framework.integrations import missing_extra
 from marl_framework.integrations.missions import GROUP
 
 try:
@@ -54,18 +55,16 @@ class MissionClass(TaskClass):
         """Return a function that creates the environment.
 
         Raises:
-            ConfigError: the params file or an override is invalid, teams or budgets differ,
-                moves cost, or UAVs crash.
+            ConfigError: the params file or an override is invalid, or some UAVs may be inactive.
         """
-        config = load_config(self.config["params"], self.config["overrides"])
+        config = self._load()
         if config.missions.has_inactive:
             keys = config.missions.keys_that_end_missions or ("experiment.missions.n_agents",)
             raise ConfigError(
-                f"{' and '.join(keys)}: BenchMARL learns from all UAVs, flying or not; choose one "
+                f"{' and '.join(keys)}: BenchMARL needs UAVs that all fly to the end; choose one "
                 "n_agents, one budget, cost.limit null and crash_rate 0"
             )
         split = self.config["split"]
-
         return lambda: MissionEnv(config, num_envs, device, split, seed, with_state=True)
 
     def get_env_transforms(self, env: EnvBase) -> list[Transform]:
@@ -81,18 +80,17 @@ class MissionClass(TaskClass):
         return True
 
     def has_render(self, env: EnvBase) -> bool:
-        """Return False: use another wrapper to render missions.
+        """Return False, and switch `env` to the missions of `evaluation_split`.
 
-        An experiment makes training and evaluation environments by the same call, and asks this
-        of the latter alone, before each evaluation: from then on `env` flies the missions of
-        `evaluation_split`.
+        An experiment calls this only for its evaluation environment, before each evaluation. It
+        makes training and evaluation environments by the same call.
         """
         env.missions.move_to(self.config["evaluation_split"])
         return False
 
     def max_steps(self, env: EnvBase) -> int:
         """Return the number of moves of a mission, T."""
-        return load_config(self.config["params"], self.config["overrides"]).missions.episode_length
+        return self._load().missions.episode_length
 
     def group_map(self, env: EnvBase) -> dict[str, list[str]]:
         """Return the only group, `uavs`."""
@@ -122,6 +120,9 @@ class MissionClass(TaskClass):
         """Return the first part of the task's name."""
         return "marl_framework"
 
+    def _load(self) -> Config:
+        return load_config(self.config["params"], self.config["overrides"])
+
 
 class MissionTask(Task):
     """Tasks of this library."""
@@ -141,9 +142,8 @@ class MissionTask(Task):
 def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
     """Return the spec of one observed entry."""
     spec = env.full_observation_spec_unbatched.clone()
-    for key in list(spec.keys(True, True)):
-        if key != wanted:
-            del spec[key]
+    for key in set(spec.keys(True, True)) - {wanted}:
+        del spec[key]
     if wanted == "state":
         del spec[GROUP]  # it is empty
     return spec

@@ -19,7 +19,7 @@ from marl_framework.algorithms.losses import (
     taken,
 )
 from marl_framework.algorithms.policy import policy_entropy
-from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations import missing_extra
 
 try:
     from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -38,10 +38,10 @@ class COMALoss(LossModule):
     `loss_critic`, and for logging `entropy`, `advantage_std` and `td_error`. TD(λ) targets need
     whole trajectories: call `targets(data)` on collected data [E, T] before you split it into
     minibatches. If the targets are missing, the loss computes them from the batch it gets.
-    Every agent of a batch counts: the loss does not look at `mask`, the UAVs that fly.
+    Every agent of a batch counts: the loss ignores `mask`, the UAVs that fly.
 
-    Update the target critic, `target_critic_network_params`, with TorchRL's `SoftUpdate` or
-    `HardUpdate`. Keys default to TorchRL's; `set_keys(reward=env.reward_key, …)` renames them.
+    Update the target critic with TorchRL's `SoftUpdate` or `HardUpdate`. Keys default to TorchRL's;
+    `set_keys(reward=env.reward_key, …)` renames them.
 
     Args:
         actor_network: writes integer actions [..., N], sampled from a distribution with `probs`

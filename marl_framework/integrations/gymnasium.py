@@ -14,17 +14,9 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations import missing_extra
 from marl_framework.integrations.missions import LOWEST, Missions
-from marl_framework.integrations.rendering import (
-    FRAMES_PER_SECOND,
-    RENDER_MODES,
-    Array,
-    Window,
-    check_render_mode,
-    frame,
-    to_numpy,
-)
+from marl_framework.integrations.rendering import METADATA, Array, Viewer, to_numpy
 
 try:
     import gymnasium
@@ -38,21 +30,19 @@ __all__ = ["ENV_ID", "MissionEnv", "MissionVectorEnv"]
 
 ENV_ID = "marl_framework/Mission-v0"
 Info = dict[str, Any]
-_METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": FRAMES_PER_SECOND}
 
 
 class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     """E missions in NumPy; one action controls all UAVs of a mission.
 
     Observations are [E, N, C, X, Y] float32, actions [E, N] integers, rewards [E].
-    `info["action_mask"]`, [E, N, A] int8, allows the moves that lattice, zones and obstacles leave
-    and that can be paid for. If two UAVs choose the same (x, y), the later one flies another action
-    (see :class:`~marl_framework.integrations.missions.Missions`).
+    `info["action_mask"]` is [E, N, A] int8. For masks and conflicts see
+    :class:`~marl_framework.integrations.missions.Missions`.
 
-    Where missions differ in team or budget, moves cost or UAVs crash, `info["active"]`, [E, N]
-    int8, says which UAVs fly; the actions of the others do not matter. All missions end together,
-    but where budgets differ, moves cost or UAVs crash, which needs the mode `DISABLED`.
-    `autoreset_mode` decides what follows:
+    If missions differ in team or budget, moves cost or UAVs crash, `info["active"]`, [E, N] int8,
+    marks the UAVs that fly; actions of the others are ignored. Missions that end at different times
+    (budgets, costs, crashes) need the mode `DISABLED`. `autoreset_mode` defines what follows the
+    last step:
     `NEXT_STEP`: the next `step` ignores its actions, starts new missions and returns reward 0;
     `SAME_STEP`: new missions start at once, and `info["final_obs"]` holds the last observations;
     `DISABLED`: `reset` starts new missions, or with `options={"reset_mask": [E] bool}` some of
@@ -82,24 +72,27 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
-        check_render_mode(render_mode)
+        self._viewer = Viewer(render_mode)
         self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {**_METADATA, "autoreset_mode": self.autoreset_mode}
+        self.metadata = {**METADATA, "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs
-        self.missions = Missions(config, num_envs, device, split, seed)
-        keys = self.missions.environment.config.missions.keys_that_end_missions
+        self.missions = missions = Missions(config, num_envs, device, split, seed)
+        keys = missions.environment.config.missions.keys_that_end_missions
         if keys and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
-                f"{' and '.join(keys)}: missions that start anew by themselves must end together; "
-                "choose one budget, cost.limit null and crash_rate 0, or "
+                f"{' and '.join(keys)}: missions with automatic resets must end together; choose "
+                "one budget, cost.limit null and crash_rate 0, or "
                 "autoreset_mode=AutoresetMode.DISABLED"
             )
-        self.single_observation_space, self.single_action_space = _spaces(self.missions)
+        n = len(missions.names)
+        self.single_observation_space = Box(
+            LOWEST, missions.highest, (n, *missions.observation_shape), np.float32
+        )
+        self.single_action_space = MultiDiscrete([missions.num_actions] * n)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._over = np.zeros(num_envs, np.bool_)
-        self._window = Window()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -107,28 +100,28 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         """Start new missions, or the first ones of `seed`.
 
         Raises:
-            ValueError: `seed` is a list, or `reset_mask` is not [E] bool, or given with automatic
+            ValueError: `seed` is a list, or `reset_mask` is not [E] bool or used with automatic
                 resets.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise ValueError(f"seed {seed!r}: all missions share one seed; give one number")
+            raise ValueError(f"seed {seed!r}: must be one number, shared by all missions")
         mask = (options or {}).get("reset_mask")
-        if mask is not None and self.autoreset_mode != AutoresetMode.DISABLED:
-            raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
         if mask is not None:
+            if self.autoreset_mode != AutoresetMode.DISABLED:
+                raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
             which = np.asarray(mask)
             if which.shape != (self.num_envs,) or which.dtype != np.bool_:
-                raise ValueError(f"reset_mask {mask!r}: give {self.num_envs} times True or False")
+                raise ValueError(f"reset_mask {mask!r}: must hold {self.num_envs} booleans")
         seed = None if seed is None else int(seed)
         super().reset(seed=seed)
         if seed is not None:
             self.missions.seed(seed)
         self._restart(mask)
-        self._show()
+        self._viewer.refresh(self.missions)
         return self._observe()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        """Fly one step; `autoreset_mode` decides what follows the last one.
+        """Fly one step; `autoreset_mode` defines what follows the last one.
 
         Raises:
             ValueError: an action is invalid, or a mission is over and was not reset (`DISABLED`).
@@ -142,33 +135,27 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             raise ValueError(f"missions {over} are over; reset() them with a reset_mask")
         if self._over.any():
             self._restart()
+            rewards, terminated = np.zeros(self.num_envs, np.float32), self._over.copy()
             observations, info = self._observe()
-            rewards = np.zeros(self.num_envs, np.float32)
-            terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         else:
             device = self.missions.environment.device
             moves = torch.as_tensor(chosen, dtype=torch.int64, device=device)
             result = self.missions.step(moves)
             rewards, terminated = to_numpy(result.reward), to_numpy(result.terminated)
-            truncated = to_numpy(result.truncated)
             self._over = terminated.copy()
             observations, info = self._observe()
             if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
                 observations, info = self._restart_now(observations, info)
-        self._show()
-        return observations, rewards, terminated, truncated, info
+        self._viewer.refresh(self.missions)
+        return observations, rewards, terminated, np.zeros(self.num_envs, np.bool_), info
 
     def render(self) -> tuple[Array, ...] | None:
         """Return images of all missions in mode "rgb_array"; show the first one in "human"."""
-        if self.render_mode == "rgb_array":
-            return tuple(frame(self.missions, e) for e in range(self.num_envs))
-        if self.render_mode == "human":
-            self._window.show(frame(self.missions, 0))
-        return None
+        return self._viewer.render(self.missions)
 
     def close_extras(self, **_: Any) -> None:
         """Close the window of mode "human"."""
-        self._window.close()
+        self._viewer.close()
 
     def _restart(self, mask: Array | None = None) -> None:
         device = self.missions.environment.device
@@ -186,17 +173,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         return observations, info | {"final_info": last_info, "_final_info": every}
 
     def _observe(self) -> tuple[Array, Info]:
-        masks = to_numpy(self.missions.masks().to(torch.int8))
-        every = np.ones(self.num_envs, np.bool_)
+        missions, every = self.missions, np.ones(self.num_envs, np.bool_)
+        masks = to_numpy(missions.masks().to(torch.int8))
         info: Info = {"action_mask": masks, "_action_mask": every}
-        if self.missions.environment.has_inactive:
-            active = to_numpy(self.missions.state.active.to(torch.int8))
+        if missions.environment.has_inactive:
+            active = to_numpy(missions.state.active.to(torch.int8))
             info |= {"active": active, "_active": every}
-        return to_numpy(self.missions.observe()), info
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
+        return to_numpy(missions.observe()), info
 
 
 class MissionEnv(gymnasium.Env[Array, Array]):
@@ -210,7 +193,7 @@ class MissionEnv(gymnasium.Env[Array, Array]):
         render_mode: "rgb_array", "human" or None.
     """
 
-    metadata = _METADATA
+    metadata = METADATA
 
     def __init__(
         self,
@@ -253,15 +236,6 @@ class MissionEnv(gymnasium.Env[Array, Array]):
 def _of_one(info: Info) -> Info:
     """Return the information on the only mission."""
     return {name: values[0] for name, values in info.items() if not name.startswith("_")}
-
-
-def _spaces(missions: Missions) -> tuple[Box, MultiDiscrete]:
-    """Return the observation space and the action space of one mission."""
-    n = len(missions.names)
-    return (
-        Box(LOWEST, missions.highest, (n, *missions.observation_shape), np.float32),
-        MultiDiscrete([missions.num_actions] * n),
-    )
 
 
 if ENV_ID not in gymnasium.registry:

@@ -27,8 +27,8 @@ class Missions:
 
     In a MissionEnvironment the UAVs choose one after the other and avoid each other's
     destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
-    excludes moves off the lattice, into zones and beyond what is left to spend, and `step`
-    resolves conflicts in the UAVs' order: a UAV whose destination is taken flies the allowed
+    excludes moves off the lattice, into zones or obstacles, and moves that a UAV cannot afford.
+    `step` resolves conflicts in the UAVs' order: a UAV whose destination is taken flies the allowed
     action with the highest index instead. Actions from `environment.lattice.choose_in_missions`
     never conflict.
 
@@ -41,11 +41,11 @@ class Missions:
 
     Attributes:
         names: names of the UAVs, in the order in which conflicts are resolved.
-        highest: no value of an observation is larger.
+        highest: upper bound of observations.
 
     Raises:
-        ConfigError: the configuration is invalid, or `device` is no device of this machine.
-        ValueError: there is no mission.
+        ConfigError: the configuration is invalid, or `device` does not exist on this machine.
+        ValueError: `num_envs` is below 1.
     """
 
     def __init__(
@@ -57,16 +57,15 @@ class Missions:
         seed: int | None = None,
     ) -> None:
         if num_envs < 1:
-            raise ValueError(f"num_envs {num_envs}: give a number of missions, 1 or more")
+            raise ValueError(f"num_envs {num_envs}: must be 1 or more")
         config = config if isinstance(config, Config) else load_config(config)
         self.environment = MissionEnvironment(config, num_envs, as_device(device), split, seed)
-        lattice = self.environment.lattice
         self.builder = make_builder(self.environment)
         self.highest = self.builder.highest + _ROUNDING
         self.names = [f"uav_{i}" for i in range(self.environment.n_agents)]
         self.observation_shape = (config.network_sizes.actor_channels, *self.builder.shape)
         self.team_shape = (len(self.builder.team_channels), *self.builder.shape)
-        self.num_actions = lattice.num_actions
+        self.num_actions = self.environment.lattice.num_actions
         self._split, self._seed = split, seed
         self._ids = torch.arange(1, self.num_actions + 1, device=self.environment.device)
         self._state: MissionState | None = None
@@ -85,21 +84,19 @@ class Missions:
     def seed(self, seed: int) -> None:
         """Restart the sequence of missions with `seed` modulo 2**20."""
         self._seed = seed % MAX_SEED
-        number = split_seed(self._seed, self._split)
-        self.environment.generator.manual_seed(number)
+        self.environment.generator.manual_seed(split_seed(self._seed, self._split))
 
     def move_to(self, split: str) -> None:
-        """Fly the missions of another split from now on, with the same seed; then call `reset`.
+        """Switch to the missions of another split with the same seed; `reset` must follow.
 
-        Without effect where the missions are of that split already.
+        Without effect if it is the current split.
         """
-        if split == self._split:
-            return
-        old = self.environment
-        self.environment = MissionEnvironment(
-            old.config, old.num_envs, old.device, split, self._seed
-        )
-        self._split, self._state = split, None
+        if split != self._split:
+            old = self.environment
+            self.environment = MissionEnvironment(
+                old.config, old.num_envs, old.device, split, self._seed
+            )
+            self._split, self._state = split, None
 
     def reset(self, mask: Tensor | None = None) -> None:
         """Start new missions where `mask` [E] bool is True; without a mask, start all."""
@@ -115,15 +112,11 @@ class Missions:
         return self.builder.team(self.state)
 
     def masks(self) -> Tensor:
-        """Return the actions that missions allow their UAVs, [E, N, A] bool."""
+        """Return the allowed actions of each UAV, [E, N, A] bool."""
         return self.environment.lattice.options(self.state)
 
     def step(self, actions: Tensor) -> StepResult:
-        """Fly one step.
-
-        Args:
-            actions: [E, N] int64, 0 … A - 1.
-        """
+        """Fly one step with `actions` [E, N] int64, 0 … A - 1."""
         draws = self.environment.draw_step(reuse=True)
         return self.environment.step(self.state, self.resolve_conflicts(actions), draws)
 

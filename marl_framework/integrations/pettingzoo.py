@@ -12,17 +12,9 @@ import numpy as np
 import torch
 
 from marl_framework.config.model import Config
-from marl_framework.integrations.extras import missing_extra
+from marl_framework.integrations import missing_extra
 from marl_framework.integrations.missions import LOWEST, Missions
-from marl_framework.integrations.rendering import (
-    FRAMES_PER_SECOND,
-    RENDER_MODES,
-    Array,
-    Window,
-    check_render_mode,
-    frame,
-    to_numpy,
-)
+from marl_framework.integrations.rendering import METADATA, Array, Viewer, to_numpy
 
 try:
     from gymnasium.spaces import Box, Dict, Discrete
@@ -38,13 +30,12 @@ AgentObservation = dict[str, Array]
 class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     """One mission with the agents `uav_0` … `uav_{N-1}`, in NumPy.
 
-    An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`; the mask
-    allows the moves that lattice, zones and obstacles leave and that can be paid for. If two agents
-    choose the same (x, y), the later one flies another action (see
-    :class:`~marl_framework.integrations.missions.Missions`). All agents receive the team's reward.
+    An observation is `{"observation": [C, X, Y] float32, "action_mask": [A] int8}`. For masks and
+    conflicts see :class:`~marl_framework.integrations.missions.Missions`. All agents receive the
+    team's reward.
 
     All agents terminate with the last move, one that crashes at once; `agents` is then empty until
-    `reset`. Where missions draw their number of UAVs, `agents` holds the first ones of
+    `reset`. If missions draw their number of UAVs, `agents` holds the first ones of
     `possible_agents`. Without a seed, `reset` starts the next mission of the sequence.
 
     Args:
@@ -67,13 +58,8 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         seed: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        check_render_mode(render_mode)
-        self.metadata = {
-            "name": "mission_v0",
-            "render_modes": list(RENDER_MODES),
-            "render_fps": FRAMES_PER_SECOND,
-            "is_parallelizable": True,
-        }
+        self._viewer = Viewer(render_mode)
+        self.metadata = {**METADATA, "name": "mission_v0", "is_parallelizable": True}
         self.render_mode = render_mode
         self.missions = missions = Missions(config, 1, device, split, seed)
         self.possible_agents = list(missions.names)
@@ -87,7 +73,6 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         }
         self.action_spaces = {name: Discrete(missions.num_actions) for name in missions.names}
         self.state_space = Box(LOWEST, missions.highest, missions.team_shape, np.float32)
-        self._window = Window()
 
     def observation_space(self, agent: str) -> Dict:
         """Return the observation space of an agent, always the same object."""
@@ -104,9 +89,8 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if seed is not None:
             self.missions.seed(seed)
         self.missions.reset()
-        flies = self.missions.state.active[0].tolist()
-        self.agents = [name for name, one in zip(self.possible_agents, flies, strict=True) if one]
-        self._show()
+        self.agents = self._flying(self.possible_agents)
+        self._viewer.refresh(self.missions)
         return self._observations(self.agents), {name: {} for name in self.agents}
 
     def step(
@@ -127,22 +111,19 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if missing:
             raise ValueError(f"actions: {', '.join(missing)} missing; every agent must act")
         chosen = [int(actions[name]) for name in names]
-        if not all(0 <= action < self.missions.num_actions for action in chosen):
-            last = self.missions.num_actions - 1
+        last = self.missions.num_actions - 1
+        if not all(0 <= action <= last for action in chosen):
             raise ValueError(f"actions {chosen} of {', '.join(names)}: each must be 0 to {last}")
-        device = self.missions.environment.device
         moves = dict(zip(names, chosen, strict=True))
         team = [[moves.get(name, 0) for name in self.possible_agents]]
+        device = self.missions.environment.device
         result = self.missions.step(torch.tensor(team, device=device))
-        flies = dict(zip(self.possible_agents, self.missions.state.active[0].tolist(), strict=True))
-        over = {name: bool(result.terminated[0]) or not flies[name] for name in names}
-        observations, reward = self._observations(names), float(result.reward[0])
-        self.agents = [name for name in names if not over[name]]
-        self._show()
+        self.agents = [] if result.terminated[0] else self._flying(names)
+        self._viewer.refresh(self.missions)
         return (
-            observations,
-            dict.fromkeys(names, reward),
-            over,
+            self._observations(names),
+            dict.fromkeys(names, float(result.reward[0])),
+            {name: name not in self.agents for name in names},
             dict.fromkeys(names, False),
             {name: {} for name in names},
         )
@@ -153,27 +134,23 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
 
     def render(self) -> Array | None:
         """Return an image [H, W, 3] uint8 in mode "rgb_array"; show it in mode "human"."""
-        if self.render_mode is None:
-            return None
-        image = frame(self.missions, 0)
-        if self.render_mode == "rgb_array":
-            return image
-        self._window.show(image)
-        return None
+        images = self._viewer.render(self.missions)
+        return None if images is None else images[0]
 
     def close(self) -> None:
         """Close the window of mode "human"."""
-        self._window.close()
+        self._viewer.close()
 
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
+    def _flying(self, names: list[str]) -> list[str]:
+        """Return the UAVs among `names` that fly."""
+        flies = dict(zip(self.possible_agents, self.missions.state.active[0].tolist(), strict=True))
+        return [name for name in names if flies[name]]
 
     def _observations(self, names: list[str]) -> dict[str, AgentObservation]:
         maps = to_numpy(self.missions.observe()[0])
         masks = to_numpy(self.missions.masks()[0].to(torch.int8))
+        index = self.possible_agents.index
         return {
-            name: {"observation": maps[i], "action_mask": masks[i]}
-            for i, name in enumerate(self.possible_agents)
-            if name in names
+            name: {"observation": maps[index(name)], "action_mask": masks[index(name)]}
+            for name in names
         }

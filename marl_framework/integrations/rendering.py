@@ -23,6 +23,7 @@ from marl_framework.integrations.missions import Missions
 
 RENDER_MODES = ("rgb_array", "human")
 FRAMES_PER_SECOND = 2
+METADATA: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": FRAMES_PER_SECOND}
 _SIZE, _DPI = (7.2, 3.8), 100
 
 Array = np.ndarray[Any, Any]
@@ -32,25 +33,6 @@ def to_numpy(values: Tensor) -> Array:
     """Return values as an array on the host."""
     array: Array = values.cpu().numpy()
     return array
-
-
-def check_render_mode(mode: str | None) -> None:
-    """Check that this machine supports a render mode.
-
-    Raises:
-        ConfigError: the mode is unknown, or "human" without an interactive matplotlib backend.
-    """
-    if mode is not None and mode not in RENDER_MODES:
-        raise ConfigError(f"render_mode {mode!r}: use one of {', '.join(RENDER_MODES)} or None")
-    if mode == "human":
-        from matplotlib.backends.registry import BackendFilter, backend_registry
-
-        windows = backend_registry.list_builtin(BackendFilter.INTERACTIVE)
-        if matplotlib.get_backend().lower() not in windows:
-            raise ConfigError(
-                "render_mode 'human': matplotlib's backend cannot open a window "
-                f"({matplotlib.get_backend()}); use 'rgb_array', or a display and MPLBACKEND"
-            )
 
 
 def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -67,7 +49,7 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
         axes.set(title=title, xlabel="x [m]", aspect="equal")
     positions = missions.environment.lattice.metres(state.positions)[0].tolist()
     footprints = camera.boxes(state.positions)[0, :, :4].tolist()
-    looked = state.readings[0].flatten(1).any(1).tolist()  # not those that have stopped
+    looked = state.readings[0].flatten(1).any(1).tolist()  # False for UAVs that have stopped
     for n, (colour, _) in enumerate(uav_lines(int(state.team_size[0]))):
         for axes in (left, right):
             if looked[n]:
@@ -79,11 +61,42 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-class Window:
-    """A window that shows one image at a time."""
+class Viewer:
+    """Renders missions in one mode.
 
-    def __init__(self) -> None:
+    Args:
+        mode: "rgb_array", "human" (a window shows every step of the first mission) or None.
+
+    Raises:
+        ConfigError: the mode is unknown, or "human" without an interactive matplotlib backend.
+    """
+
+    def __init__(self, mode: str | None) -> None:
+        if mode is not None and mode not in RENDER_MODES:
+            raise ConfigError(f"render_mode {mode!r}: use one of {', '.join(RENDER_MODES)} or None")
+        if mode == "human":
+            from matplotlib.backends.registry import BackendFilter, backend_registry
+
+            windows = backend_registry.list_builtin(BackendFilter.INTERACTIVE)
+            if matplotlib.get_backend().lower() not in windows:
+                raise ConfigError(
+                    "render_mode 'human': matplotlib's backend cannot open a window "
+                    f"({matplotlib.get_backend()}); use 'rgb_array', or a display and MPLBACKEND"
+                )
+        self._mode = mode
         self._image: Any = None
+
+    def render(self, missions: Missions) -> tuple[Array, ...] | None:
+        """Return images of all missions in mode "rgb_array"; show the first one in "human"."""
+        if self._mode == "rgb_array":
+            return tuple(frame(missions, e) for e in range(missions.environment.num_envs))
+        self.refresh(missions)
+        return None
+
+    def refresh(self, missions: Missions) -> None:
+        """Show the first mission in mode "human"; call it after every step."""
+        if self._mode == "human":
+            self.show(frame(missions, 0))
 
     def show(self, image: Array) -> None:
         """Show an image [H, W, 3], in a new window on the first call."""

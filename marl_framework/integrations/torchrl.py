@@ -12,8 +12,8 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.device import as_device
+from marl_framework.integrations import missing_extra
 from marl_framework.integrations.coma_loss import COMALoss, CounterfactualCritic
-from marl_framework.integrations.extras import missing_extra
 from marl_framework.integrations.missions import GROUP, Missions
 
 try:
@@ -32,11 +32,10 @@ class MissionEnv(EnvBase):
     The team is one group, `uavs`, with the N UAVs as second axis:
 
     - `("uavs", "observation")` [E, N, C, X, Y] float32, with the channels of the params file;
-    - `("uavs", "action_mask")` [E, N, A] bool allows the moves that lattice, zones and obstacles
-      leave and that can be paid for. If two UAVs choose the same (x, y), the later one flies
-      another action (see :class:`~marl_framework.integrations.missions.Missions`);
-    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, where missions differ in team or budget,
-      moves cost or UAVs crash; the others' rewards are 0, and their actions do not matter;
+    - `("uavs", "action_mask")` [E, N, A] bool; for masks and conflicts see
+      :class:`~marl_framework.integrations.missions.Missions`;
+    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, if missions differ in team or budget,
+      moves cost or UAVs crash; rewards of the others are 0, and their actions are ignored;
     - `("uavs", "action")` [E, N] int64;
     - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
     - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;
@@ -68,39 +67,38 @@ class MissionEnv(EnvBase):
         with_state: bool = False,
     ) -> None:
         super().__init__(device=as_device(device), batch_size=torch.Size([num_envs]))
-        self.missions = Missions(config, num_envs, device, split, seed)
-        self.agent_names = self.missions.names
+        self.missions = missions = Missions(config, num_envs, device, split, seed)
+        self.agent_names = missions.names
         self.group_map = {GROUP: self.agent_names}
         self._with_state = with_state
-        self._make_specs()
-
-    def _make_specs(self) -> None:
-        missions, device = self.missions, self.device
-        lead = self.batch_size
-        team = torch.Size([*lead, len(self.agent_names)])
+        self._team = team = (num_envs, len(self.agent_names))
+        whole = {"shape": self.batch_size, "device": self.device}
 
         def group(**leaves: Any) -> Composite:
-            return Composite({GROUP: Composite(leaves, shape=team)}, shape=lead, device=device)
+            return Composite({GROUP: Composite(leaves, shape=team)}, **whole)
 
-        def flag(*shape: int) -> Categorical:
-            return Categorical(2, shape=shape, dtype=torch.bool, device=device)
+        def numbers(*shape: int) -> Unbounded:
+            return Unbounded(shape, device=self.device)
+
+        def flags(*shape: int) -> Categorical:
+            return Categorical(2, shape=shape, dtype=torch.bool, device=self.device)
 
         seen = {
-            "observation": Unbounded((*team, *missions.observation_shape), device=device),
-            "action_mask": flag(*team, missions.num_actions),
+            "observation": numbers(*team, *missions.observation_shape),
+            "action_mask": flags(*team, missions.num_actions),
         }
         if missions.environment.has_inactive:
-            seen["mask"] = flag(*team)
+            seen["mask"] = flags(*team)
         self.observation_spec = group(**seen)
-        if self._with_state:
-            state = Unbounded((*lead, *missions.team_shape), device=device)
-            self.observation_spec["state"] = state
-        self.action_spec = group(
-            action=Categorical(missions.num_actions, shape=team, dtype=torch.int64, device=device)
+        if with_state:
+            self.observation_spec["state"] = numbers(num_envs, *missions.team_shape)
+        actions = Categorical(
+            missions.num_actions, shape=team, dtype=torch.int64, device=self.device
         )
-        self.reward_spec = group(reward=Unbounded((*team, 1), device=device))
-        ends = {name: flag(*lead, 1) for name in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(ends, shape=lead, device=device)
+        self.action_spec = group(action=actions)
+        self.reward_spec = group(reward=numbers(*team, 1))
+        ends = {name: flags(num_envs, 1) for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(ends, **whole)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -120,16 +118,14 @@ class MissionEnv(EnvBase):
         return out
 
     def _observe(self) -> TensorDict:
-        missions, lead = self.missions, self.batch_size
+        missions = self.missions
         team = {"observation": missions.observe(), "action_mask": missions.masks()}
         if missions.environment.has_inactive:
             team["mask"] = missions.state.active.clone()
-        entries: dict[str, Any] = {
-            GROUP: TensorDict(team, batch_size=(*lead, len(self.agent_names)), device=self.device)
-        }
+        entries: dict[str, Any] = {GROUP: TensorDict(team, self._team, device=self.device)}
         if self._with_state:
             entries["state"] = missions.team()
-        return TensorDict(entries, batch_size=lead, device=self.device)
+        return TensorDict(entries, self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:

@@ -1,4 +1,4 @@
-"""What the tests of the wrappers share."""
+"""Fixtures of the wrappers' tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import matplotlib
 import pytest
 
 import tests.quiet_torchrl  # noqa: F401
-from marl_framework.integrations.rendering import Window
+from marl_framework.integrations.rendering import Viewer
 
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Pretend that matplotlib has windows; the pictures shown in them."""
+    """Images shown in windows, on a pretended display."""
     shown: list[Any] = []
     monkeypatch.setattr(matplotlib, "get_backend", lambda: "TkAgg")
-    monkeypatch.setattr(Window, "show", lambda _, picture: shown.append(picture))
+    monkeypatch.setattr(Viewer, "show", lambda _, image: shown.append(image))
     return shown

@@ -1,4 +1,4 @@
-"""The core needs none of the libraries it can be used from, and says so where one is missing."""
+"""The core needs no library of the wrappers; each wrapper names its missing extra."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIBRARIES = {
 CORE = """
 import pkgutil, sys, importlib, marl_framework
 blocked = {blocked!r}
-sys.modules.update(dict.fromkeys(blocked))  # None: importing it fails as if it were not there
+sys.modules.update(dict.fromkeys(blocked))  # None: importing it fails as if it were absent
 for module in pkgutil.walk_packages(marl_framework.__path__, "marl_framework."):
     if not module.name.startswith("marl_framework.integrations."):
         importlib.import_module(module.name)
-for name in ("missions", "rendering", "extras"):
+for name in ("missions", "rendering"):
     importlib.import_module("marl_framework.integrations." + name)
 print(sorted(name for name in blocked if sys.modules[name] is not None))
 """
@@ -55,7 +55,5 @@ def test_wrappers_without_their_library_name_the_extra() -> None:
     assert done.returncode == 0, done.stderr
     for (wrapper, library), message in zip(pairs, done.stdout.splitlines(), strict=True):
         extra = "torchrl" if wrapper == "coma_loss" else wrapper
-        assert message == (
-            f"marl_framework.integrations.{extra} needs {library}, which is not installed; "
-            f"pip install 'marl_framework[{extra}]'"
-        )
+        assert message.startswith(f"marl_framework.integrations.{extra} needs {library}")
+        assert message.endswith(f"pip install 'marl_framework[{extra}]'")

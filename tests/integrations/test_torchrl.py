@@ -10,11 +10,12 @@ from tests.integrations.core_flight import fly
 from tests.small import small_config
 
 CONFIG = small_config()
+LENGTH = CONFIG.missions.episode_length
 ACTION, MASK = ("uavs", "action"), ("uavs", "action_mask")
 
 
-def _masked(env: MissionEnv) -> TransformedEnv:
-    return TransformedEnv(env, ActionMask(action_key=ACTION, mask_key=MASK))
+def _masked(env: MissionEnv, *others: RewardSum) -> TransformedEnv:
+    return TransformedEnv(env, Compose(ActionMask(action_key=ACTION, mask_key=MASK), *others))
 
 
 @pytest.mark.parametrize("with_state", [False, True])
@@ -27,7 +28,7 @@ def test_torchrls_own_checks_pass(with_state: bool) -> None:
 
 
 def test_rewards_and_observations_are_the_cores() -> None:
-    """Two episodes: the second one starts by itself, as in a collector."""
+    """Two episodes: the second one starts automatically, as in a collector."""
     flight = fly(CONFIG, 4)
     steps = iter(flight.actions)
     data = MissionEnv(CONFIG, 4).rollout(
@@ -38,24 +39,22 @@ def test_rewards_and_observations_are_the_cores() -> None:
     rewards = data["next", "uavs", "reward"]
     assert torch.equal(rewards, flight.rewards.mT[:, :, None, None].expand_as(rewards))
     assert torch.equal(data["uavs", "observation"].transpose(0, 1), flight.observations)
-    length = CONFIG.missions.episode_length
-    over = (torch.arange(len(flight.actions)) % length == length - 1).expand(4, -1).unsqueeze(-1)
+    over = (torch.arange(len(flight.actions)) % LENGTH == LENGTH - 1).expand(4, -1).unsqueeze(-1)
     assert torch.equal(data["next", "done"], over)
     assert torch.equal(data["next", "terminated"], over)
     assert not data["next", "truncated"].any()
-    for episode, last in enumerate(flight.last):
-        step = (episode + 1) * length - 1
-        assert torch.equal(data["next", "uavs", "observation"][:, step], last)
+    last = data["next", "uavs", "observation"][:, LENGTH - 1 :: LENGTH]
+    assert torch.equal(last.transpose(0, 1), flight.last)
 
 
-def test_some_missions_start_anew_and_the_others_keep_every_bit() -> None:
+def test_some_missions_restart_and_the_others_keep_every_bit() -> None:
     env = MissionEnv(CONFIG, 4)
     data = env.rollout(2)[:, -1]["next"].exclude(("uavs", "reward"))
-    before = env.missions.state.clone()
+    before = dict(env.missions.state.clone().tensors())
     again = torch.tensor([[True], [False], [False], [True]])
     after = env.reset(data.clone().set("_reset", again))
     for name, tensor in env.missions.state.tensors():
-        assert torch.equal(tensor[1:3], dict(before.tensors())[name][1:3]), name
+        assert torch.equal(tensor[1:3], before[name][1:3]), name
     assert env.missions.state.t.tolist() == [0, 2, 2, 0]
     kept = after["uavs", "observation"]
     assert torch.equal(kept[1:3], data["uavs", "observation"][1:3])
@@ -63,27 +62,26 @@ def test_some_missions_start_anew_and_the_others_keep_every_bit() -> None:
 
 
 def test_masked_random_actions_are_allowed_and_episodes_follow_one_another() -> None:
-    mask = ActionMask(action_key=ACTION, mask_key=MASK)
-    env = TransformedEnv(MissionEnv(CONFIG, 3), Compose(mask, RewardSum(reset_keys=["_reset"])))
-    data = env.rollout(3 * CONFIG.missions.episode_length, break_when_any_done=False)
+    env = _masked(MissionEnv(CONFIG, 3), RewardSum(reset_keys=["_reset"]))
+    data = env.rollout(3 * LENGTH, break_when_any_done=False)
     assert data[MASK].gather(-1, data[ACTION].unsqueeze(-1)).all()
     assert data["next", "done"].sum().item() == 9
     per_episode = data["next", "uavs", "reward"].unflatten(1, (3, -1)).sum(2)
-    length = CONFIG.missions.episode_length
-    ends = data["next", "uavs", "episode_reward"][:, length - 1 :: length]
+    ends = data["next", "uavs", "episode_reward"][:, LENGTH - 1 :: LENGTH]
     torch.testing.assert_close(ends, per_episode)
 
 
-def test_a_seed_gives_the_same_missions_again() -> None:
-    env = MissionEnv(CONFIG, 2)
-    env.set_seed(9)
-    first = env.reset()["uavs", "observation"]
-    assert not torch.equal(env.reset()["uavs", "observation"], first)
-    env.set_seed(9)
-    assert torch.equal(env.reset()["uavs", "observation"], first)
+def test_a_seed_repeats_missions() -> None:
+    env, seen = MissionEnv(CONFIG, 2), []
+    for seed in (9, None, 9):
+        if seed is not None:
+            env.set_seed(seed)
+        seen.append(env.reset()["uavs", "observation"])
+    assert torch.equal(seen[0], seen[2])
+    assert not torch.equal(seen[0], seen[1])
 
 
-def test_what_was_returned_does_not_change_with_the_next_step() -> None:
+def test_a_step_does_not_change_earlier_results() -> None:
     env = MissionEnv(CONFIG, 2, with_state=True)
     seen = env.reset()
     kept = seen.clone()
@@ -91,18 +89,15 @@ def test_what_was_returned_does_not_change_with_the_next_step() -> None:
     assert (seen == kept).all()
 
 
-def test_the_mask_says_who_flies_and_gets_a_reward() -> None:
+def test_the_mask_marks_the_uavs_that_fly_and_get_a_reward() -> None:
+    assert ("uavs", "mask") not in MissionEnv(CONFIG, 2).observation_spec.keys(True)
     env = MissionEnv(small_config(agents=(1, 3), budget=(1, 3)), 12)
     check_env_specs(env)
     data = _masked(env).rollout(4, break_when_any_done=False)
     flies, reward = data["uavs", "mask"], data["next", "uavs", "reward"].squeeze(-1)
     assert set(flies[:, 0].sum(1).tolist()) == {1, 3}
-    assert flies.any(2).all()  # what is over starts anew
+    assert flies.any(2).all()  # missions that are over restart
     assert reward[~flies].eq(0).all()
     assert reward[flies].ne(0).all()
     over = data["next", "terminated"].squeeze(-1)
     assert set(over.int().argmax(1).tolist()) == {1, 3}
-
-
-def test_there_is_no_mask_where_all_fly() -> None:
-    assert ("uavs", "mask") not in MissionEnv(CONFIG, 2).observation_spec.keys(True)
