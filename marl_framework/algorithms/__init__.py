@@ -1,1 +1,1 @@
-"""How a team learns: the protocol of an algorithm, those that come along, and what they share."""
+"""Algorithms for teams: their protocol, the built-in ones and shared parts."""

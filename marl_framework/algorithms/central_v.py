@@ -1,4 +1,4 @@
-"""Central critic of states: COMA without the counterfactual baseline."""
+"""Central-V: a central critic of states without a counterfactual baseline."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from marl_framework.algorithms.state_values import StateValues
 
 
 class CentralV(StateValues):
-    """Central-V of Foerster et al. 2018: V(s) of the team's state, no credit for single UAVs."""
+    """Central-V (Foerster et al. 2018): V(s) of the team's state, no credit for single UAVs."""

@@ -1,4 +1,4 @@
-"""COMA: a central critic of actions, and what the own action added to it."""
+"""COMA: a central critic of actions and a counterfactual baseline."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Runs whole episodes and updates as CUDA graphs: recorded once, then started by one call."""
+"""Runs whole episodes and updates as CUDA graphs: recorded once, then replayed by one call."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,40 +16,20 @@ from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import resolve_precision
 
 WARM_UP = 2
-"""Eager calls before the one that is recorded: they make the buffers and choose the kernels."""
+"""Eager calls before the recorded one: they make the buffers and choose the kernels."""
 
 Result = TypeVar("Result")
 
 
-class Backend(Protocol):
-    """Records and replays; PyTorch's CUDA graphs or a test's stand-in."""
-
-    def eager(self, function: Callable[[], Result]) -> Result:
-        """Run a function where `capture` would record it."""
-
-    def capture(
-        self, function: Callable[[], Result], generator: torch.Generator | None
-    ) -> tuple[Result, Callable[[], None]]:
-        """Record a function without running its kernels; return its result and what runs them.
-
-        Raises:
-            RuntimeError: it cannot be recorded; everything is as it was.
-        """
-
-
 class CudaBackend:
-    """Records on a stream of its own, as PyTorch asks for.
-
-    Args:
-        device: the GPU.
-    """
+    """Records CUDA graphs of a GPU on its own stream, as PyTorch requires."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def eager(self, function: Callable[[], Result]) -> Result:
-        """See `Backend.eager`."""
+        """Run a function where `capture` would record it."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -60,13 +40,17 @@ class CudaBackend:
     def capture(
         self, function: Callable[[], Result], generator: torch.Generator | None
     ) -> tuple[Result, Callable[[], None]]:
-        """See `Backend.capture`."""
+        """Record a function without running its kernels; return its result and the replay.
+
+        Raises:
+            RuntimeError: it cannot be recorded; the generator's state is unchanged.
+        """
         graph = torch.cuda.CUDAGraph()
         before = None if generator is None else generator.get_state()
         if generator is not None:
             graph.register_generator_state(generator)
         try:
-            # The outer context leaves the stream where a broken recording does not.
+            # The outer context leaves the stream; a failed recording does not.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
@@ -95,16 +79,16 @@ class Graphs:
     """Runs functions as CUDA graphs.
 
     A function runs eagerly twice and is recorded on its third call; its Python code does not run
-    after that. So the tensors that it reads and writes must keep their addresses, all random
-    numbers must come from one generator, and nothing may be read back to the host. If a recording
-    fails, a warning says so and everything runs eagerly from then on.
+    after that. Therefore its tensors must keep their addresses, all random numbers must come from
+    one generator, and nothing may be read back to the host. If a recording fails, it warns once and
+    runs everything eagerly from then on.
 
     Args:
-        device: where everything lives.
-        backend: records and replays; CUDA graphs by default.
+        device: device of all tensors.
+        backend: records and replays; tests have a stand-in.
     """
 
-    def __init__(self, device: torch.device, backend: Backend | None = None) -> None:
+    def __init__(self, device: torch.device, backend: CudaBackend | None = None) -> None:
         self._device = device
         self._backend = CudaBackend(device) if backend is None else backend
         self._recordings: dict[Hashable, _Recording] = {}
@@ -118,14 +102,14 @@ class Graphs:
         number: float,
         generator: torch.Generator | None,
     ) -> Result:
-        """Return what a function returns; the next call with the same key may overwrite it.
+        """Return the result of a function; the next call with the same key may overwrite it.
 
         Args:
-            key: tells functions apart, and shapes.
-            owner: of the tensors that the function reads; another owner is another recording.
-            function: of the number.
-            number: what changes from call to call; the function gets it as a scalar tensor.
-            generator: of all random numbers; another one is another recording.
+            key: identifies the function and its shapes.
+            owner: owner of the tensors that the function reads; another owner is recorded again.
+            function: takes `number` as a scalar tensor.
+            number: value that changes from call to call.
+            generator: source of all random numbers; another one is recorded again.
         """
         known = self._recordings.get(key)
         if known is None or known.owner is not owner or known.generator is not generator:
@@ -144,7 +128,7 @@ class Graphs:
         return result
 
     def forget(self) -> None:
-        """Drop all recordings, because tensors in them are about to be replaced."""
+        """Drop all recordings, before tensors in them are replaced."""
         self._recordings.clear()
 
     def _record(self, known: _Recording, function: Callable[[Tensor], Result]) -> None:
@@ -155,38 +139,36 @@ class Graphs:
         except RuntimeError as error:
             self._works = False
             self.forget()  # earlier recordings draw from the generator's former state
-            # PyTorch ends a failed recording with an error of its own, raised over the cause.
+            # PyTorch raises its own error at the end of a failed recording, over the cause.
             cause = error.__context__
             reason = str(cause if isinstance(cause, RuntimeError) else error).partition("\n")[0]
             warnings.warn(
-                f"compute.cuda_graphs: off from here on, a recording failed: {reason}",
+                f"compute.cuda_graphs: off from now on, a recording failed: {reason}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
 def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
-    """Whether episodes and updates run as CUDA graphs: switched on, and there is a GPU."""
+    """Return whether episodes and updates run as CUDA graphs: switched on, and on a GPU."""
     return compute.cuda_graphs and device.type == "cuda"
 
 
 def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
-    """Return what runs episodes and updates as CUDA graphs; None where that is off or no GPU is.
+    """Return the CUDA graphs of a training; None if they are off or there is no GPU.
 
     Raises:
-        ConfigError: something else that is configured cannot be recorded.
+        ConfigError: another setting cannot be recorded.
     """
     if not is_recorded(compute, device):
         return None
     reason = None
     if number_of_ranks() > 1:
-        reason = "several ranks, which exchange their gradients; train on one rank"
+        reason = "several ranks; train on one rank"
     elif compute.gradient_checkpointing:
         reason = "compute.gradient_checkpointing; set it to false"
     elif resolve_precision(compute.precision, device) == torch.float16:
-        reason = (
-            "float16, whose scaler reads from the device; use compute.precision=bfloat16 or float32"
-        )
+        reason = "float16; use compute.precision=bfloat16 or float32"
     if reason is not None:
         raise ConfigError(
             f"compute.cuda_graphs: does not work with {reason}, or compute.cuda_graphs=false"

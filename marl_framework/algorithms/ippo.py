@@ -1,4 +1,4 @@
-"""Independent PPO: each UAV learns from what it sees itself, in small steps."""
+"""Independent PPO: each UAV learns from its own observation."""
 
 from __future__ import annotations
 

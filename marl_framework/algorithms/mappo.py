@@ -1,4 +1,4 @@
-"""Multi-agent PPO: small steps, judged by a central critic of states."""
+"""Multi-agent PPO: a central critic of states."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from marl_framework.algorithms.ppo import PPO
 class MAPPO(PPO):
     """PPO with a central critic (Yu et al. 2022).
 
-    The critic sees the UAV's observation beside the team's state, as the paper advises.
+    The critic sees the UAV's observation and the team's state, as the paper recommends.
     """

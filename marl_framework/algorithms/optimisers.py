@@ -1,20 +1,93 @@
-"""Optimiser steps: clipped, and skipped if numbers are not finite."""
+"""Training of one network: gradients over micro-batches and ranks, and clipped Adam steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
+
+from marl_framework.algorithms.ranks import (
+    exchange_gradients,
+    mean_over_ranks,
+    with_shared_gradients,
+)
+from marl_framework.algorithms.threads import with_batch_threads
+from marl_framework.config.learning import OptimizerConfig
 
 DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
-"""Of (loss, norm, halted, maximum_norm): what `descend` divides by, leaves and calls bad."""
+"""Signature of `decide` and its kernel: (loss, norm, halted, maximum_norm)."""
+
+
+class Step(NamedTuple):
+    """One update of a network."""
+
+    loss: Tensor
+    """Loss of the batch, over all ranks."""
+    norm: Tensor
+    """Gradient norm before clipping."""
+    bad: Tensor
+    """1 if numbers were not finite, so that the step was skipped; else 0."""
+
+
+class Learner:
+    """Trains one network with Adam.
+
+    Args:
+        network: network on its device, in float32; saved and flown under its own names.
+        settings: learning rate and limit of the gradient norm.
+        device: device of the network.
+        scaler: gradient scaler, shared by all networks.
+        decision: `decide`, or its kernel.
+        recorded: whether updates are recorded as CUDA graphs.
+
+    Attributes:
+        network: the same parameters; uses all cores and averages gradients over all ranks.
+        optimizer: Adam of the trainable parameters.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: OptimizerConfig,
+        device: torch.device,
+        scaler: torch.amp.GradScaler,
+        decision: DescentRule,
+        recorded: bool,
+    ) -> None:
+        self.network = with_shared_gradients(with_batch_threads(network, device), device)
+        self.optimizer = make_adam(network, settings.learning_rate, recorded)
+        self._norm, self._scaler, self._decision = settings.gradient_norm, scaler, decision
+
+    def backward(self, sizes: Sequence[int], loss_of: Callable[[int], Tensor]) -> Tensor:
+        """Compute the gradient of a batch's loss over all ranks; return that loss.
+
+        Args:
+            sizes: number of transitions in each micro-batch.
+            loss_of: runs the network on a micro-batch, by index; returns its mean loss.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        losses, last = [], len(sizes) - 1
+        for index, size in enumerate(sizes):
+            with exchange_gradients(self.network, now=index == last):
+                loss = loss_of(index)
+                if last:  # the update is that of the whole batch
+                    loss = loss * (size / sum(sizes))
+                self._scaler.scale(loss).backward()
+            losses.append(loss.detach())
+        return mean_over_ranks(torch.stack(losses).sum() if last else losses[0])
+
+    def step(self, loss: Tensor, halted: Tensor | None = None) -> Step:
+        """Apply the gradients of `loss`, unless `halted` is above 0; see `apply_gradients`."""
+        norm, bad = apply_gradients(
+            loss, self.optimizer, self._scaler, self._norm, halted, self._decision
+        )
+        return Step(loss, norm, bad)
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
-    """Return Adam for what a network learns; `recorded` in CUDA graphs, its rate is a tensor."""
+    """Return Adam of the trainable parameters; `recorded` in CUDA graphs, its rate is a tensor."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     device = parameters[0].device
     return torch.optim.Adam(
@@ -26,17 +99,17 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
 
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
-    """Load a scaler's state; it stays fresh where either run has none, without float16."""
+    """Load a scaler's state, if both runs use float16."""
     if scaler.is_enabled() and state:
         scaler.load_state_dict(dict(state))
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimiser's state into its parameters' order of memory; rates stay as they are.
+    """Load an optimiser's state in the memory order of its parameters; keep the learning rate.
 
-    A run may go on on another device, whose networks have another order.
+    The order may differ if a run is resumed on another device.
     """
-    groups = optimizer.state_dict()["param_groups"]  # the configuration may have been changed
+    groups = optimizer.state_dict()["param_groups"]  # the configuration may have changed
     optimizer.load_state_dict({**state, "param_groups": groups})
     for parameter, known in optimizer.state.items():
         for name, value in known.items():
@@ -47,13 +120,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters for the next steps."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):  # which recordings read
+        if isinstance(group["lr"], Tensor):  # recordings read it
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
 
 
-def descend(
+def apply_gradients(
     loss: Tensor,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
@@ -63,21 +136,21 @@ def descend(
 ) -> tuple[Tensor, Tensor]:
     """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 
-    The device decides and the host never waits: a fused optimiser leaves everything unchanged if
-    its `found_inf` is 1, and divides gradients by its `grad_scale`, so that clipping needs no pass
-    of its own. Optimisers that are not fused (`meta`) make every step. Overflowing gradients of
-    scaled float16 losses are expected; the scaler skips them and lowers its scale.
+    The device decides and the host never waits. A fused optimiser leaves everything unchanged if
+    its `found_inf` is 1. It divides gradients by its `grad_scale`, so clipping needs no pass of its
+    own. Optimisers that are not fused (`meta`) make every step. Overflowing gradients of scaled
+    float16 losses are expected; the scaler skips them and lowers its scale.
 
     Args:
-        loss: whose gradients the network has; parameters without one stay as they are.
-        optimizer: of the network, one group of parameters.
-        scaler: of the loss.
-        maximum_norm: gradients are scaled down to it.
-        halted: above 0 to leave the network as it is.
-        decision: what a fused optimiser gets, from fewer kernels than plain operators.
+        loss: loss whose gradients the parameters hold; parameters without one do not change.
+        optimizer: optimiser with one group of parameters.
+        scaler: scaler of the loss.
+        maximum_norm: norm that larger gradients are scaled down to.
+        halted: above 0 to skip the step.
+        decision: `decide`, or its kernel.
 
     Returns:
-        The gradient norm before clipping, and 1 where numbers were not finite, else 0.
+        The gradient norm before clipping, and 1 if numbers were not finite, else 0.
     """
     (group,) = optimizer.param_groups
     parameters = [p for p in group["params"] if p.grad is not None]
@@ -89,7 +162,8 @@ def descend(
     else:
         norm = _norm([p.grad for p in parameters])
         scale, leave, bad = (decision or decide)(loss, norm, halted, maximum_norm)
-        _step(optimizer, parameters, scale.float(), leave.float())
+        vars(optimizer).update(grad_scale=scale.float(), found_inf=leave.float())
+        optimizer.step()
     return norm, bad.float()
 
 
@@ -103,46 +177,8 @@ def decide(
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients: few kernels on a GPU, few passes over them on a CPU."""
+    """Return the norm of all gradients: with few kernels on a GPU, few passes on a CPU."""
     if gradients[0].device.type != "cpu":
         return nn.utils.get_total_norm(gradients)
     flat = [gradient.flatten() for gradient in gradients]
     return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
-
-
-@torch.no_grad()
-def _step(
-    optimizer: torch.optim.Optimizer,
-    parameters: list[Tensor],
-    grad_scale: Tensor,
-    found_inf: Tensor,
-) -> None:
-    """Make a step of fused Adam or AdamW by its function, without the hooks of `Optimizer.step`."""
-    (group,) = optimizer.param_groups
-    states = [optimizer.state[p] for p in parameters]
-    for parameter, state in zip(parameters, states, strict=True):
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-    beta1, beta2 = group["betas"]
-    adam(
-        parameters,
-        [p.grad for p in parameters if p.grad is not None],
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [],
-        [state["step"] for state in states],
-        fused=True,
-        capturable=group["capturable"],
-        grad_scale=grad_scale,
-        found_inf=found_inf,
-        amsgrad=group["amsgrad"],
-        beta1=beta1,
-        beta2=beta2,
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        decoupled_weight_decay=group["decoupled_weight_decay"],
-        eps=group["eps"],
-        maximize=group["maximize"],
-    )

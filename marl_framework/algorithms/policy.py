@@ -34,7 +34,7 @@ def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tens
     """Sample from π [..., A] by an exponential race: no host sync, usable in CUDA graphs.
 
     argmax π_a / e_a with e_a exponential is distributed as π (the Gumbel-max trick before its
-    logarithm). A masked action never wins, also where logits that are not finite make all NaN.
+    logarithm). A masked action never wins, even if logits that are not finite make all NaN.
 
     Args:
         probabilities: [..., A].
@@ -49,7 +49,7 @@ def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tens
 
 
 def best_actions(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return the allowed actions of the highest scores [..., A], the first of equal ones: [...]."""
+    """Return the allowed actions [...] with the highest scores [..., A]; the first of equals."""
     return scores.masked_fill(~mask, -torch.inf).argmax(-1)
 
 

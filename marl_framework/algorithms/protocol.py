@@ -1,4 +1,4 @@
-"""What a trainer asks of an algorithm, and an algorithm of its task's symmetries."""
+"""Interface between trainers and algorithms, and between algorithms and symmetries of a task."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from marl_framework.algorithms.rollout import Rollout
 
 
 class Algorithm(Protocol):
-    """Acts for a team and learns from what it flew.
+    """Acts for a team and learns from its rollouts.
 
-    Made as `MyAlgorithm(config, sizes, device, symmetries, graphs)`, see `COMAWrapper`. Nothing
-    in `act` and `update` reads a tensor back to the host.
+    Constructed as `MyAlgorithm(config, sizes, device, symmetries, graphs)`, see `COMAWrapper`.
+    `act` and `update` never read a tensor back to the host.
     """
 
     device: torch.device
     precision: torch.dtype
-    """Of the networks' forward passes, and so of the maps in rollouts."""
+    """Precision of the networks' forward passes, and of the maps in rollouts."""
     modules: Mapping[str, nn.Module]
     """All networks by name; `actor` is the one that acts, [B, C_a, X, Y] to logits [B, A]."""
     training_steps: int
-    """Training steps made so far."""
+    """Number of training steps made."""
 
     def act(self, observation: Tensor) -> Tensor:
         """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
@@ -41,30 +41,30 @@ class Algorithm(Protocol):
         """Make training steps on whole episodes.
 
         Args:
-            rollout: on several ranks this one's, as many episodes as the others'.
+            rollout: whole episodes; the same number on every rank.
             epsilon: floor of the policy that flew them.
-            generator: of all random numbers, on the device.
-            steps: training steps that the rollout is for; `training_steps` grows by them.
-            rate: what the configured learning rates are multiplied by.
+            generator: source of all random numbers, on the device.
+            steps: number of training steps that the rollout is for; added to `training_steps`.
+            rate: factor of the configured learning rates.
 
         Returns:
-            Scalars to log, on the device: those with names of `training.logging.METRICS`, and
-            others under `algorithm/`. `skipped_updates`, where it is there, counts updates that
-            were not finite and so not applied.
+            Scalars to log, on the device: with names of `training.logging.METRICS`, others under
+            `algorithm/`. Optional `skipped_updates`: number of updates that were not finite and
+            therefore not applied.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides how learning goes on, each module under its name."""
+        """Return the complete training state, each module under its name."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned; other keys of `state` are left alone."""
+        """Load the result of `state_dict`; ignore other keys of `state`."""
 
 
 class Symmetries(Protocol):
-    """Shows transitions as they would have been in a symmetric world."""
+    """Transforms transitions as in a symmetric world."""
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
 
     def take(self, batch: Transitions, index: Tensor, which: Tensor) -> Transitions:
-        """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
+        """Return the transitions `index` [B] of a batch under the symmetries `which` [B]."""

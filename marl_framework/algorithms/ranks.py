@@ -1,12 +1,13 @@
 """Means and gradients over all ranks.
 
-A rank is one process of PyTorch's process group, which `training.distributed` makes. Each flies
-missions of its own; all have as many, so a mean of the ranks' means is the mean over everything.
-Without a process group there is one rank, and nothing here does anything.
+A rank is one process of PyTorch's process group, which `training.distributed` makes. Each flies the
+same number of missions, so a mean of the ranks' means is the mean over everything. Without a
+process group there is one rank, and nothing is exchanged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def number_of_ranks() -> int:
-    """Return how many processes learn together."""
+    """Return the number of processes that learn together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -30,9 +31,16 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     return total / ranks
 
 
+def balanced(weights: Tensor | None) -> Tensor | None:
+    """Return weights [B] scaled to a mean of 1 over the batches of all ranks; None as it is."""
+    if weights is None:
+        return None
+    return weights / mean_over_ranks(weights.mean()).clamp(min=1e-9)
+
+
 def means_over_ranks(
-    values: dict[str, Tensor],
-    spreads: dict[str, Tensor] | None = None,
+    values: Mapping[str, Tensor],
+    spreads: Mapping[str, Tensor],
     counted: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return means and standard deviations over all ranks, by one exchange.
@@ -40,31 +48,30 @@ def means_over_ranks(
     Args:
         values: tensors to average, by name.
         spreads: numbers of this rank, by the name of their standard deviation.
-        counted: which of these numbers count, bool; all without it.
+        counted: which of these numbers count, bool; None = all.
 
     Returns:
         The mean of each value over the ranks; the standard deviation of the numbers of all ranks
-        together. In float64 on several ranks.
+        together. In float64 on several ranks or with `counted`.
     """
-    spreads = spreads or {}
     if number_of_ranks() == 1 and counted is None:
-        return values | {name: numbers.std() for name, numbers in spreads.items()}
-    sums = {name: power_sums(numbers, counted) for name, numbers in spreads.items()}
-    wanted = values | sums
-    flat = mean_over_ranks(torch.cat([value.double().flatten() for value in wanted.values()]))
-    parts = flat.split([value.numel() for value in wanted.values()])
-    found = {
-        name: part.view_as(value) for (name, value), part in zip(wanted.items(), parts, strict=True)
+        return {**values, **{name: numbers.std() for name, numbers in spreads.items()}}
+    tensors = {**values, **{name: power_sums(each, counted) for name, each in spreads.items()}}
+    flat = mean_over_ranks(torch.cat([value.double().flatten() for value in tensors.values()]))
+    parts = flat.split([value.numel() for value in tensors.values()])
+    means = {
+        name: part.view_as(value)
+        for (name, value), part in zip(tensors.items(), parts, strict=True)
     }
-    return found | {name: variance_over_ranks(found[name]).sqrt() for name in spreads}
+    return means | {name: variance_over_ranks(means[name]).sqrt() for name in spreads}
 
 
 def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Return how many numbers there are, their sum and the sum of their squares, [3] float64.
+    """Return the count of numbers, their sum and the sum of their squares, [3] float64.
 
     Args:
         numbers: any shape.
-        counted: which of them count, bool; all without it.
+        counted: which of them count, bool; None = all.
     """
     numbers = numbers.detach().double()
     if counted is not None:
@@ -78,25 +85,20 @@ def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
 def variance_over_ranks(sums: Tensor) -> Tensor:
     """Return the variance of the numbers of all ranks together, [...] float64.
 
-    A mean of the ranks' own variances lacks what lies between their means.
+    A mean of the ranks' own variances would lack the spread of their means.
 
     Args:
         sums: means over the ranks of `power_sums`, [..., 3].
     """
-    return variance(sums * number_of_ranks())
-
-
-def variance(sums: Tensor) -> Tensor:
-    """Return the variance of numbers, [...] float64, from their `power_sums` [..., 3]."""
-    count, total, squares = sums.unbind(-1)
+    count, total, squares = (sums * number_of_ranks()).unbind(-1)
     return (squares - total.square() / count).clamp(min=0) / (count - 1)
 
 
 def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return a network whose backward pass leaves the mean gradient of all ranks.
+    """Return a network whose backward pass computes the mean gradient of all ranks.
 
-    The network itself stays as it is, names of its parameters included: that one is saved. A
-    network on the meta device holds no numbers to share.
+    The network itself does not change and keeps the names of its parameters; save that one. A
+    network on the meta device has no numbers to share.
     """
     if number_of_ranks() == 1 or device.type == "meta":
         return network
@@ -108,9 +110,9 @@ def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module
 
 
 def exchange_gradients(network: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-    """Return a context for a pass forward and back that exchanges gradients now, or only later.
+    """Return a context for a forward and backward pass that exchanges gradients now, or later.
 
-    Micro-batches add their gradients up; one exchange, with the last of them, serves all.
+    Micro-batches add up their gradients; one exchange, with the last micro-batch, serves all.
     """
     if now or not isinstance(network, DistributedDataParallel):
         return nullcontext()

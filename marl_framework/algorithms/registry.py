@@ -1,4 +1,4 @@
-"""How a params file chooses an algorithm."""
+"""Makes and checks the algorithm that a params file names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_framework.config.parts import ALGORITHMS
 from marl_framework.runs.checkpoint import check_plain
 
 _KEY = "experiment.algorithm"
-_VERBS = ("act", "update", "state_dict", "load_state_dict")
+_METHODS = ("act", "update", "state_dict", "load_state_dict")
 _ATTRIBUTES = ("device", "precision", "modules", "training_steps")
 
 
@@ -25,38 +25,38 @@ def make_algorithm(
     symmetries: Symmetries | None = None,
     graphs: Graphs | None = None,
 ) -> Algorithm:
-    """Return what `experiment.algorithm` names, with fresh networks.
+    """Return the algorithm that `experiment.algorithm` names, with fresh networks.
 
     Raises:
-        ConfigError: it cannot be loaded, or lacks a verb, an attribute or an actor.
+        ConfigError: it cannot be loaded, or lacks a method, an attribute or an actor.
     """
     name = config.experiment.algorithm
     part = load_part(
         ALGORITHMS.get(name, name), _KEY, "config", "sizes", "device", "symmetries", "graphs"
     )
     made: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
-    lacking = [verb for verb in _VERBS if not callable(getattr(made, verb, None))]
-    lacking += [name for name in _ATTRIBUTES if not hasattr(made, name)]
-    if lacking or "actor" not in made.modules:
-        what = ", ".join(lacking) or "an actor in modules"
+    missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
+    missing += [attribute for attribute in _ATTRIBUTES if not hasattr(made, attribute)]
+    if missing or "actor" not in made.modules:
+        what = ", ".join(missing) or "an actor in modules"
         raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.protocol.Algorithm")
     if name not in ALGORITHMS:
-        _try(made, config.network_sizes, f"{_KEY}: {name}")
+        _check_custom(made, config.network_sizes, f"{_KEY}: {name}")
     return made
 
 
 @torch.no_grad()
-def _try(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
-    """Check what an algorithm of one's own does before it has learned."""
+def _check_custom(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
+    """Check state and actions of a custom algorithm before training."""
     state = algorithm.state_dict()
     if not isinstance(state, Mapping) or "actor" not in state:
-        raise ConfigError(f"{name}.state_dict must return a dict that holds `actor`, among others")
+        raise ConfigError(f"{name}.state_dict must return a dict with the key `actor`")
     try:
         check_plain(state, "state_dict()")
     except TypeError as error:
         raise ConfigError(f"{name}: {error}") from error
     seen = torch.zeros(2, 3, sizes.actor_channels, *sizes.shape, device=algorithm.device)
-    if seen.is_meta:  # made to be measured
+    if seen.is_meta:  # made to estimate memory
         return
     with torch.random.fork_rng(devices=[]):
         logits = algorithm.act(seen)
@@ -67,4 +67,4 @@ def _try(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
             f"{name}.act must return logits {wanted} of observations {list(seen.shape)}, got {got}"
         )
     if not logits.isfinite().all():
-        raise ConfigError(f"{name}.act returns logits that are not finite, of observations of 0")
+        raise ConfigError(f"{name}.act must return finite logits; observations of 0 gave others")

@@ -1,4 +1,4 @@
-"""Collects whole episodes of a team task into one preallocated batch."""
+"""Collects whole episodes of a team task into one preallocated rollout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from marl_framework.config.model import NetworkSizes
 
 
 class TeamTask(Protocol):
-    """What algorithms need of an environment: E episodes of T steps for N agents, on one device.
+    """Environment of an algorithm: E episodes of T steps for N agents, on one device.
 
-    A task may have a `draw_actions`, which does at once what rollouts else do with
-    `choose_in_order`. Called with logits [E, N, A], uniform draws [E, N, A] and the policy's floor
-    [] float64, it writes actions [E, N], masks and probabilities [E, N, A], its other arguments.
+    Optional: `draw_actions` samples the actions of all agents at once instead of `choose_in_order`.
+    It takes logits [E, N, A], uniform draws [E, N, A] and the policy's floor [] float64, and writes
+    actions [E, N], masks and probabilities [E, N, A] into its other arguments.
 
-    A task whose `has_inactive` is True has an `active`, [E, N] bool: the agents that act now. What
-    the others are said to do is not learned from; an agent's episode is over where it acts no more.
+    Optional: a task with `has_inactive` True has `active`, [E, N] bool, the agents that act now.
+    Actions of inactive agents are ignored; an agent's episode ends with its last action.
     """
 
     num_envs: int
@@ -40,16 +40,16 @@ class TeamTask(Protocol):
         """Write observations into `out`, [E, N, C_a, X, Y]; return it."""
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Ask `choose(i, mask[E, A])` of agents 0 … N - 1; return actions [E, N] and masks."""
+        """Call `choose(i, mask[E, A])` for agents 0 … N - 1; return actions [E, N] and masks."""
 
     def critic_maps(self, actions: Tensor, out: Tensor) -> Tensor:
-        """Write what only the critic sees once all have chosen into `out`; return it.
+        """Write channels that only the critic sees into `out`, [E, N, C_c - C_a, X, Y]; return it.
 
-        It is [E, N, C_c - C_a, X, Y].
+        All agents have chosen their `actions` [E, N].
         """
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Move on; return the shared reward [E] and metrics of the step [E, M]."""
+        """Make a step; return the shared reward [E] and metrics of the step [E, M]."""
 
 
 @dataclass
@@ -57,21 +57,21 @@ class Rollout:
     """E whole episodes; the time axis leads. Written once, by `RolloutCollector`."""
 
     observations: Tensor
-    """What each agent sees, [T, E, N, C_a, X, Y]."""
+    """Observation of each agent, [T, E, N, C_a, X, Y]."""
     critic_maps: Tensor
-    """What only the critic sees beside it, [T, E, N, C_c - C_a, X, Y]."""
+    """Channels that only the critic sees, [T, E, N, C_c - C_a, X, Y]."""
     actions: Tensor
-    """[T, E, N] int64."""
+    """Actions taken, [T, E, N] int64."""
     masks: Tensor
-    """Allowed actions when acting, [T, E, N, A] bool."""
+    """Allowed actions, [T, E, N, A] bool."""
     probabilities: Tensor
     """π of the acting policy, [T, E, N, A]."""
     rewards: Tensor
     """Shared reward, [T, E]."""
     metrics: Tensor
-    """What the task reports of each step, [T, E, M]."""
+    """Metrics of each step, [T, E, M]."""
     active: Tensor | None = None
-    """Agents that act, [T, E, N] bool; None where all do all the time."""
+    """Agents that act, [T, E, N] bool; None = all, all the time."""
 
     def missions(self, first: int, end: int) -> Rollout:
         """Return the missions `first` up to `end` as views."""
@@ -88,8 +88,8 @@ class RolloutCollector:
     Args:
         task: the environment.
         num_metrics: M of `TeamTask.step`.
-        graphs: run whole episodes as CUDA graphs; the task must keep its tensors in place.
-        precision: of all maps; that of the networks, which then cast them no more.
+        graphs: runs whole episodes as CUDA graphs; the task must keep its tensors in place.
+        precision: precision of all maps; that of the networks, so that no cast is needed.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class RolloutCollector:
     ) -> Rollout:
         """Return rounds·E whole episodes, E at a time.
 
-        With graphs the next call with as many rounds writes over them.
+        With graphs the next call with the same `rounds` overwrites the rollout.
 
         Args:
             policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
             epsilon: floor of the acting policy.
-            rounds: how often E missions are flown.
+            rounds: number of times that E missions are flown.
         """
         missions = rounds * self.task.num_envs
         if self._graphs is None:
@@ -135,8 +135,8 @@ class RolloutCollector:
         self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
     ) -> Rollout:
         size = self.task.num_envs
-        # Autocast forgets the weights it has cast when its outermost context ends; in this one
-        # they are cast once for the whole rollout.
+        # Autocast drops its cast weights when its outermost context ends; this one keeps them for
+        # the whole rollout.
         with torch.autocast(self.task.device.type, enabled=False):
             for first in range(0, rollout.rewards.shape[1], size):
                 self._fly(policy, epsilon, rollout.missions(first, first + size))
@@ -145,7 +145,7 @@ class RolloutCollector:
     def _fly(
         self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
     ) -> None:
-        """Write one episode of E missions into a rollout of as many."""
+        """Write one episode of E missions into a rollout of E missions."""
         task = self.task
         at_once = getattr(task, "draw_actions", None)
         draw = at_once or partial(draw_one_by_one, task)
@@ -163,24 +163,23 @@ class RolloutCollector:
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
     def _empty(self, missions: int) -> Rollout:
+        """Return an unwritten rollout."""
         task, sizes = self.task, self.task.sizes
         lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)
-        device, own = task.device, sizes.critic_channels - sizes.actor_channels
+        own = sizes.critic_channels - sizes.actor_channels
+        empty = partial(torch.empty, device=task.device)
+        maps = partial(empty, dtype=self._precision)
         masked = getattr(task, "has_inactive", False)
-
-        def maps(channels: int) -> Tensor:
-            return torch.empty(*team, channels, *sizes.shape, dtype=self._precision, device=device)
-
         return Rollout(
-            observations=maps(sizes.actor_channels),
-            critic_maps=maps(own),
-            actions=torch.empty(team, dtype=torch.int64, device=device),
-            masks=torch.empty(*team, sizes.num_actions, dtype=torch.bool, device=device),
-            probabilities=torch.empty(*team, sizes.num_actions, device=device),
-            rewards=torch.empty(lead, device=device),
-            metrics=torch.empty(*lead, self._num_metrics, device=device),
-            active=torch.empty(team, dtype=torch.bool, device=device) if masked else None,
+            observations=maps(*team, sizes.actor_channels, *sizes.shape),
+            critic_maps=maps(*team, own, *sizes.shape),
+            actions=empty(team, dtype=torch.int64),
+            masks=empty(*team, sizes.num_actions, dtype=torch.bool),
+            probabilities=empty(*team, sizes.num_actions),
+            rewards=empty(lead),
+            metrics=empty(*lead, self._num_metrics),
+            active=empty(team, dtype=torch.bool) if masked else None,
         )
 
 

@@ -1,10 +1,10 @@
-"""Critics of states, V(s), and what algorithms with one share."""
+"""Base class of algorithms with a critic of states, V(s)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +18,21 @@ from marl_framework.networks.registry import make_critic
 
 
 class SomeChannels(nn.Module):
-    """A network that sees some channels of its input.
+    """A network that does not see some channels of its input.
 
     Args:
-        network: made for so many channels.
-        channels: their indices, rising.
+        network: network of the other channels.
+        channels: number of input channels.
+        hidden: indices of the hidden channels, ascending.
     """
 
-    def __init__(self, network: nn.Module, channels: Sequence[int]) -> None:
+    def __init__(self, network: nn.Module, channels: int, hidden: Iterable[int]) -> None:
         super().__init__()
         self.network = network
         self.independent_rows = getattr(network, "independent_rows", False)
-        # Stretches of neighbouring channels: slices copy nothing and need no tensor of indices.
-        runs = groupby(enumerate(channels), lambda pair: pair[1] - pair[0])
-        stretches = [[channel for _, channel in run] for _, run in runs]
-        self._slices = [slice(stretch[0], stretch[-1] + 1) for stretch in stretches]
+        # Slices copy nothing and need no tensor of indices.
+        edges = pairwise((-1, *hidden, channels))
+        self._slices = [slice(start + 1, end) for start, end in edges if end > start + 1]
 
     def forward(self, maps: Tensor) -> Tensor:
         """Return the network's output of [B, C, X, Y]."""
@@ -44,25 +44,22 @@ class SomeChannels(nn.Module):
 class StateValues(ActorCritic):
     """An actor and a critic V(s) with TD(λ) targets of a target critic.
 
-    The advantage is a TD error, r + γ·V̄(s') - V(s), or with `learning.advantage: return` the
-    TD(λ) return less V(s).
+    The advantage is the TD error r + γ·V̄(s') - V(s), or the TD(λ) return minus V(s) with
+    `learning.advantage: return`.
     """
 
     central = True
-    """Whether the critic sees the team's state beside what the UAV sees itself."""
-
-    def critic_channels(self) -> Sequence[int]:
-        """Return which channels of the critic's input the critic sees: none that show actions."""
-        sizes = self.sizes
-        if not self.central:
-            return range(sizes.actor_channels)
-        return [c for c in range(sizes.critic_channels) if c not in sizes.action_channels]
+    """Whether the critic sees the team's state in addition to the UAV's observation."""
 
     def new_critic(self, config: Config) -> nn.Module:
-        """Return a critic from [B, C_c, X, Y] to V(s) [B, 1]."""
-        channels = self.critic_channels()
-        sizes = replace(self.sizes, critic_channels=len(channels), num_actions=1)
-        return SomeChannels(make_critic(config.networks, config.compute, sizes), channels)
+        """Return a critic from [B, C_c, X, Y] to V(s) [B, 1]; it sees no channel of actions."""
+        channels = self.sizes.critic_channels
+        hidden: Sequence[int] = range(self.sizes.actor_channels, channels)
+        if self.central:
+            hidden = self.sizes.action_channels
+        sizes = replace(self.sizes, critic_channels=channels - len(hidden), num_actions=1)
+        critic = make_critic(config.networks, config.compute, sizes)
+        return SomeChannels(critic, channels, hidden)
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with TD(λ) and one-step targets."""
@@ -75,7 +72,7 @@ class StateValues(ActorCritic):
         return part.targets if self.learning.advantage == "return" else part.one_step
 
     def action_values(self, outputs: Tensor) -> Tensor:
-        """Return V(s) for each action: whatever the policy, their mean is V(s)."""
+        """Return V(s) for each action, so that the baseline of any policy is V(s)."""
         return outputs.expand(-1, self.sizes.num_actions).contiguous()
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:

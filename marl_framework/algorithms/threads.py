@@ -1,10 +1,10 @@
 """Work on a CPU: a share of the batch for each core, on threads that never wait for each other.
 
-PyTorch gives all threads a part of every operation. In bfloat16 the threads of oneDNN's backward
-convolution then wait for each other in a loop, thousands of times a pass. While another process has
-one of the cores, each such wait lasts until the scheduler has moved on: a training run falls to a
-hundredth of its speed. Here each thread takes its share of the batch through the whole network
-instead, and meets the others once, at the end of the pass.
+PyTorch splits every operation among all threads. In bfloat16 the threads of oneDNN's backward
+convolution then wait for each other in a loop, thousands of times a pass. If another process uses
+one of the cores, each wait lasts until the scheduler has moved on: training becomes a hundred times
+slower. Here each thread takes its share of the batch through the whole network instead, and meets
+the others once, at the end of the pass.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 def shares_of(rows: int) -> int:
-    """Return among how many threads a batch is divided; below 2 it is not."""
+    """Return the number of threads that share a batch; below 2 it stays whole."""
     return min(torch.get_num_threads(), rows // LEAST)
 
 
 def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
     """Return a network whose passes give each thread a share of the batch, on a CPU.
 
-    The network itself stays as it is, names of its parameters included. Only a network that says
-    `independent_rows = True` is divided: each row of its output depends on one row of its input, it
-    draws nothing at random, and it changes no buffer.
+    The network itself does not change and keeps the names of its parameters. Only networks with
+    `independent_rows = True` are shared: each row of the output depends on one row of the input,
+    nothing is drawn at random, and no buffer changes.
     """
     if device.type == "cpu" and getattr(network, "independent_rows", False):
         return _BatchThreads(network)
@@ -86,7 +86,7 @@ class _Divided(torch.autograd.Function):
 
 
 def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> list[Tensor]:
-    """Return the outputs of all shares; where the network learns, with their graphs."""
+    """Return the outputs of all shares; with their graphs if the network learns."""
     mixed = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu")
 
@@ -99,7 +99,7 @@ def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> lis
 
 
 def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
-    """Return `work` of each row of the columns, every row on a thread and core of its own.
+    """Return `work` of each row of the columns, each row on its own thread and core.
 
     Modes of the calling thread, such as `torch.no_grad`, do not hold there.
     """
@@ -111,7 +111,7 @@ def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
 
 @functools.cache
 def _workers(number: int) -> list[ThreadPoolExecutor]:
-    """Return so many threads whose operations use one core each."""
+    """Return threads whose operations use one core each."""
     usual = torch.get_num_threads()
     workers = [ThreadPoolExecutor(1) for _ in range(number)]
     for worker in workers:
@@ -121,6 +121,6 @@ def _workers(number: int) -> list[ThreadPoolExecutor]:
 
 
 def _use_one_core() -> None:
-    """Let the operations of the calling thread, and of no other, use one core."""
-    torch.set_num_threads(1)  # also what threads start with, …
-    torch.get_num_threads()  # … as this one does here, before its creator sets that back
+    """Limit operations of the calling thread, and of no other, to one core."""
+    torch.set_num_threads(1)  # also the default of new threads; `_workers` sets that back
+    torch.get_num_threads()  # fixes the number for this thread

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.optimisers import descend, set_rate
+from marl_framework.algorithms.optimisers import apply_gradients, set_rate
 from marl_framework.command_line import FAILED, INTERRUPTED, warn
 from marl_framework.config.learning import DistillationConfig, PredictionConfig
 from marl_framework.config.loading import config_to_dict
@@ -122,7 +122,7 @@ class RoundTrainer(ABC):
             loss = loss_of(update)
             self._optimizer.zero_grad(set_to_none=True)
             self._scaler.scale(loss).backward()
-            _, bad = descend(loss.detach(), self._optimizer, self._scaler, gradient_norm)
+            _, bad = apply_gradients(loss.detach(), self._optimizer, self._scaler, gradient_norm)
             self._scaler.update()
             losses.append(loss.detach())
             skipped.append(bad)

@@ -1,139 +1,88 @@
-"""Updates that are not finite are not applied; micro-batches make the same update."""
+"""Updates that are not finite are not applied; other updates are those of plain Adam."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from marl_framework.algorithms import actor_critic
-from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.optimisers import descend
-from tests.algorithms.making import make, rollout_on, same, settings
-from tests.algorithms.toy_game import ToyGame
+from marl_framework.algorithms.optimisers import apply_gradients, make_adam
+from tests.algorithms.making import make, parameters, rollout_on, shuffler
 
-
-def shuffler() -> torch.Generator:
-    return torch.Generator().manual_seed(4)
+SCALER = torch.amp.GradScaler("cpu", enabled=False)
 
 
-def state_of(coma):
+def moments_of(coma):
     """Weights and Adam's moments, without the counter of training steps."""
-    state = coma.state_dict()
-    return {name: state[name] for name in state if name != "training_step"}
+    return {name: str(v) for name, v in coma.state_dict().items() if name != "training_step"}
 
 
 def spoiled(what: str):
     rollout = rollout_on(num_envs=4)
-    if what == "reward":
-        rollout.rewards[1, 0] = float("nan")
-    elif what == "infinite reward":
-        rollout.rewards[1, 0] = float("inf")
-    else:
+    if what == "state":
         rollout.observations[0, 0, 0] = float("nan")
+    else:
+        rollout.rewards[1, 0] = float(what)
     return rollout
 
 
-@pytest.mark.parametrize("what", ["reward", "infinite reward", "state"])
+@pytest.mark.parametrize("what", ["nan", "inf", "state"])
 @pytest.mark.parametrize("started", [False, True])
-def test_a_bad_update_leaves_everything_as_it_was(what: str, started: bool) -> None:
+def test_a_bad_update_changes_nothing(what: str, started: bool) -> None:
     coma = make(batch_number=1, data_passes=1, target_update_mode="soft", tau=1.0)
     if started:
         coma.update(rollout_on(), 0.1)
-    before = {name: str(value) for name, value in state_of(coma).items()}
-    weights = [p.clone() for p in (*coma.actor.parameters(), *coma.critic.parameters())]
+    state, weights = moments_of(coma), parameters(coma)
     stats = coma.update(spoiled(what), 0.1)
     bad_actor = what == "state"
     assert stats["skipped_updates"] == 1 + bad_actor
-    after = (*coma.actor.parameters(), *coma.critic.parameters())
-    actor = len(list(coma.actor.parameters()))
-    for index, (old, new) in enumerate(zip(weights, after, strict=True)):
-        if bad_actor or index >= actor:
-            assert torch.equal(old, new)
+    actor = 0 if bad_actor else len(list(coma.actor.parameters()))
+    pairs = list(zip(weights, parameters(coma), strict=True))
+    assert all(torch.equal(old, new) for old, new in pairs[actor:])
     if bad_actor and started:  # the moments and step counts too
-        assert {name: str(value) for name, value in state_of(coma).items()} == before
+        assert moments_of(coma) == state
     assert coma.update(rollout_on(), 0.1)["skipped_updates"] == 0
-    assert all(p.isfinite().all() for p in (*coma.actor.parameters(), *coma.critic.parameters()))
+    assert all(p.isfinite().all() for p in parameters(coma))
 
 
 def test_only_the_bad_batch_is_skipped() -> None:
     coma = make(batch_number=4, data_passes=1)
-    before = [p.clone() for p in coma.actor.parameters()]
-    stats = coma.update(spoiled("state"), 0.1, shuffler())
+    before = parameters(coma)
+    stats = coma.update(spoiled("state"), 0.1, shuffler(4))
     assert 2 <= stats["skipped_updates"] < 8
-    assert any(
-        not torch.equal(old, new) for old, new in zip(before, coma.actor.parameters(), strict=True)
-    )
+    assert not all(map(torch.equal, before, parameters(coma)))
 
 
 def test_an_infinite_loss_is_bad_though_its_gradients_are_finite() -> None:
-    coma = make()
-    before = [p.clone() for p in coma.actor.parameters()]
-    for p in coma.actor.parameters():
-        p.grad = torch.ones_like(p)
+    network = nn.Linear(3, 2)
+    optimizer, before = make_adam(network, 0.1, recorded=False), network.weight.clone()
     for loss, expected in ((torch.inf, 1), (1.0, 0)):
-        guarded = (torch.tensor(loss), coma.actor_optimizer, coma.scaler, 1.0)
-        assert descend(*guarded)[1] == expected
-        unchanged = map(torch.equal, before, coma.actor.parameters())
-        assert all(unchanged) == bool(expected)
+        for p in network.parameters():
+            p.grad = torch.ones_like(p)
+        assert apply_gradients(torch.tensor(loss), optimizer, SCALER, 1.0)[1] == expected
+        assert torch.equal(network.weight, before) == bool(expected)
 
 
-def test_good_updates_are_those_of_plain_adam(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard changes no bit of an update that is finite and not clipped."""
-
-    def unguarded(loss, optimizer, *_, **__):
-        optimizer.step()
-        return torch.zeros(()), torch.zeros(())
-
-    unclipped = {"gradient_norm": 1e9}
-    guarded, plain = (make(actor=unclipped, critic=unclipped) for _ in range(2))
-    for coma, step in ((guarded, descend), (plain, unguarded)):
-        monkeypatch.setattr(actor_critic, "descend", step)
-        for _ in range(3):
-            coma.update(rollout_on(num_envs=4), 0.1, shuffler().manual_seed(7))
-    assert same(guarded.actor, plain.actor)
-    assert same(guarded.critic, plain.critic)
-    for name in ("actor_optimizer", "critic_optimizer"):
-        assert str(getattr(guarded, name).state_dict()) == str(getattr(plain, name).state_dict())
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
-def test_weight_decay_is_that_of_the_optimiser(kind: type[torch.optim.Adam]) -> None:
-    generator = torch.Generator().manual_seed(3)
-    start, *gradients = torch.randn(4, 5, generator=generator)
-    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    optimisers = [kind([p], lr=0.1, weight_decay=0.3, fused=True) for p in (ours, theirs)]
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    for gradient in gradients:
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("limit", [0.1, 1e9])
+def test_steps_are_those_of_plain_adam_on_clipped_gradients(limit: float, fused: bool) -> None:
+    torch.manual_seed(3)
+    ours, theirs = (nn.Parameter(value) for value in torch.ones(2, 5))
+    guarded, plain = (torch.optim.Adam([p], lr=0.1, fused=fused) for p in (ours, theirs))
+    for gradient in torch.randn(3, 5):
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
-        descend(torch.zeros(()), optimisers[0], scaler, torch.inf)
-        optimisers[1].step()
-        assert torch.equal(ours, theirs)
+        norm, bad = apply_gradients(torch.zeros(()), guarded, SCALER, limit)
+        torch.testing.assert_close(norm, gradient.norm())
+        assert not bad
+        nn.utils.clip_grad_norm_([theirs], limit)
+        plain.step()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0 if limit > 1 else 1e-6)
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 100])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_micro_batches_make_the_update_of_the_whole_batch(size: int, normalize: bool) -> None:
-    options = {
-        "normalize_advantages": normalize,
-        "entropy_coefficient": 0.01,
-        "clip_ratio": 0.2,
-        "data_passes": 1,
-    }
-    whole, parts = make(**options), make(micro_batch=size, **options)
-    sizes = []
-    forward = parts.critic.forward
-    parts.critic.forward = lambda x: sizes.append(len(x)) or forward(x)
-    stats = [coma.update(rollout_on(num_envs=4), 0.1, shuffler()) for coma in (whole, parts)]
-    assert max(sizes) == min(size, 8)  # 16 transitions in 2 batches
-    for name in stats[0]:
-        torch.testing.assert_close(stats[0][name], stats[1][name], rtol=1e-4, atol=1e-5)
-    for a, b in ((whole.actor, parts.actor), (whole.critic, parts.critic)):
-        for p, q in zip(a.parameters(), b.parameters(), strict=True):
-            # Adam's first step divides gradients by their size; compare the gradients.
-            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_micro_batches_run_on_the_meta_device() -> None:
-    config = settings(micro_batch=3, normalize_advantages=True)
-    coma = COMAWrapper(config, ToyGame.sizes, "meta")
-    assert coma.update(rollout_on("meta"), 0.1)["skipped_updates"].device.type == "meta"
+def test_gradient_norms_of_the_log_are_those_before_clipping() -> None:
+    tight = make(actor={"gradient_norm": 1e-6}, critic={"gradient_norm": 1e-6})
+    assert tight.update(rollout_on(), 0.1)["critic_gradient_norm"] > 1e-3
+    for network in (tight.actor, tight.critic):
+        norm = torch.stack([p.grad.norm() for p in network.parameters()]).norm()
+        assert norm <= 1.1e-6

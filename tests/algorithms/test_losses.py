@@ -2,17 +2,65 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marl_framework.algorithms.losses import (
     actor_loss,
     counterfactual_advantage,
     critic_loss,
     normalized,
+    taken,
+    td_lambda_returns,
+    value_loss,
 )
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
 from tests.small import small_config
+
+
+def draws(steps, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(steps, 3, generator=generator, dtype=dtype)
+    return rewards, torch.randn(steps, 3, 2, generator=generator, dtype=dtype)
+
+
+@given(
+    steps=st.integers(1, 20),
+    gamma=st.floats(0, 1),
+    lambda_=st.floats(0, 1),  # 0 is TD(0), 1 is Monte Carlo
+    seed=st.integers(0, 1000),
+)
+def test_the_scan_equals_the_weighted_sum_of_n_step_returns(steps, gamma, lambda_, seed):
+    rewards, values = draws(steps, seed)
+    got = td_lambda_returns(rewards, values, gamma, lambda_)
+    for t in range(steps):
+        expected, weight = torch.zeros(3, 2, dtype=torch.float64), 1.0
+        for n in range(1, steps - t + 1):
+            n_step = sum(gamma**k * rewards[t + k] for k in range(n)).unsqueeze(-1)
+            last = t + n == steps
+            if not last:
+                n_step = n_step + gamma**n * values[t + n]
+            expected = expected + (weight if last else (1 - lambda_) * weight) * n_step
+            weight *= lambda_
+        torch.testing.assert_close(got[t], expected.expand(3, 2))
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
+def test_the_last_target_is_the_last_reward(lambda_):
+    rewards = torch.tensor([[0.0], [1.0]])
+    got = td_lambda_returns(rewards, torch.full((2, 1, 1), 7.0), 0.99, lambda_)
+    assert got[-1].item() == 1.0
+
+
+def test_returns_end_with_the_last_action_of_an_agent():
+    rewards, values = draws(6)
+    active = (torch.tensor([3, 6]) > torch.arange(6).view(-1, 1, 1)).expand(6, 3, 2)
+    found = td_lambda_returns(rewards, values, 0.9, 0.7, active)
+    assert found[:, :, 1].equal(td_lambda_returns(rewards, values, 0.9, 0.7)[:, :, 1])
+    short = td_lambda_returns(rewards[:3], values[:3], 0.9, 0.7)
+    assert found[:3, :, 0].equal(short[:, :, 0])
 
 
 def batch(size=16, actions=5):
@@ -26,37 +74,46 @@ def batch(size=16, actions=5):
 
 def test_the_policy_weighted_advantage_is_zero():
     values, pi = batch()
-    advantages = torch.stack(
-        [
-            counterfactual_advantage(values, pi, torch.full((16,), a))
-            for a in range(values.shape[1])
-        ],
-        dim=1,
-    )
-    torch.testing.assert_close((pi * advantages).sum(1), torch.zeros(16), atol=1e-6, rtol=0)
+    every = [counterfactual_advantage(values, pi, torch.full((16,), a)) for a in range(5)]
+    weighted = (pi * torch.stack(every, dim=1)).sum(1)
+    torch.testing.assert_close(weighted, torch.zeros(16), atol=1e-6, rtol=0)
 
 
-def test_with_one_agent_the_advantage_is_q_minus_v():
-    """One agent's baseline marginalises the only action there is, so it is V."""
+@pytest.mark.parametrize("returns", [None, torch.linspace(-1, 1, 16)])
+def test_the_advantage_is_q_or_the_return_minus_v(returns):
     values, pi = batch()
     actions = torch.arange(16) % 5
     v = torch.stack([sum(pi[b, a] * values[b, a] for a in range(5)) for b in range(16)])
-    q = values[torch.arange(16), actions]
-    torch.testing.assert_close(counterfactual_advantage(values, pi, actions), q - v)
-
-
-def test_returns_take_the_place_of_the_value_of_the_action_taken_alone():
-    values, pi = batch()
-    actions, returns = torch.arange(16) % 5, torch.linspace(-1, 1, 16)
-    expected = [returns[b] - sum(pi[b, a] * values[b, a] for a in range(5)) for b in range(len(pi))]
+    gained = values[torch.arange(16), actions] if returns is None else returns
     found = counterfactual_advantage(values, pi, actions, returns)
-    torch.testing.assert_close(found, torch.stack(expected))
+    torch.testing.assert_close(found, gained - v)
+    assert torch.equal(taken(values, actions), values[torch.arange(16), actions])
 
 
 def test_critic_loss_is_the_mean_squared_error_of_the_action_taken():
     values = torch.tensor([[1.0, 5.0], [2.0, 3.0]])
     loss = critic_loss(values, torch.tensor([0, 1]), torch.tensor([0.0, 5.0]))
     assert loss.item() == pytest.approx((1 + 4) / 2)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+@pytest.mark.parametrize("delta", [0.0, 0.5, 10.0])
+def test_value_loss_is_the_larger_of_two(clip, delta):
+    values, targets, old = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+
+    def distance(error):
+        if delta == 0:
+            return error**2
+        return error**2 / 2 if error <= delta else delta * (error - delta / 2)
+
+    total, clipped = 0.0, 0
+    for v, g, before in zip(values.tolist(), targets.tolist(), old.tolist(), strict=True):
+        near = min(max(v, before - clip), before + clip) if clip else v
+        total += max(distance(abs(v - g)), distance(abs(near - g)))
+        clipped += distance(abs(near - g)) > distance(abs(v - g))
+    found = value_loss(values, targets, old, clip, delta)
+    assert found.item() == pytest.approx(total / 40, rel=1e-5)
+    assert (clipped > 0) is (clip > 0)
 
 
 def test_actor_loss_raises_the_probability_of_better_actions_and_holds_advantages_constant():
@@ -99,14 +156,13 @@ def test_normalized_advantages():
 
 
 def test_the_baseline_can_depend_on_the_own_action_by_the_masks_of_later_uavs() -> None:
-    """Why the gradient with returns is not exact: the docstring of the advantage says so."""
-    config = small_config(agents=2)
-    task = MissionTask(MissionEnvironment(config, 1, "cpu"))
+    """The gradient with returns is therefore not exact; see the docstring of the advantage."""
+    task = MissionTask(MissionEnvironment(small_config(agents=2), 1, "cpu"))
     task.state.positions[0] = torch.tensor([[3, 3, 0], [1, 3, 0]])
+    order = torch.arange(task.sizes.num_actions)
 
     def critic_maps(own: int) -> torch.Tensor:
-        """What the critic of the first UAV sees; the second takes its highest allowed action."""
-        order = torch.arange(task.sizes.num_actions)
+        """Maps of the first UAV's critic; the second takes its highest allowed action."""
         actions, _ = task.choose_in_order(
             lambda i, mask: torch.tensor([own]) if i == 0 else (order * mask).argmax(-1)
         )

@@ -4,9 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributions import Categorical
 
 from marl_framework.algorithms.policy import (
     epsilon_at,
+    kl_divergence,
     log_probabilities,
     policy_entropy,
     policy_probabilities,
@@ -58,6 +60,13 @@ def test_log_probability_is_finite_and_flat_at_zero():
 def test_policy_entropy_in_nats():
     entropy = policy_entropy(torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]))
     assert entropy.tolist() == pytest.approx([0.6931, 0.0], abs=1e-4)
+
+
+def test_kl_is_that_of_the_definition():
+    old = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    new = torch.tensor([[0.25, 0.75, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    expected = torch.distributions.kl_divergence(Categorical(old), Categorical(new))
+    torch.testing.assert_close(kl_divergence(old, new), expected)
 
 
 def test_epsilon_falls_linearly_then_stays():

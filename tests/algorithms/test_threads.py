@@ -31,7 +31,7 @@ def network(recompute: bool = False) -> ConvolutionalNetwork:
 
 
 def learn(forward: nn.Module, rows: Tensor, learner: nn.Module) -> tuple[Tensor, list[Tensor]]:
-    """Return the output of a pass, and the gradients that its backward pass leaves."""
+    """Return the output of a pass, and the gradients of its backward pass."""
     learner.zero_grad()
     output = forward(rows)
     (output * torch.arange(1, 6)).square().mean().backward()
@@ -45,31 +45,26 @@ def test_shares_give_the_passes_of_the_whole_batch(
     rows: int, precision: torch.dtype, recompute: bool
 ) -> None:
     whole = network(recompute)
-    batch = torch.randn(rows, 2, 6, 6)
+    shared, batch = with_batch_threads(whole, CPU), torch.randn(rows, 2, 6, 6)
     error = 1e-5 if precision is torch.float32 else 0.02
     with torch.autocast("cpu", precision, precision is not torch.float32):
         expected, gradients = learn(whole, batch, whole)
-        output, found = learn(with_batch_threads(whole, CPU), batch, whole)
+        output, found = learn(shared, batch, whole)
+        again, repeated = learn(shared, batch, whole)
         with torch.no_grad():
-            unlearned = with_batch_threads(whole, CPU)(batch)
+            unlearned = shared(batch)
     assert output.dtype == unlearned.dtype == expected.dtype
     torch.testing.assert_close(output, expected, rtol=error, atol=error)
     torch.testing.assert_close(unlearned, expected, rtol=error, atol=error)
     for ours, theirs in zip(found, gradients, strict=True):
         scale = theirs.abs().max()
         torch.testing.assert_close(ours / scale, theirs / scale, rtol=error, atol=error)
-
-
-def test_the_same_batch_gives_the_same_bits() -> None:
-    whole, batch = network(), torch.randn(50, 2, 6, 6)
-    first, gradients = learn(with_batch_threads(whole, CPU), batch, whole)
-    second, again = learn(with_batch_threads(whole, CPU), batch, whole)
-    assert torch.equal(first, second)
-    assert all(torch.equal(a, b) for a, b in zip(gradients, again, strict=True))
+    assert torch.equal(output, again)
+    assert all(map(torch.equal, found, repeated))
 
 
 class Witness(nn.Module):
-    """Tells which threads ran it, how many cores their operations use, and their rows."""
+    """Records its threads, the number of cores of their operations, and their rows."""
 
     def __init__(self, independent_rows: bool = True) -> None:
         super().__init__()
@@ -92,19 +87,20 @@ def test_each_share_has_a_thread_of_one_core() -> None:
     assert torch.get_num_threads() == THREADS
 
 
-def test_small_batches_and_networks_that_do_not_say_so_stay_whole() -> None:
-    for witness, rows in ((Witness(), 2 * LEAST - 1), (Witness(independent_rows=False), 100)):
-        with_batch_threads(witness, CPU)(torch.zeros(rows, 1))
-        assert witness.seen == [(threading.get_ident(), THREADS, rows)]
+@pytest.mark.parametrize(("independent", "rows"), [(True, 2 * LEAST - 1), (False, 3 * LEAST)])
+def test_small_batches_and_dependent_rows_stay_whole(independent: bool, rows: int) -> None:
+    witness = Witness(independent)
+    with_batch_threads(witness, CPU)(torch.zeros(rows, 1))
+    assert witness.seen == [(threading.get_ident(), THREADS, rows)]
 
 
-def test_an_error_in_a_share_is_the_callers() -> None:
+def test_an_error_in_a_share_reaches_the_caller() -> None:
     class Broken(Witness):
         def forward(self, rows: Tensor) -> Tensor:
             raise RuntimeError("no rows today")
 
     with pytest.raises(RuntimeError, match="no rows today"):
-        with_batch_threads(Broken(), CPU)(torch.zeros(100, 1))
+        with_batch_threads(Broken(), CPU)(torch.zeros(THREADS * LEAST, 1))
 
 
 def test_all_networks_of_coma_learn_in_shares() -> None:
@@ -119,11 +115,10 @@ def test_all_networks_of_coma_learn_in_shares() -> None:
         assert len(ran_on - {threading.get_ident()}) == THREADS
 
 
-def test_a_parameter_without_a_part_in_the_output_gets_no_gradient() -> None:
+def test_an_unused_parameter_gets_no_gradient() -> None:
     learner = network()
     learner.unused = nn.Linear(2, 2)
-    _, gradients = learn(
-        with_batch_threads(learner, CPU), torch.randn(THREADS * LEAST, 2, 6, 6), learner
-    )
+    rows = torch.randn(THREADS * LEAST, 2, 6, 6)
+    _, gradients = learn(with_batch_threads(learner, CPU), rows, learner)
     assert gradients[0].any()
     assert not any(gradient.any() for gradient in gradients[-2:])

@@ -1,31 +1,37 @@
-"""How many updates a training step makes, and what holds them back."""
+"""Number and content of the updates of a training step, the target critic and the limit on KL."""
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
 
 import pytest
 import torch
+from torch.func import functional_call, grad
+from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.algorithms.losses import actor_loss, counterfactual_advantage, critic_loss
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
-from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import NetworkConfig
-from marl_framework.networks.convolutional import ConvolutionalNetwork
-from marl_framework.training.logging import METRICS
-from tests.algorithms.making import concatenate, make, rollout_on, same, settings
-from tests.algorithms.toy_game import ToyGame
+from tests.algorithms.making import (
+    ToyGame,
+    concatenate,
+    make,
+    rollout_on,
+    same,
+    settings,
+    shuffler,
+)
 
 
 def flown_by(coma: COMAWrapper, seed: int = 0) -> Rollout:
-    """A rollout whose probabilities are those of the policy as it is."""
+    """A rollout with the probabilities of the current policy."""
     rollout = rollout_on(num_envs=4)
     rollout.observations += seed
     rollout.critic_maps += seed
-    logits = coma.act(rollout.observations.flatten(0, 1))
-    logits = logits.view(*rollout.actions.shape, -1)
+    logits = coma.act(rollout.observations.flatten(0, 1)).view(*rollout.actions.shape, -1)
     rollout.probabilities = policy_probabilities(logits, rollout.masks, 0.1)
     return rollout
 
@@ -35,158 +41,222 @@ def updates_of(optimizer: torch.optim.Optimizer) -> int:
     return count
 
 
-# --- several training steps in one stretch ---------------------------------------------------
-
-
-def recorded(coma: COMAWrapper, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The targets of each batch that the wrapper learns from, which tell transitions apart."""
-    batches, learn = [], coma._learn
-
-    def record(batch: Transitions, *others: Any, **named: Any) -> dict[str, torch.Tensor]:
-        batches.append(batch.targets)
-        return learn(batch, *others, **named)
-
-    monkeypatch.setattr(coma, "_learn", record)
+def recorded(coma: COMAWrapper) -> list[torch.Tensor]:
+    """Targets of each batch that the critic learns from; they identify transitions."""
+    batches, loss = [], coma.critic_loss
+    coma.critic_loss = lambda out, part: batches.append(part.targets) or loss(out, part)
     return batches
 
 
+# --- batches -----------------------------------------------------------------------------------
+
+
+def test_the_collector_records_what_happened():
+    coma, game = make(), ToyGame(4)
+    rollout = RolloutCollector(game).collect(coma.act, 0.3)
+    assert rollout.actions.shape == (2, 4, 2)
+    replay = ToyGame(4)
+    for t in range(2):
+        replay.t = t
+        observation = replay.observe(torch.empty_like(rollout.observations[t]))
+        torch.testing.assert_close(rollout.observations[t], observation)
+        own = replay.critic_maps(rollout.actions[t], torch.empty_like(rollout.critic_maps[t]))
+        torch.testing.assert_close(rollout.critic_maps[t], own)
+        pi = policy_probabilities(coma.act(observation), rollout.masks[t], 0.3)
+        torch.testing.assert_close(rollout.probabilities[t], pi)
+        torch.testing.assert_close(rollout.rewards[t], replay.step(rollout.actions[t])[0])
+
+
+def test_all_transitions_are_used_once_per_pass_in_equal_batches():
+    coma, rollout = make(batch_number=5, data_passes=3), rollout_on(num_envs=4)  # 16 transitions
+    seen, targets = recorded(coma), coma.targets(rollout).flatten().sort().values
+    coma.update(rollout, 0.1)
+    assert [len(batch) for batch in seen] == [4, 3, 3, 3, 3] * 3
+    for k in range(3):
+        one_pass = torch.cat(seen[5 * k : 5 * k + 5]).sort().values
+        torch.testing.assert_close(one_pass, targets)
+
+
 @pytest.mark.parametrize("interval", [2, 4])
-def test_one_stretch_takes_as_many_updates_on_the_same_transitions(interval, monkeypatch) -> None:
-    # The target critic stays as it is, so that a transition has the same target both ways.
+def test_several_steps_at_once_make_as_many_updates_on_the_same_transitions(interval):
+    # The target critic does not change, so a transition has the same target both ways.
     options = {"data_passes": 3, "batch_number": 2, "copy_rate": 100}
     apart, together = make(**options), make(**options)
     rollouts = [flown_by(apart, seed) for seed in range(interval)]
-    seen = [recorded(coma, monkeypatch) for coma in (apart, together)]
+    seen = [recorded(coma) for coma in (apart, together)]
     for rollout in rollouts:
         apart.update(rollout, 0.1)
     together.update(concatenate(rollouts), 0.1, steps=interval)
-    assert len(seen[0]) == len(seen[1]) == 3 * 2 * interval
-    for optimizer in ("actor_optimizer", "critic_optimizer"):
-        assert updates_of(getattr(apart, optimizer)) == 6 * interval
-        assert updates_of(getattr(together, optimizer)) == 6 * interval
-    assert {len(batch) for batches in seen for batch in batches} == {8}
+    for coma, batches in zip((apart, together), seen, strict=True):
+        assert [len(batch) for batch in batches] == [8] * (6 * interval)
+        assert updates_of(coma.actor_optimizer) == updates_of(coma.critic_optimizer) == 6 * interval
+        assert coma.training_steps == interval
     first, second = (torch.cat(batches).sort().values for batches in seen)
     torch.testing.assert_close(first, second)
-    assert apart.training_steps == together.training_steps == interval
 
 
-def test_a_stretch_that_passes_the_copy_rate_copies_the_critic() -> None:
-    coma, copied = make(copy_rate=3), []
-    for _ in range(4):
-        coma.update(rollout_on(), 0.1, steps=2)  # training steps 2, 4, 6 and 8
-        copied.append(same(coma.critic, coma.target_critic))
-    assert copied == [False, True, True, False]
+@pytest.mark.parametrize("option", [{"normalize_advantages": True}, {"advantage": "return"}])
+def test_options_of_the_advantage_change_the_actors_step_only(option):
+    plain, scaled = make(), make(**option)
+    for coma in (plain, scaled):
+        coma.update(rollout_on(), 0.1, shuffler())
+    assert same(plain.critic, scaled.critic)
+    assert not same(plain.actor, scaled.actor)
 
 
-def test_a_soft_target_moves_as_far_in_one_stretch() -> None:
-    coma = make(target_update_mode="soft", tau=0.25)
-    old = [p.clone() for p in coma.target_critic.parameters()]
-    coma.update(rollout_on(), 0.1, steps=3)
-    for before, target, critic in zip(
-        old, coma.target_critic.parameters(), coma.critic.parameters(), strict=True
-    ):
-        for _ in range(3):
-            before = 0.75 * before + 0.25 * critic
-        torch.testing.assert_close(target, before)
+def test_bfloat16_learns_much_the_same():
+    exact, mixed = make(), make(compute={"precision": "bfloat16"})
+    stats = [coma.update(rollout_on(), 0.1) for coma in (exact, mixed)]
+    assert mixed.actor(torch.zeros(1, 2, 3, 3)).dtype is torch.float32
+    assert mixed.precision is torch.bfloat16
+    assert next(mixed.actor.parameters()).dtype is torch.float32
+    torch.testing.assert_close(stats[0]["critic_loss"], stats[1]["critic_loss"], rtol=0.05, atol=0)
 
 
-# --- the limit on KL -------------------------------------------------------------------------
-
-
-def test_the_actor_waits_once_its_policy_is_too_far_and_the_critic_does_not() -> None:
-    coma = make(kl_limit=1e-6, data_passes=3, batch_number=2)
-    stats = coma.update(flown_by(coma), 0.1)
-    assert updates_of(coma.actor_optimizer) == 1  # before it there was nothing between the two
-    assert updates_of(coma.critic_optimizer) == 6
-    assert stats["kl_halted"].item() == pytest.approx(5 / 6)
-    assert stats["skipped_updates"] == 0
-    coma.update(flown_by(coma), 0.1)
-    assert updates_of(coma.actor_optimizer) == 2  # the next training step starts anew
-
-
-def test_a_halted_actor_is_where_its_last_update_left_it() -> None:
-    limited, single = make(kl_limit=1e-6, data_passes=4), make(data_passes=4)
-    rollout = flown_by(single)
-    limited.update(rollout, 0.1, torch.Generator().manual_seed(1))
-    single.update(rollout, 0.1, torch.Generator().manual_seed(1))
-    assert not same(limited.actor, single.actor)
-    assert same(limited.critic, single.critic)
-    first = make(data_passes=1)
-    flat = Transitions.of(rollout, first.targets(rollout))
-    order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(1))
-    first._learn(flat[order.tensor_split(2)[0]], 0.1)
-    assert same(limited.actor, first.actor)
-
-
-@pytest.mark.parametrize("micro_batch", [0, 3])
-def test_a_limit_that_is_never_reached_changes_nothing(micro_batch: int) -> None:
-    free, limited = make(micro_batch=micro_batch), make(kl_limit=100.0, micro_batch=micro_batch)
-    for coma in (free, limited):
-        stats = coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
-    assert stats["kl_halted"] == 0
-    assert same(free.actor, limited.actor)
-
-
-def test_kl_is_that_of_the_definition() -> None:
-    old = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    new = torch.tensor([[0.25, 0.75, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    divergence = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(old), torch.distributions.Categorical(new)
-    )
-    torch.testing.assert_close(kl_divergence(old, new), divergence)
-
-
-def test_the_kl_of_the_log_is_that_before_each_update_of_the_last_pass() -> None:
-    once, twice = make(data_passes=1, batch_number=1), make(data_passes=2, batch_number=1)
-    rollout = flown_by(once)
-    before = once.update(rollout, 0.1)["kl"]
-    assert before.abs() < 1e-6
-    moved = flown_by(once).probabilities
-    after = kl_divergence(rollout.probabilities, moved).mean()
-    assert after > 1e-5
-    torch.testing.assert_close(twice.update(rollout, 0.1)["kl"], after, rtol=1e-3, atol=1e-7)
-    meaning = METRICS["kl"][1]
-    assert meaning == "KL(policy that flew ‖ policy), of the last pass, before each update [nat]"
-
-
-def test_a_limit_with_a_gradient_scaler_is_refused(monkeypatch) -> None:
-    scaler = torch.amp.GradScaler("cpu", enabled=True)
-    monkeypatch.setattr("marl_framework.algorithms.actor_critic.grad_scaler", lambda *_: scaler)
-    with pytest.raises(ConfigError, match=r"learning\.kl_limit: does not work with float16"):
-        make(kl_limit=0.1)
-
-
-def test_nothing_is_read_back_to_the_host() -> None:
-    config = settings({"gradient_checkpointing": True}, kl_limit=0.01, normalize_advantages=True)
-    coma = COMAWrapper(config, ToyGame.sizes, "meta")
-    stats = coma.update(rollout_on("meta"), 0.1, steps=2)
-    assert stats["kl_halted"].device.type == "meta"
-
-
-# --- gradient checkpointing ------------------------------------------------------------------
-
-
-def test_gradient_checkpointing_changes_no_bit() -> None:
+def test_gradient_checkpointing_changes_no_bit():
     kept, recomputed = make(), make(compute={"gradient_checkpointing": True})
     for coma in (kept, recomputed):
-        coma.update(rollout_on(), 0.1, torch.Generator().manual_seed(0))
+        coma.update(rollout_on(), 0.1, shuffler())
     assert same(kept.actor, recomputed.actor)
     assert same(kept.critic, recomputed.critic)
 
 
-def test_gradient_checkpointing_keeps_less_until_the_backward_pass() -> None:
-    widths = NetworkConfig(conv_channels=16, hidden_dim=16)
-    network, maps = ConvolutionalNetwork(7, (11, 11), 6, widths), torch.randn(32, 7, 11, 11)
-    kept = []
-    for network.recompute in (False, True):
-        saved: dict[int, int] = {}
+def test_a_state_in_another_order_of_memory_continues_alike():
+    def turned(value):
+        is_maps = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.contiguous(memory_format=torch.channels_last) if is_maps else value
 
-        def keep(tensor: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
+    coma, other, expected = make(), make(seed=8), make(seed=9)
+    coma.update(rollout_on(), 0.1)
+    state = coma.state_dict()
+    other.load_state_dict(tree_map(turned, deepcopy(state)))
+    expected.load_state_dict(deepcopy(state))
+    for team in (other, expected):
+        team.update(rollout_on(seed=2), 0.1, shuffler())
+    assert all(same(other.modules[name], expected.modules[name]) for name in other.modules)
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            network(maps).sum()
-        weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
-        kept.append(sum(size for place, size in saved.items() if place not in weights))
-    assert kept[1] < kept[0] / 2
+
+def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
+    coma, rollout = make(), rollout_on()
+    flat = Transitions.of(rollout, coma.targets(rollout))
+    states, actions = flat.critic_inputs, flat.actions
+
+    def value_loss(weights):
+        values = functional_call(coma.critic, weights, (states,))
+        return critic_loss(values, actions, flat.targets)
+
+    def policy_loss(weights):
+        values = coma.critic(states).detach()
+        logits = functional_call(coma.actor, weights, (flat.observations,))
+        pi = policy_probabilities(logits, flat.masks, 0.1)
+        return actor_loss(pi, actions, counterfactual_advantage(values, pi, actions), 0.01)
+
+    for network, loss in ((coma.critic, value_loss), (coma.actor, policy_loss)):
+        torch._dynamo.reset()
+        weights = {name: p.detach() for name, p in network.named_parameters()}
+        compiled = torch.compile(grad(loss), fullgraph=True, backend="eager")(weights)
+        leaf = {name: p.clone().requires_grad_() for name, p in weights.items()}
+        expected = torch.autograd.grad(loss(leaf), list(leaf.values()))
+        for got, want in zip(compiled.values(), expected, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+# --- the target critic -------------------------------------------------------------------------
+
+
+def test_targets_come_from_the_target_critic_and_keep_episodes_apart():
+    coma, first, second = make(), rollout_on(num_envs=3), rollout_on(num_envs=1)
+    before = coma.targets(first)
+    joined = coma.targets(concatenate([first, second]))
+    torch.testing.assert_close(joined, torch.cat((before, coma.targets(second)), 1))
+    with torch.no_grad():
+        for parameter in coma.critic.parameters():
+            parameter.add_(1.0)
+    torch.testing.assert_close(coma.targets(first), before)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(1, [False, False, True, False, False, True]), (2, [False, True, True, False])],
+)
+def test_a_hard_target_is_copied_every_copy_rate_steps(steps, expected):
+    coma, copied = make(copy_rate=3), []
+    for _ in expected:
+        coma.update(rollout_on(), 0.1, steps=steps)
+        copied.append(same(coma.critic, coma.target_critic))
+    assert copied == expected
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_soft_target_moves_by_tau_in_each_step(steps):
+    coma = make(target_update_mode="soft", tau=0.25)
+    old = [p.clone() for p in coma.target_critic.parameters()]
+    coma.update(rollout_on(), 0.1, steps=steps)
+    for before, target, critic in zip(
+        old, coma.target_critic.parameters(), coma.critic.parameters(), strict=True
+    ):
+        for _ in range(steps):
+            before = 0.75 * before + 0.25 * critic
+        torch.testing.assert_close(target, before)
+
+
+class WithBuffer(COMAWrapper):
+    def new_critic(self, config):
+        network = super().new_critic(config)
+        network.register_buffer("projection", torch.randn(3))
+        return network
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+def test_a_target_has_the_buffers_of_its_critic(tau):
+    coma = WithBuffer(settings(target_update_mode="soft", tau=tau), ToyGame.sizes, "cpu")
+    coma.critic.projection += 1
+    coma.update(rollout_on(), 0.1)
+    assert torch.equal(coma.target_critic.projection, coma.critic.projection)
+
+
+# --- the limit on KL ---------------------------------------------------------------------------
+
+
+def test_the_actor_halts_once_its_policy_is_too_far_and_the_critic_does_not():
+    coma = make(kl_limit=1e-6, data_passes=3, batch_number=2)
+    stats = coma.update(flown_by(coma), 0.1)
+    assert updates_of(coma.actor_optimizer) == 1  # the policy is the old one before it
+    assert updates_of(coma.critic_optimizer) == 6
+    assert stats["kl_halted"].item() == pytest.approx(5 / 6)
+    assert stats["skipped_updates"] == 0
+    coma.update(flown_by(coma), 0.1)
+    assert updates_of(coma.actor_optimizer) == 2  # the next training step learns again
+
+
+def test_a_halted_actor_keeps_its_last_update():
+    options = {"batch_number": 1}
+    once, limited = make(data_passes=1, **options), make(kl_limit=1e-6, data_passes=4, **options)
+    for coma in (once, limited):
+        coma.update(flown_by(coma), 0.1, shuffler())
+    assert same(limited.actor, once.actor)
+    assert not same(limited.critic, once.critic)
+
+
+@pytest.mark.parametrize("micro_batch", [0, 3])
+def test_a_limit_that_is_never_reached_changes_nothing(micro_batch):
+    free, limited = make(micro_batch=micro_batch), make(kl_limit=100.0, micro_batch=micro_batch)
+    for coma in (free, limited):
+        stats = coma.update(rollout_on(), 0.1, shuffler())
+    assert stats["kl_halted"] == 0
+    assert same(free.actor, limited.actor)
+
+
+def test_the_kl_of_the_log_is_that_before_each_update_of_the_last_pass():
+    once, twice = make(data_passes=1, batch_number=1), make(data_passes=2, batch_number=1)
+    rollout = flown_by(once)
+    assert once.update(rollout, 0.1)["kl"].abs() < 1e-6
+    after = kl_divergence(rollout.probabilities, flown_by(once).probabilities).mean()
+    assert after > 1e-5
+    torch.testing.assert_close(twice.update(rollout, 0.1)["kl"], after, rtol=1e-3, atol=1e-7)
+
+
+def test_a_limit_with_a_gradient_scaler_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.amp.GradScaler, "is_enabled", lambda _: True)
+    with pytest.raises(ConfigError, match=r"^learning\.kl_limit"):
+        make(kl_limit=0.1)

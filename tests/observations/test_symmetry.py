@@ -131,13 +131,13 @@ def test_each_pass_of_a_training_turns_transitions_anew(
     learning = {"symmetries": symmetries, "data_passes": 2, "batch_size": 60, "batch_number": 1}
     trainer = Trainer(small_config(observation=ALL, learning=learning), torch.device("cpu"))
     assert isinstance(trainer.algorithm, COMAWrapper)
-    batches, learn = [], trainer.algorithm._learn
+    batches, critic_loss = [], trainer.algorithm.critic_loss
 
-    def record(batch: Transitions, *others: Any, **named: Any) -> dict[str, Tensor]:
+    def record(outputs: Tensor, batch: Transitions) -> Tensor:
         batches.append(batch)
-        return learn(batch, *others, **named)
+        return critic_loss(outputs, batch)
 
-    monkeypatch.setattr(trainer.algorithm, "_learn", record)
+    monkeypatch.setattr(trainer.algorithm, "critic_loss", record)
     trainer.training_step(StageTimer(trainer.device))
     shown = trainer.config.observation.actor_channels.index
     number, probability = shown("agent_id"), shown("probability")

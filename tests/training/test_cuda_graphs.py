@@ -213,7 +213,7 @@ def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> N
         "_reward",
         lambda *seen: score(*seen) * (reads_the_host(*seen) * 0 + 1),
     )
-    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off from here on") as told:
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off") as told:
         found = train(team)
     assert len(told) == 1
     assert backend.captures == 0

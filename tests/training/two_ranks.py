@@ -68,8 +68,9 @@ def rollout_of(rank: int) -> Rollout:
 def learn(rollout: Rollout, case: str) -> dict[str, Any]:
     """Make one update on all transitions of a rollout; return its gradients and losses."""
     large = {"gradient_norm": 1e9}  # gradients as they are, unclipped
-    coma = make(actor=large, critic=large, **CASES[case])
-    stats = coma._learn(coma.transitions(rollout), 0.1)
+    once = {"data_passes": 1, "batch_number": 1}
+    coma = make(actor=large, critic=large, **once, **CASES[case])
+    stats = coma.update(rollout, 0.1)
     return {
         "gradients": [p.grad for n in (coma.actor, coma.critic) for p in n.parameters()],
         "losses": torch.stack((stats["critic_loss"], stats["actor_loss"])),

@@ -19,6 +19,7 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses
 from marl_framework.algorithms.loss_operators import BLOCK, TritonLosses, decide_descent
 from marl_framework.algorithms.optimisers import decide
+from marl_framework.algorithms.ranks import balanced
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.observations.turning import TritonSymmetries
 from tests.small import small_config
@@ -102,7 +103,7 @@ def test_losses_and_gradients_are_those_of_autograd(
     batch = transitions(number, generator)
     if not all_act:
         acts = torch.rand(number, generator=generator) < 0.7
-        batch = replace(batch, weights=acts.float()).balanced()
+        batch = replace(batch, weights=balanced(acts.float()))
     logits, values = torch.randn(2, *batch.masks.shape, generator=generator)
     way = epsilon, entropy, clip, takes_returns
     expected = learned(Losses(), batch, logits * 3, values, way)
@@ -148,7 +149,7 @@ def test_what_does_not_count_has_no_gradient_however_steep() -> None:
     batch = transitions(2, torch.Generator().manual_seed(0))
     actions, masks = torch.tensor([0, 1]), torch.ones_like(batch.masks)
     weights = torch.tensor([1.0, 0.0])
-    batch = replace(batch, actions=actions, masks=masks, weights=weights).balanced()
+    batch = replace(batch, actions=actions, masks=masks, weights=balanced(weights))
     logits = torch.zeros(masks.shape)
     logits[1, 1] = -75.0
     gradients = []
@@ -197,7 +198,7 @@ def test_turned_transitions_are_those_of_the_twin(
         off = last_bit if name == "critic_maps" else 0
         torch.testing.assert_close(getattr(found, name), tensor, rtol=off, atol=0, msg=name)
     assert found.critic_inputs.equal(torch.cat((found.observations, found.critic_maps), 1))
-    first, second = found.split(7)
+    first, second = found.micro_batches(7)
     assert torch.cat((first.critic_inputs, second.critic_inputs)).equal(found.critic_inputs)
 
 

@@ -1,0 +1,101 @@
+"""Diagnostics of updates: of each batch, and their means over batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.losses import mean_of, taken
+from marl_framework.algorithms.policy import kl_divergence, policy_entropy
+from marl_framework.algorithms.ranks import (
+    balanced,
+    means_over_ranks,
+    number_of_ranks,
+    power_sums,
+    variance_over_ranks,
+)
+
+_POWER_SUMS = "power_sums"
+"""Power sums of targets, their residuals and advantages, [3, 3]; on several ranks only."""
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """Return parts concatenated along the first axis; a single part as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+
+
+@torch.no_grad()
+def describe_batch(
+    batch: Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
+) -> dict[str, Tensor]:
+    """Return diagnostics of a batch, by name of `training.logging.METRICS`.
+
+    Args:
+        batch: B transitions.
+        values: Q(s, ·) before the update, [B, A].
+        probabilities: π before the update, [B, A].
+        advantages: advantages of the actions taken, [B].
+    """
+    weights, counted = batch.weights, batch.counted
+    q = taken(values, batch.actions)
+    residuals = batch.targets - q
+    found = {
+        "q_taken": mean_of(q, weights),
+        "td_error": mean_of(residuals.abs(), weights),
+        "advantage": mean_of(advantages, weights),
+        "policy_entropy": mean_of(policy_entropy(probabilities), weights),
+        "largest_probability": mean_of(probabilities.max(-1).values, weights),
+        "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), weights),
+    }
+    if batch.teacher is not None:
+        found["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), weights)
+    if number_of_ranks() == 1 and counted is None:
+        explained = _explained(residuals.var(), batch.targets.var())
+        return found | {"explained_variance": explained, "advantage_std": advantages.std()}
+    sums = torch.stack(
+        [power_sums(each, counted) for each in (batch.targets, residuals, advantages)]
+    )
+    if number_of_ranks() > 1:
+        return found | {_POWER_SUMS: sums}
+    return found | _spreads(variance_over_ranks(sums).to(q.dtype))
+
+
+def summarize(records: Sequence[dict[str, Tensor]], flat: Transitions) -> dict[str, Tensor]:
+    """Return the means of records over all batches and ranks, and statistics of the targets.
+
+    Args:
+        records: scalars of each batch, by name; some names are missing in some batches.
+        flat: transitions of the training step, on this rank.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for record in records:
+        for name, value in record.items():
+            columns.setdefault(name, []).append(value)
+    sums = columns.pop(_POWER_SUMS, None)
+    stats = {name: torch.stack(column).mean() for name, column in columns.items()}
+    stats["skipped_updates"] = torch.stack(columns["skipped_updates"]).sum()
+    stats["td_target"] = mean_of(flat.targets, balanced(flat.weights))
+    if sums is not None:
+        stats[_POWER_SUMS] = torch.stack(sums)
+    stats = means_over_ranks(stats, {"td_target_std": flat.targets}, flat.counted)
+    if sums is not None:
+        spreads = _spreads(variance_over_ranks(stats.pop(_POWER_SUMS)))
+        stats |= {name: spread.mean() for name, spread in spreads.items()}
+    return stats
+
+
+def _spreads(variances: Tensor) -> dict[str, Tensor]:
+    """Return diagnostics from variances of targets, residuals and advantages, [..., 3]."""
+    targets, residuals, advantages = variances.unbind(-1)
+    return {
+        "explained_variance": _explained(residuals, targets),
+        "advantage_std": advantages.sqrt(),
+    }
+
+
+def _explained(residuals: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of the targets' variance that the critic explains."""
+    return 1 - residuals / targets.clamp(min=1e-8)
