@@ -1,6 +1,6 @@
-"""Imports TorchRL's collectors, which warn of classes of their own, before a test does.
+"""Imports TorchRL's collectors, which warn about their own classes, before any test does.
 
-Warnings are errors in tests; which test comes first in a process is chance.
+Warnings are errors in tests, and the first test of a process varies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public names: an inventory, so that none goes or comes unnoticed."""
+"""The public names: an inventory, so that no change goes unnoticed."""
 
 from __future__ import annotations
 
@@ -9,69 +9,24 @@ import pytest
 
 import marl_framework
 
-NAMES = [
-    "Algorithm",
-    "COMAWrapper",
-    "Camera",
-    "Config",
-    "ConfigError",
-    "ConvolutionalNetwork",
-    "CoveragePlanner",
-    "Decision",
-    "FlightRecord",
-    "InformationGainPlanner",
-    "Lattice",
-    "LearnedPlanner",
-    "MissionEnvironment",
-    "MissionState",
-    "MissionTask",
-    "NetworkSizes",
-    "ObservationBuilder",
-    "OraclePlanner",
-    "Planner",
-    "PortableActor",
-    "PortableTeam",
-    "RandomPlanner",
-    "ResetDraws",
-    "Reward",
-    "Rollout",
-    "RolloutCollector",
-    "RunFolder",
-    "Seen",
-    "Sensor",
-    "StepDraws",
-    "StepResult",
-    "TeamTask",
-    "Terrain",
-    "TerrainDraws",
-    "TerrainKind",
-    "Trainer",
-    "Utility",
-    "__version__",
-    "config_from_dict",
-    "config_to_dict",
-    "dump_config",
-    "find_checkpoint",
-    "fly",
-    "load_checkpoint",
-    "load_config",
-    "log_probabilities",
-    "make_actor",
-    "make_algorithm",
-    "make_planner",
-    "mission_config",
-    "policy_probabilities",
-    "resolve_device",
-    "save_checkpoint",
-]
+NAMES = """
+Algorithm COMAWrapper Camera Config ConfigError ConvolutionalNetwork CoveragePlanner Decision
+FlightRecord InformationGainPlanner Lattice LearnedPlanner MissionEnvironment MissionState
+MissionTask NetworkSizes ObservationBuilder OraclePlanner Planner PortableActor PortableTeam
+RandomPlanner ResetDraws Reward Rollout RolloutCollector RunFolder Seen Sensor StepDraws StepResult
+TeamTask Terrain TerrainDraws TerrainKind Trainer Utility __version__ config_from_dict
+config_to_dict dump_config find_checkpoint fly load_checkpoint load_config log_probabilities
+make_actor make_algorithm make_planner mission_config policy_probabilities resolve_device
+save_checkpoint
+"""
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(marl_framework.__all__) == NAMES
+    assert sorted(marl_framework.__all__) == NAMES.split()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_can_be_imported_and_is_explained(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_public_name_can_be_imported_and_is_documented(name: str) -> None:
     found = getattr(importlib.import_module("marl_framework"), name)
     if inspect.isclass(found) or inspect.isfunction(found):
         assert inspect.getdoc(found)

@@ -39,9 +39,7 @@ def balanced(weights: Tensor | None) -> Tensor | None:
 
 
 def means_over_ranks(
-    values: Mapping[str, Tensor],
-    spreads: Mapping[str, Tensor],
-    counted: Tensor | None = None,
+    values: Mapping[str, Tensor], spreads: Mapping[str, Tensor], counted: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Return means and standard deviations over all ranks, by one exchange.
 

@@ -29,11 +29,7 @@ def make_critic(networks: NetworksConfig, compute: ComputeConfig, sizes: Network
 
 
 def _make(
-    role: str,
-    networks: NetworksConfig,
-    compute: ComputeConfig,
-    channels: int,
-    sizes: NetworkSizes,
+    role: str, networks: NetworksConfig, compute: ComputeConfig, channels: int, sizes: NetworkSizes
 ) -> nn.Module:
     settings, key = getattr(networks, role), f"networks.{role}.type"
     heard = {"heard": sizes.heard} if sizes.heard else {}

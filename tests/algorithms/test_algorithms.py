@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,67 +27,76 @@ CLIPPED = {"clip_ratio": 0.2, "entropy_coefficient": 0.02}
 WIDE = {"actor": {"gradient_norm": 1e9}, "critic": {"gradient_norm": 1e9}}
 
 
-def plain_losses(team: ActorCritic, rollout: Rollout, one_step: bool) -> tuple[Tensor, Tensor]:
-    """Return the losses of actor and critic from a loop over missions, UAVs and moves.
+class PlainLosses:
+    """Losses of actor and critic from a loop over missions, UAVs and moves.
 
-    PPO's networks have made no update yet: V is V_old, so no value is clipped. Its earlier targets
-    had `MEAN` and `DEVIATION`.
+    Args:
+        team: an algorithm with a critic of states; earlier targets of PPO had `MEAN` and
+            `DEVIATION`.
+        old: its target critic, or its critic before the updates.
+        rollout: of the toy game.
     """
-    policy_losses, value_losses = [], []
-    target = team.target_critic if team.has_target else team.critic
-    moves, missions, uavs = rollout.actions.shape
-    for e in range(missions):
-        for i in range(uavs):
-            values = [_value(team.critic, rollout, t, e, i) for t in range(moves)]
-            later = [_value(target, rollout, t, e, i).detach() for t in range(moves)]
-            if isinstance(team, PPO):
-                later = [MEAN + DEVIATION * value for value in later]
-            returns = _returns(rollout.rewards[:, e], later, LAMBDA)
-            credited = _returns(rollout.rewards[:, e], later, 0.0) if one_step else returns
+
+    def __init__(self, team: ActorCritic, old: nn.Module, rollout: Rollout) -> None:
+        self.team, self.rollout, self.ppo = team, rollout, isinstance(team, PPO)
+        policy, values, advantages = [], [], []
+        moves, missions, uavs = rollout.actions.shape
+        for e, i in product(range(missions), range(uavs)):
+            outputs = [self._value(old, t, e, i).detach() for t in range(moves)]
+            later = [MEAN + DEVIATION * v for v in outputs] if self.ppo else outputs
+            returns = self._returns(rollout.rewards[:, e], later, LAMBDA)
+            one_step = not self.ppo and team.learning.advantage == "critic"
+            credited = self._returns(rollout.rewards[:, e], later, 0.0) if one_step else returns
             for t in range(moves):
-                own = later[t] if isinstance(team, PPO) else values[t].detach()
-                advantage = credited[t] - own
-                policy_losses.append(_policy_loss(team, rollout, (t, e, i), advantage))
-                value_losses.append((values[t], returns[t]))
-    if isinstance(team, PPO):
-        goals = torch.stack([goal for _, goal in value_losses]).double()
+                value = self._value(team.critic, t, e, i)
+                advantages.append(credited[t] - (later[t] if self.ppo else value.detach()))
+                policy.append((t, e, i))
+                values.append((value, outputs[t], returns[t]))
+        credit = torch.stack(advantages)
+        if team.learning.normalize_advantages:
+            credit = (credit - credit.mean()) / (credit.std(correction=0) + 1e-8)
+        losses = [self._policy_loss(*pair) for pair in zip(policy, credit, strict=True)]
+        self.actor = torch.stack(losses).mean()
+        self.critic = torch.stack(self._value_losses(values)).mean()
+
+    def _value(self, critic: nn.Module, t: int, e: int, i: int) -> Tensor:
+        """Return V of one state; the toy's critic maps show only the other's action."""
+        output: Tensor = critic.network(self.rollout.observations[t, e, i].unsqueeze(0))
+        return output[0, 0]
+
+    @staticmethod
+    def _returns(rewards: Tensor, values: list[Tensor], lambda_: float) -> list[Tensor]:
+        found = [rewards[-1]]
+        for t in range(len(values) - 2, -1, -1):
+            after = (1 - lambda_) * values[t + 1] + lambda_ * found[0]
+            found.insert(0, rewards[t] + GAMMA * after)
+        return found
+
+    def _value_losses(self, values: list[tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
+        if not self.ppo:
+            return [(v - goal) ** 2 for v, _, goal in values]
+        goals = torch.stack([goal for *_, goal in values]).double()
         mean = (MEAN + goals.mean()) / 2  # of the targets of two training steps
         square = (MEAN**2 + DEVIATION**2 + goals.square().mean()) / 2
-        scaled = [(v, (g - mean) / (square - mean**2).sqrt()) for v, g in value_losses]
-        errors = [(v - g).abs() for v, g in scaled]  # Huber's loss, its corner at 1
-        squares = [e**2 / 2 if e <= 1 else e - 0.5 for e in errors]
-    else:
-        squares = [(v - g) ** 2 for v, g in value_losses]
-    return torch.stack(policy_losses).mean(), torch.stack(squares).mean()
+        clip, losses = self.team.learning.value_clip, []
+        for v, old, goal in values:
+            scaled = (goal - mean) / (square - mean**2).sqrt()
+            near = old + min(max(v - old, torch.tensor(-clip)), torch.tensor(clip))
+            errors = [(each - scaled).abs() for each in (v, near)]  # Huber's loss, corner at 1
+            losses.append(max(e**2 / 2 if e <= 1 else e - 0.5 for e in errors))
+        return losses
 
-
-def _value(critic: nn.Module, rollout: Rollout, t: int, e: int, i: int) -> Tensor:
-    """Return V of one state; the toy's critic maps show only the other's action."""
-    output: Tensor = critic.network(rollout.observations[t, e, i].unsqueeze(0))
-    return output[0, 0]
-
-
-def _returns(rewards: Tensor, values: list[Tensor], lambda_: float) -> list[Tensor]:
-    found = [rewards[-1]]
-    for t in range(len(values) - 2, -1, -1):
-        after = (1 - lambda_) * values[t + 1] + lambda_ * found[0]
-        found.insert(0, rewards[t] + GAMMA * after)
-    return found
-
-
-def _policy_loss(
-    team: ActorCritic, rollout: Rollout, at: tuple[int, int, int], advantage: Tensor
-) -> Tensor:
-    logits, mask = team.actor(rollout.observations[at].unsqueeze(0))[0], rollout.masks[at]
-    allowed = [a for a in range(len(mask)) if mask[a]]
-    total = sum(logits[a].exp() for a in allowed)
-    pi = [(1 - EPSILON) * logits[a].exp() / total + EPSILON / len(allowed) for a in allowed]
-    action = int(rollout.actions[at])
-    chosen = pi[allowed.index(action)]
-    ratio = chosen / rollout.probabilities[at][action]
-    clipped = min(max(ratio, torch.tensor(0.8)), torch.tensor(1.2))
-    entropy = -sum(p * p.log() for p in pi)
-    return -min(ratio * advantage, clipped * advantage) - 0.02 * entropy
+    def _policy_loss(self, at: tuple[int, int, int], advantage: Tensor) -> Tensor:
+        rollout = self.rollout
+        logits, mask = self.team.actor(rollout.observations[at].unsqueeze(0))[0], rollout.masks[at]
+        allowed = [a for a in range(len(mask)) if mask[a]]
+        total = sum(logits[a].exp() for a in allowed)
+        pi = [(1 - EPSILON) * logits[a].exp() / total + EPSILON / len(allowed) for a in allowed]
+        action = int(rollout.actions[at])
+        ratio = pi[allowed.index(action)] / rollout.probabilities[at][action]
+        clipped = min(max(ratio, torch.tensor(0.8)), torch.tensor(1.2))
+        entropy = -sum(p * p.log() for p in pi)
+        return -min(ratio * advantage, clipped * advantage) - 0.02 * entropy
 
 
 def norm(loss: Tensor, network: nn.Module) -> Tensor:
@@ -93,6 +104,7 @@ def norm(loss: Tensor, network: nn.Module) -> Tensor:
     return torch.stack([gradient.norm() for gradient in gradients]).norm()
 
 
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -100,29 +112,30 @@ def norm(loss: Tensor, network: nn.Module) -> Tensor:
         ("iac", {"advantage": "return"}),
         ("central_v", {"advantage": "critic"}),
         ("central_v", {"advantage": "return"}),
-        ("ippo", {"huber_delta": 1.0}),
-        ("mappo", {"huber_delta": 1.0}),
+        ("ippo", {"huber_delta": 1.0, "value_clip": 0.05}),
+        ("mappo", {"huber_delta": 1.0, "value_clip": 0.05}),
     ],
 )
 def test_losses_and_gradients_are_those_of_a_loop_over_samples(
-    name: str, options: dict[str, Any]
+    name: str, options: dict[str, Any], normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    team = make(algorithm=name, **CLIPPED, **ONE_UPDATE, **WIDE, **options)
-    rollout = uneven_rollout()
-    if team.has_target:
-        with torch.no_grad():  # it differs from the critic
-            for parameter in team.target_critic.parameters():
-                parameter.mul_(1.3)
-    else:
+    options = {**options, **CLIPPED, **ONE_UPDATE, **WIDE, "normalize_advantages": normalize}
+    team, rollout = make(algorithm=name, **options), uneven_rollout()
+    if not team.has_target:
         scale = ValueNormalizer()
         scale.update(torch.tensor([MEAN - DEVIATION, MEAN + DEVIATION]))
         team.take_value_scale({NORMALIZER: scale.state_dict()})
-    actor_loss, critic_loss = plain_losses(team, rollout, options.get("advantage") == "critic")
+    old, flat = deepcopy(team.critic), team.transitions(rollout)
+    monkeypatch.setattr(team, "transitions", lambda _: flat)
+    with torch.no_grad():  # as after other updates
+        for parameter in (*team.actor.parameters(), *team.critic.parameters()):
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=shuffler()))
+    plain = PlainLosses(team, old, rollout)
     expected = {
-        "actor_loss": actor_loss.detach(),
-        "critic_loss": critic_loss.detach(),
-        "actor_gradient_norm": norm(actor_loss, team.actor),
-        "critic_gradient_norm": norm(critic_loss, team.critic),
+        "actor_loss": plain.actor.detach(),
+        "critic_loss": plain.critic.detach(),
+        "actor_gradient_norm": norm(plain.actor, team.actor),
+        "critic_gradient_norm": norm(plain.critic, team.critic),
     }
     stats = team.update(rollout, EPSILON)
     for key, value in expected.items():
@@ -197,8 +210,7 @@ def test_without_normalisation_the_critic_learns_the_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("coma", {"advantage": "return"}), *((name, {}) for name in ALGORITHMS)],
+    ("name", "options"), [("coma", {"advantage": "return"}), *((name, {}) for name in ALGORITHMS)]
 )
 def test_a_two_by_two_team_game_is_solved(name: str, options: dict[str, Any]) -> None:
     clipped = {} if name == "coma" else CLIPPED

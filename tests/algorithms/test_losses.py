@@ -141,13 +141,6 @@ def test_clipping_stops_the_gradient_of_what_has_moved_far_enough():
     assert logits.grad[3].tolist() == [0.0, 0.0]
 
 
-def test_entropy_bonus_pulls_towards_uniform():
-    logits = torch.tensor([[2.0, 0.0, 0.0]], requires_grad=True)
-    pi = policy_probabilities(logits, torch.ones(1, 3, dtype=torch.bool), 0.0)
-    actor_loss(pi, torch.tensor([0]), torch.zeros(1), 0.5).backward()
-    assert logits.grad[0, 0] > 0 > logits.grad[0, 1]
-
-
 def test_normalized_advantages():
     advantages = normalized(torch.tensor([1.0, 2.0, 3.0, 6.0]))
     assert advantages.mean().item() == pytest.approx(0, abs=1e-6)

@@ -6,24 +6,13 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch.func import functional_call, grad
 from torch.utils._pytree import tree_map
 
-from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.losses import actor_loss, counterfactual_advantage, critic_loss
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
-from tests.algorithms.making import (
-    ToyGame,
-    concatenate,
-    make,
-    rollout_on,
-    same,
-    settings,
-    shuffler,
-)
+from tests.algorithms.making import ToyGame, concatenate, make, rollout_on, same, settings, shuffler
 
 
 def flown_by(coma: COMAWrapper, seed: int = 0) -> Rollout:
@@ -134,31 +123,6 @@ def test_a_state_in_another_order_of_memory_continues_alike():
     for team in (other, expected):
         team.update(rollout_on(seed=2), 0.1, shuffler())
     assert all(same(other.modules[name], expected.modules[name]) for name in other.modules)
-
-
-def test_the_compiler_accepts_the_losses_with_their_gradients_whole():
-    coma, rollout = make(), rollout_on()
-    flat = Transitions.of(rollout, coma.targets(rollout))
-    states, actions = flat.critic_inputs, flat.actions
-
-    def value_loss(weights):
-        values = functional_call(coma.critic, weights, (states,))
-        return critic_loss(values, actions, flat.targets)
-
-    def policy_loss(weights):
-        values = coma.critic(states).detach()
-        logits = functional_call(coma.actor, weights, (flat.observations,))
-        pi = policy_probabilities(logits, flat.masks, 0.1)
-        return actor_loss(pi, actions, counterfactual_advantage(values, pi, actions), 0.01)
-
-    for network, loss in ((coma.critic, value_loss), (coma.actor, policy_loss)):
-        torch._dynamo.reset()
-        weights = {name: p.detach() for name, p in network.named_parameters()}
-        compiled = torch.compile(grad(loss), fullgraph=True, backend="eager")(weights)
-        leaf = {name: p.clone().requires_grad_() for name, p in weights.items()}
-        expected = torch.autograd.grad(loss(leaf), list(leaf.values()))
-        for got, want in zip(compiled.values(), expected, strict=True):
-            torch.testing.assert_close(got, want)
 
 
 # --- the target critic -------------------------------------------------------------------------

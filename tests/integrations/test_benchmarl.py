@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +40,6 @@ def _env(task: Any) -> TransformedEnv:
     return TransformedEnv(env, Compose(*task.get_env_transforms(env)))
 
 
-@pytest.fixture
-def _their_warnings() -> Iterator[None]:
-    """BenchMARL uses names that TorchRL warns of, and TorchRL arguments that PyTorch warns of."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(benchmarl|torchrl|tensordict|torch\.nn)\.")
-        yield
-
-
 def _experiment(algorithm: Any, folder: Path) -> Experiment:
     """Three iterations with small networks, evaluated after each."""
     config = ExperimentConfig.get_from_yaml()
@@ -73,22 +63,10 @@ def _experiment(algorithm: Any, folder: Path) -> Experiment:
     return Experiment(_task(), algorithm.get_from_yaml(), model, seed=0, config=config)
 
 
-@pytest.mark.usefixtures("_their_warnings")
-@pytest.mark.parametrize("algorithm", [MappoConfig, IppoConfig])
-def test_experiments_run(algorithm: Any, tmp_path: Path) -> None:
-    experiment = _experiment(algorithm, tmp_path)
-    before = [p.detach().clone() for p in experiment.policy.parameters()]
-    experiment.run()
-    assert experiment.n_iters_performed == 3
-    after = list(experiment.policy.parameters())
-    assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
-    assert all(parameter.isfinite().all() for parameter in after)
-
-
-@pytest.mark.usefixtures("_their_warnings")
-@pytest.mark.parametrize("static", [False, True])
-def test_an_experiment_evaluates_on_missions_that_no_training_flies(
-    static: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.filterwarnings("ignore")  # the libraries warn of each other
+@pytest.mark.parametrize(("algorithm", "static"), [(MappoConfig, False), (IppoConfig, True)])
+def test_experiments_learn_and_evaluate_on_missions_that_no_training_flies(
+    algorithm: Any, static: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flown: list[tuple[str, Tensor]] = []
     reset = Missions.reset
@@ -99,12 +77,17 @@ def test_an_experiment_evaluates_on_missions_that_no_training_flies(
         names = {split_seed(0, split): split for split in SPLITS}
         flown.append((names[seed], missions.state.truth.clone()))
 
-    experiment = _experiment(MappoConfig, tmp_path)
+    experiment = _experiment(algorithm, tmp_path)
+    before = [p.detach().clone() for p in experiment.policy.parameters()]
     experiment.config.evaluation_static = static
-    experiment.config.create_json = True  # without any log it does not evaluate
+    experiment.config.create_json = True  # it evaluates only with a log
     experiment._setup_logger()
     monkeypatch.setattr(Missions, "reset", record)
     experiment.run()
+    assert experiment.n_iters_performed == 3
+    after = list(experiment.policy.parameters())
+    assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert all(parameter.isfinite().all() for parameter in after)
     assert {split for split, _ in flown} == {"training", "validation"}
     trained = torch.cat([truth for split, truth in flown if split == "training"])
     judged = [truth for split, truth in flown if split == "validation"]

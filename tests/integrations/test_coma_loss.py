@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules import MaskedCategorical, ProbabilisticActor
@@ -218,37 +218,3 @@ def test_a_counterfactual_critic_ignores_the_own_action_and_nothing_else() -> No
     moved = seen.clone()
     moved[..., 0, :] += 1
     assert (critic(moved, action) != values).flatten(3).any(-1).all()
-
-
-def test_a_team_game_is_solved() -> None:
-    """Two agents are rewarded when both choose action 1, and for nothing else."""
-    torch.manual_seed(0)
-    policy = ProbabilisticActor(
-        TensorDictModule(nn.Linear(1, 2), ["maps"], ["logits"]),
-        in_keys={"logits": "logits", "mask": "mask"},
-        out_keys=["action"],
-        distribution_class=MaskedCategorical,
-    )
-    critic = TensorDictModule(
-        CounterfactualCritic(1, 2, 2, hidden=16), ["maps", "action"], ["action_value"]
-    )
-    loss = COMALoss(policy, critic, entropy_coeff=0.01)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=0.03)
-    ones = torch.ones(64, 1, 2, 1)
-    over = torch.ones(64, 1, 1, dtype=torch.bool)
-
-    def play() -> TensorDictBase:
-        seen = {"maps": ones, "mask": torch.ones(64, 1, 2, 2, dtype=torch.bool)}
-        data = policy(TensorDict(seen, [64, 1])).detach()
-        won = (data["action"] == 1).all(-1, keepdim=True).float().unsqueeze(-1)
-        after = {**seen, "reward": won.expand(-1, -1, 2, 1), "done": over, "terminated": over}
-        return data.set("next", TensorDict(after, [64, 1]))
-
-    updater = SoftUpdate(loss, tau=0.1)
-    for _ in range(100):
-        losses = loss(loss.targets(play()))
-        optimizer.zero_grad()
-        sum(losses[f"loss_{name}"] for name in ("objective", "entropy", "critic")).backward()
-        optimizer.step()
-        updater.step()
-    assert play()["next", "reward"].mean() > 0.9
