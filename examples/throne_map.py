@@ -1,4 +1,4 @@
-"""Make a map of a flight of the throne data set, for `sensor.simulation.raster.path`.
+"""Makes a map from a flight of the throne data set, for `sensor.simulation.raster.path`.
 
 pip install rdata
 python examples/throne_map.py c_flights_data.RData --year 2022 --doy 216 --start 475 --out 0755.npz
@@ -18,7 +18,7 @@ def grid(x, y, values, tile):
 
 
 def main(arguments=None):
-    """Read the flight that the options name, write its map."""
+    """Read the chosen flight and write its map."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", help="c_flights_data.RData or flights_data.rda of the data set")
     parser.add_argument("--year", type=int, required=True)

@@ -430,7 +430,7 @@ def _make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
     """Return the fastest losses for a device."""
     if not uses_triton(compute, device):
         return Losses()
-    # Slow to import, and absent on many machines.
+    # Triton takes a while to import, and many machines do without it.
     from marl_framework.algorithms.loss_operators import TritonLosses
 
     return TritonLosses(device)

@@ -109,9 +109,9 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         if mask is not None:
             if self.autoreset_mode != AutoresetMode.DISABLED:
                 raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
-            which = np.asarray(mask)
-            if which.shape != (self.num_envs,) or which.dtype != np.bool_:
-                raise ValueError(f"reset_mask {mask!r}: must hold {self.num_envs} booleans")
+            mask = np.asarray(mask)
+            if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
+                raise ValueError(f"reset_mask {mask}: must hold {self.num_envs} booleans")
         seed = None if seed is None else int(seed)
         super().reset(seed=seed)
         if seed is not None:
@@ -138,9 +138,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             rewards, terminated = np.zeros(self.num_envs, np.float32), self._over.copy()
             observations, info = self._observe()
         else:
-            device = self.missions.environment.device
-            moves = torch.as_tensor(chosen, dtype=torch.int64, device=device)
-            result = self.missions.step(moves)
+            result = self.missions.step(chosen)
             rewards, terminated = to_numpy(result.reward), to_numpy(result.terminated)
             self._over = terminated.copy()
             observations, info = self._observe()
@@ -158,9 +156,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self._viewer.close()
 
     def _restart(self, mask: Array | None = None) -> None:
-        device = self.missions.environment.device
-        self.missions.reset(None if mask is None else torch.as_tensor(mask, device=device))
-        self._over[slice(None) if mask is None else np.asarray(mask)] = False
+        self.missions.reset(mask)
+        self._over[slice(None) if mask is None else mask] = False
 
     def _restart_now(self, last: Array, last_info: Info) -> tuple[Array, Info]:
         """Start new missions; return them with the last observations and info of the old ones."""

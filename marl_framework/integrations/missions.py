@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,8 +99,10 @@ class Missions:
             )
             self._split, self._state = split, None
 
-    def reset(self, mask: Tensor | None = None) -> None:
+    def reset(self, mask: Any = None) -> None:
         """Start new missions where `mask` [E] bool is True; without a mask, start all."""
+        if mask is not None:
+            mask = torch.as_tensor(mask, device=self.environment.device)
         draws = self.environment.draw_reset()
         self._state = self.environment.reset(draws, self._state, mask)
 
@@ -115,10 +118,11 @@ class Missions:
         """Return the allowed actions of each UAV, [E, N, A] bool."""
         return self.environment.lattice.options(self.state)
 
-    def step(self, actions: Tensor) -> StepResult:
-        """Fly one step with `actions` [E, N] int64, 0 … A - 1."""
+    def step(self, actions: Any) -> StepResult:
+        """Fly one step with `actions` [E, N], 0 … A - 1: a tensor, an array or lists."""
+        moves = torch.as_tensor(actions, dtype=torch.int64, device=self.environment.device)
         draws = self.environment.draw_step(reuse=True)
-        return self.environment.step(self.state, self.resolve_conflicts(actions), draws)
+        return self.environment.step(self.state, self.resolve_conflicts(moves), draws)
 
     def resolve_conflicts(self, actions: Tensor) -> Tensor:
         """Return the actions flown after conflicts in `actions` [E, N] are resolved."""

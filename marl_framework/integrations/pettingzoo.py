@@ -115,9 +115,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if not all(0 <= action <= last for action in chosen):
             raise ValueError(f"actions {chosen} of {', '.join(names)}: each must be 0 to {last}")
         moves = dict(zip(names, chosen, strict=True))
-        team = [[moves.get(name, 0) for name in self.possible_agents]]
-        device = self.missions.environment.device
-        result = self.missions.step(torch.tensor(team, device=device))
+        result = self.missions.step([[moves.get(name, 0) for name in self.possible_agents]])
         self.agents = [] if result.terminated[0] else self._flying(names)
         self._viewer.refresh(self.missions)
         return (
