@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.batch import Symmetries, Transitions
 from marl_framework.algorithms.diagnostics import describe_batch, join, summarize
 from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.judging import Losses
@@ -23,10 +22,10 @@ from marl_framework.algorithms.optimisers import (
     load_scaler,
     set_rate,
 )
-from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
-from marl_framework.algorithms.protocol import Symmetries
-from marl_framework.algorithms.ranks import balanced, mean_over_ranks
+from marl_framework.algorithms.policy import kl_divergence
+from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.teacher import Teacher
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig
@@ -40,8 +39,6 @@ from marl_framework.device import (
 )
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
-
-_TEACHER_CHUNK = 4096  # transitions per forward pass of a teacher
 
 
 def target_chunk(device: torch.device | None) -> int:
@@ -108,8 +105,7 @@ class ActorCritic(ABC):
         self._symmetries, self._graphs = symmetries, graphs
         self._losses = _make_losses(compute, self.device)
         self._halted = torch.zeros((), device=self.device)  # 1 after the policy moved too far
-        self._teacher: nn.Module | None = None
-        self._teacher_weight = 0.0
+        self._teacher: Teacher | None = None
         actor = make_actor(config.networks, compute, sizes)
         self.actor = place(actor, compute, self.device)
         self.critic = place(self.new_critic(config), compute, self.device)
@@ -181,6 +177,19 @@ class ActorCritic(ABC):
 
     # Learning -----------------------------------------------------------------------------
 
+    def follow_teacher(self, actor: nn.Module) -> None:
+        """Pull the policy towards a trained actor, as `learning.teacher` says; see `Teacher`.
+
+        Raises:
+            ConfigError: updates are recorded as CUDA graphs.
+        """
+        if self._graphs is not None:
+            raise ConfigError(
+                "learning.teacher.weight: does not work with CUDA graphs; "
+                "set compute.cuda_graphs=false"
+            )
+        self._teacher = Teacher(actor, self.learning.teacher)
+
     def update(
         self,
         rollout: Rollout,
@@ -226,12 +235,16 @@ class ActorCritic(ABC):
         """Make all updates of some training steps; return the scalars of `update`."""
         learning = self.learning
         epsilon = self._losses.floor(epsilon)
-        flat = self._with_teacher(self.transitions(rollout))
+        flat = self.transitions(rollout)
+        if self._teacher is not None:
+            with self._amp():
+                flat = self._teacher.label(flat, self.training_steps)
         self._halted.zero_()
+        number = learning.batch_number * steps
         records = []
         for data_pass in range(learning.data_passes):
-            for batch in self._batches(flat, learning.batch_number * steps, generator):
-                parts = batch.micro_batches(learning.micro_batch)
+            for batch in flat.shuffled(number, generator, self._symmetries):
+                parts = self._micro_batches(batch)
                 values, critic = self._update_critic(parts)
                 judged, actor = self._update_actor(batch, parts, values, epsilon)
                 self.scaler.update()
@@ -250,18 +263,10 @@ class ActorCritic(ABC):
                 records.append(record)
         return summarize(records, flat)
 
-    def _batches(
-        self, flat: Transitions, number: int, generator: torch.Generator | None
-    ) -> Iterator[Transitions]:
-        """Yield all transitions in at most `number` shuffled batches, turned by symmetries."""
-        order = torch.randperm(len(flat), generator=generator, device=self.device)
-        for index in order.tensor_split(min(number, len(flat))):
-            if self._symmetries is None:
-                batch = flat[index]
-            else:
-                which = self._symmetries.draw(len(index), generator)
-                batch = self._symmetries.take(flat, index, which)
-            yield replace(batch, weights=balanced(batch.weights))
+    def _micro_batches(self, batch: Transitions) -> list[Transitions]:
+        """Return parts of at most `learning.micro_batch` transitions as views."""
+        size = self.learning.micro_batch or len(batch)
+        return [batch[start : start + size] for start in range(0, len(batch), size)]
 
     def _update_critic(self, parts: list[Transitions]) -> tuple[list[Tensor], Step]:
         """Update the critic on a batch; return the action values of its parts before."""
@@ -285,33 +290,39 @@ class ActorCritic(ABC):
     ) -> tuple[list[tuple[Tensor, Tensor]], Step]:
         """Update the actor on a batch; return π and advantages of its parts before."""
         learning, losses, sizes = self.learning, self._losses, [len(part) for part in parts]
+        single = len(parts) == 1
         judged: list[tuple[Tensor, Tensor]] = []
         divergences: list[Tensor] = []
-        normalized: Sequence[Tensor] = ()
-        if learning.normalize_advantages and len(parts) > 1:  # over the whole batch
-            with torch.no_grad():
+        # Normalising needs all advantages first; the only part keeps its gradient meanwhile.
+        first = []
+        if single or learning.normalize_advantages:
+            with torch.set_grad_enabled(single):
                 pairs = zip(parts, values, strict=True)
-                advantages = torch.cat([self._judge(part, q, epsilon)[2] for part, q in pairs])
-            normalized = losses.normalized(advantages, batch.weights).split(sizes)
+                first = [self._judge(part, q, epsilon) for part, q in pairs]
+        scaled: Sequence[Tensor] = [advantages for *_, advantages in first]
+        if learning.normalize_advantages:
+            scaled = losses.normalized(join(scaled), batch.weights).split(sizes)
 
         def loss_of(index: int) -> Tensor:
             part = parts[index]
-            policy, probabilities, advantages = self._judge(part, values[index], epsilon)
+            known = first[index] if single else self._judge(part, values[index], epsilon)
+            policy, probabilities, advantages = known
             judged.append((probabilities, advantages))
             if learning.kl_limit:
                 divergence = kl_divergence(part.old_probabilities, probabilities)
                 if part.weights is not None:
                     divergence = divergence * part.weights
                 divergences.append(divergence.sum())
-            if normalized:
-                advantages = normalized[index]
-            elif learning.normalize_advantages:
-                advantages = losses.normalized(advantages, part.weights)
             loss = losses.actor(
-                policy, part, advantages, epsilon, learning.entropy_coefficient, learning.clip_ratio
+                policy,
+                part,
+                scaled[index] if scaled else advantages,
+                epsilon,
+                learning.entropy_coefficient,
+                learning.clip_ratio,
             )
-            if part.teacher is not None:
-                loss = loss + self._teacher_weight * losses.teacher_kl(policy, part, epsilon)
+            if self._teacher is not None and part.teacher is not None:
+                loss = loss + self._teacher.weight * losses.teacher_kl(policy, part, epsilon)
             return loss
 
         loss = self._actor.backward(sizes, loss_of)
@@ -341,10 +352,8 @@ class ActorCritic(ABC):
             Mean loss of the batches, on the device.
         """
         flat, losses = self.transitions(rollout), []
-        for batch in self._batches(flat, self.learning.batch_number, generator):
-            losses.append(
-                self._update_critic(batch.micro_batches(self.learning.micro_batch))[1].loss
-            )
+        for batch in flat.shuffled(self.learning.batch_number, generator, self._symmetries):
+            losses.append(self._update_critic(self._micro_batches(batch))[1].loss)
             self.scaler.update()
         if self.has_target:
             update_target(self.target_critic, self.critic, 1.0)
@@ -366,40 +375,6 @@ class ActorCritic(ABC):
 
     def _amp(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
-
-    # Teacher ------------------------------------------------------------------------------
-
-    def follow_teacher(self, actor: nn.Module) -> None:
-        """Add weight · KL(teacher ‖ policy) to the actor's loss, as `learning.teacher` says.
-
-        Source: Schmitt et al. 2018, arXiv 1803.03835.
-
-        Args:
-            actor: the teacher, from observations [B, C_a, X, Y] to logits [B, A]; it is frozen.
-
-        Raises:
-            ConfigError: updates are recorded as CUDA graphs.
-        """
-        if self._graphs is not None:
-            raise ConfigError(
-                "learning.teacher.weight: does not work with CUDA graphs; "
-                "set compute.cuda_graphs=false"
-            )
-        self._teacher = actor.requires_grad_(False)
-
-    @torch.no_grad()
-    def _with_teacher(self, flat: Transitions) -> Transitions:
-        """Add the teacher's policy to transitions while its weight, which falls, is above 0."""
-        if self._teacher is None:
-            return flat
-        weight, last = self.learning.teacher.weight, self.learning.teacher.anneal_steps
-        self._teacher_weight = weight * (max(1 - self.training_steps / last, 0.0) if last else 1.0)
-        if not self._teacher_weight:
-            return flat
-        with self._amp():
-            parts = flat.observations.split(_TEACHER_CHUNK)
-            logits = torch.cat([self._teacher(part) for part in parts])
-            return replace(flat, teacher=policy_probabilities(logits, flat.masks, 0.0))
 
     # State --------------------------------------------------------------------------------
 

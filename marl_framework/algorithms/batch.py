@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.ranks import balanced
 from marl_framework.algorithms.rollout import Rollout
 
 
@@ -75,17 +78,34 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.actions)
 
-    def __getitem__(self, index: Tensor) -> Transitions:
+    def __getitem__(self, index: Tensor | slice) -> Transitions:
         return Transitions(**{name: field[index] for name, field in self.tensors().items()})
 
-    def micro_batches(self, size: int) -> list[Transitions]:
-        """Return parts of at most `size` transitions as views; the whole for 0."""
-        if size == 0 or size >= len(self):
-            return [self]
-        fields = self.tensors()
-        columns = zip(*(field.split(size) for field in fields.values()), strict=True)
-        return [Transitions(**dict(zip(fields, column, strict=True))) for column in columns]
+    def shuffled(
+        self, number: int, generator: torch.Generator | None, symmetries: Symmetries | None
+    ) -> Iterator[Transitions]:
+        """Yield all transitions in at most `number` batches, turned by random symmetries.
+
+        The mean weight over the batches of all ranks is 1.
+        """
+        order = torch.randperm(len(self), generator=generator, device=self.actions.device)
+        for index in order.tensor_split(min(number, len(self))):
+            if symmetries is None:
+                batch = self[index]
+            else:
+                batch = symmetries.take(self, index, symmetries.draw(len(index), generator))
+            yield replace(batch, weights=balanced(batch.weights))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: field for name, field in vars(self).items() if field is not None}
+
+
+class Symmetries(Protocol):
+    """Transforms transitions as in a symmetric world."""
+
+    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
+        """Draw one symmetry for each of `num` transitions, [num] int64."""
+
+    def take(self, batch: Transitions, index: Tensor, which: Tensor) -> Transitions:
+        """Return the transitions `index` [B] of a batch under the symmetries `which` [B]."""

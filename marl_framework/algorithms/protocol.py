@@ -1,4 +1,4 @@
-"""Interface between trainers and algorithms, and between algorithms and symmetries of a task."""
+"""Interface between trainers and algorithms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.rollout import Rollout
 
 
@@ -58,13 +57,3 @@ class Algorithm(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`; ignore other keys of `state`."""
-
-
-class Symmetries(Protocol):
-    """Transforms transitions as in a symmetric world."""
-
-    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
-        """Draw one symmetry for each of `num` transitions, [num] int64."""
-
-    def take(self, batch: Transitions, index: Tensor, which: Tensor) -> Transitions:
-        """Return the transitions `index` [B] of a batch under the symmetries `which` [B]."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
+from marl_framework.algorithms.batch import Symmetries
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.protocol import Algorithm, Symmetries
+from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes

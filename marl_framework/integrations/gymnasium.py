@@ -49,11 +49,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     them. Without a seed, new missions are the next ones of the sequence.
 
     Args:
-        config: configuration or params file.
-        num_envs: number of missions E.
-        device: device of the computation; observations are copied to the host.
-        split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset` takes one seed for all missions, modulo 2**20.
+        config, num_envs, device, split, seed: as for `Missions`; observations are copied to the
+            host, and `reset` takes one seed for all missions, modulo 2**20.
         render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8 of each mission),
             "human" (a window shows every step of the first mission) or None.
         autoreset_mode: a `gymnasium.vector.AutoresetMode`.
@@ -182,12 +179,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
 class MissionEnv(gymnasium.Env[Array, Array]):
     """One mission: :class:`MissionVectorEnv` without its first axis and without automatic resets.
 
-    Args:
-        config: configuration or params file.
-        device: device of the computation.
-        split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset` takes its seed modulo 2**20.
-        render_mode: "rgb_array", "human" or None.
+    Arguments are the same.
     """
 
     metadata = METADATA

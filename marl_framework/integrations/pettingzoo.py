@@ -39,10 +39,8 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     `possible_agents`. Without a seed, `reset` starts the next mission of the sequence.
 
     Args:
-        config: configuration or params file.
-        device: device of the computation; observations are copied to the host.
-        split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `reset` takes its seed modulo 2**20.
+        config, device, split, seed: as for `Missions`; observations are copied to the host, and
+            `reset` takes its seed modulo 2**20.
         render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8), "human" (a window
             shows every step) or None.
 

@@ -45,11 +45,8 @@ class MissionEnv(EnvBase):
     are done with a `_reset` entry; the other missions do not change.
 
     Args:
-        config: configuration or params file.
-        num_envs: number of missions E.
-        device: device of all tensors.
-        split: `training`, `validation` or `test`.
-        seed: overrides `environment.seed`; `set_seed` takes its seed modulo 2**20.
+        config, num_envs, device, split, seed: as for `Missions`; `set_seed` takes its seed modulo
+            2**20.
         with_state: add `"state"`.
 
     Attributes:

@@ -198,7 +198,7 @@ def test_turned_transitions_are_those_of_the_twin(
         off = last_bit if name == "critic_maps" else 0
         torch.testing.assert_close(getattr(found, name), tensor, rtol=off, atol=0, msg=name)
     assert found.critic_inputs.equal(torch.cat((found.observations, found.critic_maps), 1))
-    first, second = found.micro_batches(7)
+    first, second = found[:7], found[7:]
     assert torch.cat((first.critic_inputs, second.critic_inputs)).equal(found.critic_inputs)
 
 
