@@ -112,12 +112,9 @@ def uneven_rollout(num_envs=3, seed=0) -> Rollout:
 
 def concatenate(rollouts: list[Rollout]) -> Rollout:
     """Join rollouts along the environment axis."""
-    return Rollout(
-        **{
-            name: torch.cat([vars(r)[name] for r in rollouts], dim=1)
-            for name in rollouts[0].tensors()
-        }
-    )
+    names = rollouts[0].tensors()
+    joined = {name: torch.cat([vars(r)[name] for r in rollouts], dim=1) for name in names}
+    return Rollout(**joined)
 
 
 def shuffler(seed=0) -> torch.Generator:

@@ -47,13 +47,6 @@ def test_the_scan_equals_the_weighted_sum_of_n_step_returns(steps, gamma, lambda
         torch.testing.assert_close(got[t], expected.expand(3, 2))
 
 
-@pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
-def test_the_last_target_is_the_last_reward(lambda_):
-    rewards = torch.tensor([[0.0], [1.0]])
-    got = td_lambda_returns(rewards, torch.full((2, 1, 1), 7.0), 0.99, lambda_)
-    assert got[-1].item() == 1.0
-
-
 def test_returns_end_with_the_last_action_of_an_agent():
     rewards, values = draws(6)
     active = (torch.tensor([3, 6]) > torch.arange(6).view(-1, 1, 1)).expand(6, 3, 2)

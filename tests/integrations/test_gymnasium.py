@@ -165,7 +165,10 @@ def test_missions_of_different_lengths_are_reset_by_mask() -> None:
         _, _, over, _, info = env.step(np.zeros((8, 3), int))
         assert np.array_equal(info["active"].any(1), ~over)
     assert 0 < over.sum() < 8
-    with pytest.raises(ValueError, match="missions"):
-        env.step(np.zeros((8, 3), int))
+    first = over & (over.cumsum() == 1)
+    for mask in (~over, first):  # not all that are over
+        env.reset(options={"reset_mask": mask})
+        with pytest.raises(ValueError, match="missions"):
+            env.step(np.zeros((8, 3), int))
     _, info = env.reset(options={"reset_mask": over})
     assert info["active"].all()
