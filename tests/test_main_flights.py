@@ -300,7 +300,7 @@ def test_a_classical_planner_is_deployed_without_a_checkpoint(
         (["--checkpoint", "{team}", "--profile", "1"], True, "--profile 1"),
         (["--checkpoint", "{team}", "--set", "experiment.policy=random"], True, "learned"),
         (["--checkpoint", "{team}", "--set", "environment.x_dim=150"], True, "150 x 50 m"),
-        (["--checkpoint", "pretrained:predictor"], True, "it is a map predictor, no team"),
+        (["--checkpoint", "pretrained:predictor"], True, "map predictor"),
         (["--checkpoint", "{team}", "--set", "experiment.constraints.num_actions=9"], True, "fit"),
         (["--checkpoint", "{team}", "--set", "experiment.uav.crash_rate=0.1"], True, "set it to 0"),
     ],

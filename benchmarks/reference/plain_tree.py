@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.selection import EXPLORATION
-from marl_framework.planners.search.tree import LEAST, SHARPNESS
+from marl_framework.planners.search.tree import EXPLORATION, LEAST, SHARPNESS
 
 Array = NDArray[Any]
 Position = tuple[int, int, int]

@@ -1,9 +1,9 @@
-"""Coverage: the team flies a lawnmower pattern at one altitude, regardless of its readings."""
+"""Coverage: the team flies a lawnmower pattern at one altitude and ignores its readings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from marl_framework.planners.protocol import Decision
 _MASKED_COST = 2**62
 
 
-@dataclass(frozen=True)
-class _Lanes:
+class _Lanes(NamedTuple):
     """One path over the area, cut into G = N pieces that are padded to L points."""
 
     points: Tensor
@@ -31,8 +30,7 @@ class _Lanes:
     """Total number of cells in view at all points before each point, [G, L + 1] float64."""
 
 
-@dataclass
-class _Plan:
+class _Plan(NamedTuple):
     """Each UAV's part of the path, [E, N] int64 each."""
 
     piece: Tensor
@@ -46,16 +44,7 @@ class _Plan:
 
 
 class _Team:
-    """Plans the flights of teams of one size; `CoveragePlanner` says how.
-
-    Args:
-        config: configuration of the missions.
-        lattice: determines the allowed actions and their destinations.
-        size: UAVs of a team.
-
-    Raises:
-        ConfigError: the lattice does not have the altitude.
-    """
+    """Plans the flights of teams of `size` UAVs; see `CoveragePlanner`."""
 
     def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
         self._lattice = lattice
@@ -69,53 +58,46 @@ class _Team:
         self._lanes = _cut(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
 
-    def targets(
-        self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None = None
-    ) -> Tensor:
+    def targets(self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, size, 3].
 
         Args:
-            positions: of the UAVs, [E, size, 3].
-            t: moves made, [E].
-            left: moves left to each, [E, size].
-            lengths: of the ways from the UAVs to everywhere, [E, size, X, Y, Z]; None where no
-                zone is in the way.
+            positions: lattice positions of the UAVs, [E, size, 3].
+            t: number of moves made, [E].
+            left: number of moves left to each UAV, [E, size].
+            lengths: shortest paths to all positions, [E, size, X, Y, Z]; None without zones.
         """
-        plan = self._current_plan(positions, t, left)
-        plan.progress += self._steps(positions, self._target(plan)) == 0
+        plan = self._plan = self._current_plan(positions, t, left)
+        plan.progress.add_(self.moves((self._target(plan) - positions).abs()) == 0)
         if lengths is not None:
-            self._skip_unreachable(plan, lengths, left)
+            plan.progress.add_(self._unreachable(plan, lengths, left))
         return self._target(plan)
 
-    def _skip_unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> None:
-        """Let each plan go on to its next point that the UAV reaches in time, if there is one."""
-        skips = torch.zeros_like(plan.progress)
-        found = torch.zeros_like(skips, dtype=torch.bool)
-        for skip in range(self._lanes.points.shape[1]):
-            ahead = _Plan(plan.piece, plan.entry, plan.direction, plan.progress + skip)
+    def moves(self, offset: Tensor) -> Tensor:
+        """Return the number of moves over distances [..., 3] of lattice positions."""
+        offset = offset if self.climbs else offset[..., :2]
+        return offset.amax(-1) if self._diagonal else offset.sum(-1)
+
+    def _unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> Tensor:
+        """Return the number of points to skip to one that is reached in time, [E, N]; 0 if none."""
+        near = []
+        for skipped in range(self._lanes.points.shape[1]):
+            ahead = plan._replace(progress=plan.progress + skipped)
             place = self._lattice.places(self._target(ahead)).unsqueeze(2)
-            near = lengths.flatten(2).gather(2, place).squeeze(2) <= left
-            skips = torch.where(near & ~found, skip, skips)
-            found |= near
-        plan.progress += skips
+            near.append(lengths.flatten(2).gather(2, place).squeeze(2) <= left)
+        return torch.stack(near).int().argmax(0)
 
     def _current_plan(self, positions: Tensor, t: Tensor, left: Tensor) -> _Plan:
         """Return the plans, with new ones for missions at their start."""
-        plan, start = self._plan, t == 0
-        if plan is None or plan.piece.shape != positions.shape[:2]:
-            plan = self._new_plan(positions, left)
-        elif start.device.type == "cpu":
-            rows = start.nonzero().squeeze(1)
-            if len(rows):
-                new = self._new_plan(positions[rows], left[rows])
-                for name, values in vars(new).items():
-                    getattr(plan, name)[rows] = values
-        else:  # elsewhere all plan anew at every move: to know which start would be a read-back
-            new = self._new_plan(positions, left)
-            fields = zip(vars(new).items(), vars(plan).values(), strict=True)
-            plan = _Plan(**{name: torch.where(start.unsqueeze(1), a, b) for (name, a), b in fields})
-        self._plan = plan
-        return plan
+        start = (t == 0).unsqueeze(1)
+        known = self._plan if self._plan and self._plan.piece.shape == left.shape else None
+        # On a GPU the host would wait for `any`, so plans are made at every move.
+        if known is not None and start.device.type == "cpu" and not start.any():
+            return known
+        new = self._new_plan(positions, left)
+        if known is None:
+            return new
+        return _Plan(*(torch.where(start, *pair) for pair in zip(new, known, strict=True)))
 
     def _target(self, plan: _Plan) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
@@ -127,27 +109,13 @@ class _Team:
         planar = self._lanes.points[plan.piece, torch.where(step < ahead, on, back)]
         return torch.cat((planar, torch.full_like(planar[..., :1], self._level)), dim=-1)
 
-    def _steps(self, start: Tensor, goal: Tensor) -> Tensor:
-        """Return the number of moves between lattice positions [..., 3]."""
-        return self.length((goal - start).abs())
-
-    def length(self, offset: Tensor) -> Tensor:
-        """Return the number of moves over distances [..., 3] of lattice positions."""
-        offset = offset if self.climbs else offset[..., :2]
-        return offset.amax(-1) if self._diagonal else offset.sum(-1)
-
-    def _new_plan(self, positions: Tensor, moves: Tensor) -> _Plan:
-        """Assign pieces, entries and directions by the cells that each UAV can observe.
-
-        Args:
-            positions: of the UAVs, [E, N, 3].
-            moves: left to each, [E, N].
-        """
+    def _new_plan(self, positions: Tensor, left: Tensor) -> _Plan:
+        """Maximise the cells that UAVs at [E, N, 3] can observe with the moves left, [E, N]."""
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
-        travel = self._steps(positions[:, :, None, None], points)  # [E, N, G, L]
-        left = moves[:, :, None, None] - travel
+        travel = self.moves((points - positions[:, :, None, None]).abs())  # [E, N, G, L]
+        left = left[:, :, None, None] - travel
         cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
         piece = _assign(best.values)
@@ -159,7 +127,7 @@ class _Team:
 
         Args:
             points: lattice positions along the pieces, [G, L, 3].
-            left: moves left at each entry, negative if it is out of reach, [E, N, G, L].
+            left: number of moves left at each entry, negative if out of reach, [E, N, G, L].
             way: +1 or −1.
         """
         lanes = self._lanes
@@ -170,16 +138,12 @@ class _Team:
         end = last.expand_as(ahead) if way > 0 else torch.zeros_like(ahead)
         next_to_entry = (k - way).clamp(min=0).minimum(last)
         rows = torch.arange(len(points), device=points.device).unsqueeze(1)
-        back = self._steps(points[rows, end], points[rows, next_to_entry])
+        back = self.moves((points[rows, next_to_entry] - points[rows, end]).abs())
         first = (left + 1).clamp(min=0).minimum(ahead)
         rest = (left - ahead - back + 2).clamp(min=0).minimum(behind)
-        if way > 0:
-            low, high = k - rest, k + first
-        else:
-            low, high = k + 1 - first, k + 1 + rest
-        bounds = [b.clamp(0, points.shape[1]) for b in (low, high)]
-        total = lanes.area[rows, bounds[1]] - lanes.area[rows, bounds[0]]
-        return total.masked_fill(k > last, -1)
+        low, high = (k - rest, k + first) if way > 0 else (k + 1 - first, k + 1 + rest)
+        low, high = (bound.clamp(0, points.shape[1]) for bound in (low, high))
+        return (lanes.area[rows, high] - lanes.area[rows, low]).masked_fill(k > last, -1)
 
 
 class CoveragePlanner:
@@ -189,14 +153,9 @@ class CoveragePlanner:
     The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
     UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
     moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
-    stay at the starting altitude. Where there are zones, the UAVs fly the shortest ways around
-    them, and skip points that they cannot reach in the moves left.
-
-    The planner stores the plans of one batch of missions, which it must fly from the start.
-
-    Args:
-        config: configuration of the missions.
-        lattice: determines the allowed actions and their destinations.
+    stay at the starting altitude. UAVs fly the shortest paths around zones, and skip points that
+    they cannot reach in the moves left. The planner stores the plans of one batch of missions,
+    which it must fly from the start.
 
     Raises:
         ConfigError: the lattice does not have the altitude.
@@ -207,53 +166,42 @@ class CoveragePlanner:
     def __init__(self, config: Config, lattice: Lattice) -> None:
         self._lattice = lattice
         self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
-        self._teams = {
-            size: _Team(config, lattice, size) for size in set(config.missions.team_sizes)
-        }
+        sizes = set(config.missions.team_sizes)
+        self._teams = {size: _Team(config, lattice, size) for size in sizes}
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         target = self._targets(state)
-        lengths = self._lengths_to(target, state) if self._has_zones else None
         team = next(iter(self._teams.values()))
-        goals = self._lattice.destinations(state.positions)
-        actions = torch.arange(self._lattice.num_actions, device=goals.device)
+        offset = (self._lattice.destinations(state.positions) - target.unsqueeze(2)).abs()
+        ahead = team.moves(offset)
+        if self._has_zones:
+            lengths = path_lengths(self._lattice, state.moves, target, self._longest)
+            goals = self._lattice.nearest_destinations(state.positions)
+            ahead = lengths.flatten(2).gather(2, self._lattice.places(goals))
+        # Minimise the remaining moves, then the altitude error, then the planar distance.
+        costs = ahead * 1000 + offset[..., 2] * team.climbs
+        costs = (costs * 1000 + offset[..., :2].sum(-1)) * 1000
+        costs = costs + _tie_breaker(state.t, *costs.shape[1:])
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            offset = (goals[:, i] - target[:, i].unsqueeze(1)).abs()
-            # Minimise the remaining moves, then the altitude error, then the planar distance.
-            ahead = team.length(offset) if lengths is None else lengths[:, i]
-            cost = ahead * 1000 + offset[..., 2] * team.climbs
-            cost = (cost * 1000 + offset[..., :2].sum(-1)) * 1000
-            cost = cost + _tie_breaker(state.t, i, actions)
-            return cost.masked_fill(~mask, _MASKED_COST).argmin(-1)
+            return costs[:, i].masked_fill(~mask, _MASKED_COST).argmin(-1)
 
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
-    def _moves_left(self, state: MissionState) -> Tensor:
-        """Return the moves that each UAV has left, [E, N]."""
-        moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
-        paid = self._lattice.level_moves(state.left)
-        return moves if paid is None else moves.minimum(paid)
-
-    def _lengths_to(self, target: Tensor, state: MissionState) -> Tensor:
-        """Return the moves to targets [E, N, 3] from where each action leads, [E, N, A]."""
-        lengths = path_lengths(self._lattice, state.moves, target, self._longest)
-        goals = self._lattice.nearest_destinations(state.positions)
-        return lengths.flatten(2).gather(2, self._lattice.places(goals))
-
     def _targets(self, state: MissionState) -> Tensor:
         """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
-        targets, moves = state.positions, self._moves_left(state)
+        targets, paid = state.positions.clone(), self._lattice.level_moves(state.left)
+        moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
+        moves = moves if paid is None else moves.minimum(paid)
         for size, team in self._teams.items():
-            positions, left = state.positions[:, :size], moves[:, :size]
-            lengths = None
+            positions, lengths = state.positions[:, :size], None
             if self._has_zones:
                 lengths = path_lengths(self._lattice, state.moves, positions, self._longest)
-            found = team.targets(positions, state.t, left, lengths)
-            found = torch.cat((found, state.positions[:, size:]), dim=1)
-            targets = found.where((state.team_size == size).view(-1, 1, 1), targets)
+            goals = team.targets(positions, state.t, moves[:, :size], lengths)
+            of_size = (state.team_size == size).view(-1, 1, 1)
+            targets[:, :size] = goals.where(of_size, targets[:, :size])
         return targets
 
 
@@ -304,20 +252,21 @@ def _cut(
     return _Lanes(points.to(device), length.to(device), total.to(device))
 
 
-def _tie_breaker(t: Tensor, i: int, actions: Tensor) -> Tensor:
-    """Return a pseudo-random cost of each action, [E, A] in 0 … 999.
+def _tie_breaker(t: Tensor, agents: int, actions: int) -> Tensor:
+    """Return a pseudo-random cost of each action, [E, N, A] in 0 … 999.
 
     Fixed costs could make two UAVs block each other forever.
     """
-    hashed = t.unsqueeze(1) * 7_919 + actions * 104_729 + i * 1_299_709 + 1
+    agent = torch.arange(agents, device=t.device).unsqueeze(1)
+    action = torch.arange(actions, device=t.device)
+    hashed = t.view(-1, 1, 1) * 7_919 + action * 104_729 + agent * 1_299_709 + 1
     return (hashed * 2_654_435_761 % 2**32 >> 13) % 1000
 
 
 def _assign(value: Tensor) -> Tensor:
     """Assign each UAV its own piece greedily by value [E, N, N]; return the pieces, [E, N]."""
-    e, n, _ = value.shape
-    open_pairs = value
-    pieces = torch.zeros(e, n, dtype=torch.int64, device=value.device)
+    n, open_pairs = value.shape[1], value
+    pieces = torch.zeros_like(value[:, 0], dtype=torch.int64)
     ids = torch.arange(n, device=value.device)
     for _ in range(n):
         best = open_pairs.flatten(1).argmax(1, keepdim=True)

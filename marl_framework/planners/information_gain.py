@@ -1,4 +1,4 @@
-"""Greedy information gain: the strongest planner that looks one move ahead and learns nothing."""
+"""Greedy information gain: each UAV flies where its next reading is expected to gain most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 
-# Window cells worked on at once: on the CPU what its caches hold, on a GPU what keeps it busy.
+# Window cells processed at once: few enough for a CPU's caches, enough to keep a GPU busy.
 _CPU_CELLS = 2**18
 _GPU_CELLS = 2**24
 
@@ -27,9 +27,9 @@ _GPU_CELLS = 2**24
 def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
     """Return the weighted entropy that one more reading of a cell is expected to remove [bit].
 
-    E_z[w(p_z)·(H(p) − H(p_z))] over both readings z, each as probable as the belief p and the
-    sensor make it; p_z is the belief after reading z (Westheider et al. 2023, section
-    III-C, before the reading is known).
+    E_z[w(p_z)·(H(p) − H(p_z))] over both readings z, with their probabilities under the belief p
+    and the sensor; p_z is the belief after reading z (Westheider et al. 2023, section III-C,
+    before the reading is known).
 
     Args:
         belief: P(region of interest), any shape.
@@ -49,18 +49,11 @@ def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
 
 
 class InformationGainPlanner:
-    """Flies each UAV to where its next reading is expected to tell it most.
+    """Scores every allowed action by the expected gain of the whole footprint at its destination.
 
-    Every allowed action is scored by the expected gain of the whole footprint at its
-    destination, in the UAV's own belief. A UAV that hears one that chose before it counts less
-    for the cells the other will see: the share of an undecided cell's entropy that the other's
-    reading is expected to leave.
-
-    Args:
-        lattice: tells which actions are allowed, and where they lead.
-        camera: tells what is seen there, and how well.
-        prior: belief before any reading.
-        communication: False: nobody knows what the others are about to see.
+    Each UAV uses its own belief. Where it hears a UAV that chose before it, cells that the other
+    will see count less: by the share of an undecided cell's entropy that a reading leaves. Without
+    `communication` all cells count fully. `prior` is the belief before any reading.
     """
 
     name = "information_gain"
@@ -80,38 +73,35 @@ class InformationGainPlanner:
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        missions = len(state.positions)
-        parts = [
-            self._act(state[first : first + self._chunk])
-            for first in range(0, missions, self._chunk)
-        ]
-        actions, masks, scores = zip(*parts, strict=True)
-        return Decision(torch.cat(actions), torch.cat(masks), scores=torch.cat(scores))
+        firsts = range(0, len(state.positions), self._chunk)
+        parts = [self._act(state[first : first + self._chunk]) for first in firsts]
+        actions, masks, scores = map(torch.cat, zip(*parts, strict=True))
+        return Decision(actions, masks, scores=scores)
 
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor]:
-        # Destinations beyond the lattice are masked, but looked up all the same.
+        # Masked actions may lead off the lattice; their nearest positions stand in for them.
         goals = self._lattice.nearest_destinations(state.positions)
         chosen: list[Tensor] = []
-        found: list[Tensor] = []
+        scores: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            # Equal actions stay equal, whatever rounding makes of them: the first one is taken.
-            scores = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
-            action = best_actions(scores, mask)
-            where = action.view(-1, 1, 1).expand(-1, 1, 3)
-            chosen.append(goals[:, i].gather(1, where).squeeze(1))
-            found.append(scores * mask)
+            # Rounding makes equal actions equal, and the first one is taken.
+            score = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
+            action = best_actions(score, mask)
+            index = action.view(-1, 1, 1).expand(-1, 1, 3)
+            chosen.append(goals[:, i].gather(1, index).squeeze(1))
+            scores.append(score * mask)
             return action
 
         actions, masks = self._lattice.choose_in_missions(state, choose)
-        return actions, masks, torch.stack(found, dim=1)
+        return actions, masks, torch.stack(scores, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
-        """Return the expected gain of UAV i at each destination, summed over cells: [E, A].
+        """Return the expected gain of UAV i at each destination, summed over cells, [E, A] [bit].
 
         Args:
-            state: the missions.
-            i: number of the UAV.
+            state: E missions.
+            i: index of the UAV.
             goals: destinations on the lattice, [E, A, 3].
             chosen: next positions [E, 3] of the UAVs 0 … i − 1.
         """
@@ -138,7 +128,7 @@ class InformationGainPlanner:
 
 
 def make(environment: MissionEnvironment) -> InformationGainPlanner:
-    """Return the planner for an environment."""
+    """Create the planner for an environment."""
     config = environment.config
     return InformationGainPlanner(
         environment.lattice,

@@ -7,11 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import (
-    best_actions,
-    policy_probabilities,
-    sample_actions,
-)
+from marl_framework.algorithms.policy import best_actions, policy_probabilities, sample_actions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
@@ -24,9 +20,8 @@ class LearnedPlanner:
     Args:
         act: maps observations [E, N, C, X, Y] to logits [E, N, A]; an algorithm's `act`.
         builder: builds the actor's observations.
-        lattice: determines the allowed actions.
-        greedy: take the most probable allowed action; otherwise sample from the softmax over
-            the allowed actions.
+        lattice: lattice of the missions.
+        greedy: take the most probable allowed action instead of a sample of the policy.
     """
 
     name = "learned"
@@ -49,11 +44,10 @@ class LearnedPlanner:
         logits = self._act(self._builder.actor(state))
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            scores = logits[:, i]
-            if not self._greedy:
-                uniform = torch.rand(scores.shape, generator=generator, device=scores.device)
-                return sample_actions(policy_probabilities(scores, mask, 0.0), uniform, mask)
-            return best_actions(scores, mask)
+            if self._greedy:
+                return best_actions(logits[:, i], mask)
+            uniform = torch.rand(mask.shape, generator=generator, device=mask.device)
+            return sample_actions(policy_probabilities(logits[:, i], mask, 0.0), uniform, mask)
 
         actions, masks = self._lattice.choose_in_missions(state, choose)
         return Decision(actions, masks, policy_probabilities(logits, masks, 0.0))

@@ -9,16 +9,16 @@ from marl_framework.mission.lattice import Lattice
 
 
 def path_lengths(lattice: Lattice, moves: Tensor, origins: Tensor, most: int) -> Tensor:
-    """Return the moves of the shortest paths from origins to everywhere, [E, N, X, Y, Z] int64.
+    """Return the number of moves of the shortest path to each position, [E, N, X, Y, Z] int64.
 
-    most + 1 where no path is so short. Every move can be flown back, so that these are the lengths
-    of the ways back, too.
+    It is most + 1 if there is no shorter path. Every move can be reversed, so the lengths are also
+    those of the paths back.
 
     Args:
-        lattice: of the missions.
+        lattice: lattice of the missions.
         moves: see `MissionState.moves`, [E, X, Y, Z, A].
         origins: lattice indices, [E, N, 3].
-        most: longest path looked for.
+        most: greatest length to search for.
     """
     e, n = origins.shape[:2]
     length = origins.new_full((e, n, moves[0, ..., 0].numel()), most + 1)

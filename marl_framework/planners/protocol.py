@@ -11,7 +11,7 @@ from marl_framework.mission.state import MissionState
 
 
 class Decision(NamedTuple):
-    """Actions of all UAVs, and how the planner chose them."""
+    """Actions of all UAVs, and the policy or scores behind them."""
 
     actions: Tensor
     """Chosen actions, [E, N] int64."""

@@ -42,23 +42,21 @@ def make_planner(
                 "argument checkpoint"
             )
         team = trained_team(environment.config, checkpoint, environment.device)
-        builder = make_builder(environment)
-        return LearnedPlanner(team.act, builder, environment.lattice, greedy)
+        return LearnedPlanner(team.act, make_builder(environment), environment.lattice, greedy)
     if name not in PLANNERS and "." not in name:
         raise ConfigError(
             f"planner {name}: choose one of {', '.join(PLANNER_NAMES)}, or your own as module.Class"
         )
-    path = PLANNERS.get(name, name)
-    planner: Planner = load_part(path, "planner", "environment")(environment)
-    if not (
-        isinstance(getattr(planner, "name", None), str) and callable(getattr(planner, "act", None))
-    ):
+    make = load_part(PLANNERS.get(name, name), "planner", "environment")
+    planner: Planner = make(environment)
+    has_name = isinstance(getattr(planner, "name", None), str)
+    if not (has_name and callable(getattr(planner, "act", None))):
         raise ConfigError(f"planner: {name}: it must have name and act(state, generator)")
     return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
 
 class _CheckedPlanner:
-    """Checks the decisions of a user's planner; a plain tuple will do."""
+    """Checks the decisions of a custom planner, which may be plain tuples."""
 
     def __init__(self, path: str, planner: Planner, lattice: Lattice) -> None:
         self._path, self._planner, self._lattice = path, planner, lattice
@@ -68,38 +66,37 @@ class _CheckedPlanner:
         """Choose an action for each UAV; see `Planner`.
 
         Raises:
-            ConfigError: the planner returned something else.
+            ConfigError: the planner's decision is invalid.
         """
-        found = self._planner.act(state, generator)
-        if not isinstance(found, tuple) or not 2 <= len(found) <= len(Decision._fields):
-            raise self._refusal(f"it returned a {type(found).__name__}")
-        decision = Decision(*found)
+        decision = self._planner.act(state, generator)
+        if problem := self._problem(decision, state):
+            raise ConfigError(
+                f"planner: {self._path}.act must return a Decision or (actions, masks): {problem}"
+            )
+        return Decision(*decision)
+
+    def _problem(self, decision: object, state: MissionState) -> str | None:
+        """Return what is wrong with a decision; None if it is valid."""
+        if not isinstance(decision, tuple) or not 2 <= len(decision) <= len(Decision._fields):
+            return f"it returned a {type(decision).__name__}"
         team = tuple(state.positions.shape[:2])
         each = (*team, self._lattice.num_actions)
-        shapes = {"actions": team, "masks": each, "probabilities": each, "scores": each}
         dtypes = {"actions": torch.int64, "masks": torch.bool}
-        for name, part in decision._asdict().items():
+        for name, part in zip(Decision._fields, decision, strict=False):
             if part is None and name not in dtypes:
                 continue
-            wanted = _describe(shapes[name], dtypes.get(name))
+            shape, dtype = team if name == "actions" else each, dtypes.get(name)
+            wanted = _describe(shape, dtype)
             if not isinstance(part, Tensor):
-                raise self._refusal(f"{name} must be a tensor {wanted}, got {type(part).__name__}")
-            if part.shape != shapes[name] or part.dtype != dtypes.get(name, part.dtype):
-                got = _describe(tuple(part.shape), part.dtype)
-                raise self._refusal(f"{name} must be {wanted}, got {got}")
-        codes = torch.arange(each[-1], device=decision.actions.device)
-        chosen = decision.actions.unsqueeze(-1) == codes
+                return f"{name} must be a tensor {wanted}, got {type(part).__name__}"
+            if part.shape != shape or part.dtype != (dtype or part.dtype):
+                return f"{name} must be {wanted}, got {_describe(tuple(part.shape), part.dtype)}"
+        codes = torch.arange(each[-1], device=state.positions.device)
+        chosen = decision[0].unsqueeze(-1) == codes
         allowed = (chosen & self._lattice.options(state)).any(-1)
         if not (allowed | ~state.active).all():
-            raise self._refusal(
-                "an action is none of them, leaves the lattice, enters a zone or cannot be paid for"
-            )
-        return decision
-
-    def _refusal(self, wrong: str) -> ConfigError:
-        return ConfigError(
-            f"planner: {self._path}.act must return a Decision or (actions, masks): {wrong}"
-        )
+            return "an action does not exist, leaves the lattice, enters a zone or cannot be paid"
+        return None
 
 
 def _describe(shape: tuple[int, ...], dtype: torch.dtype | None) -> str:

@@ -52,6 +52,39 @@ class Checkpoint:
         """`pretrained:NAME` if it comes with the library, else its path."""
         return checkpoint_name(self.path)
 
+    @property
+    def source(self) -> str:
+        """Name of its configuration in messages."""
+        return f"configuration in checkpoint {self.path}"
+
+    def config(self, overrides: Sequence[str] = ()) -> Config:
+        """Return the configuration of the training, with overrides.
+
+        Raises:
+            ConfigError: it is missing or invalid.
+        """
+        saved = self.payload.get("config")
+        if not isinstance(saved, Mapping):
+            raise ConfigError(f"checkpoint {self.path}: it lacks the key config")
+        return config_from_dict(saved, self.source, overrides)
+
+    def actor(self) -> Mapping[str, Tensor]:
+        """Return the weights of the team's actor.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        actor = self.payload.get("actor")
+        if isinstance(actor, Mapping):
+            return actor
+        problem = "it lacks the key actor"
+        if "predictor" in self.payload:
+            problem = (
+                "it is a map predictor, not a team; use it for networks.predictor or "
+                "experiment.baselines.search.predictor"
+            )
+        raise ConfigError(f"checkpoint {self.path}: {problem}")
+
 
 def find_checkpoint(name: str) -> Checkpoint:
     """Read a checkpoint file, or the best or else the last checkpoint of a run folder.
@@ -64,26 +97,14 @@ def find_checkpoint(name: str) -> Checkpoint:
 
 
 def load_team(name: str) -> Checkpoint:
-    """Read the checkpoint of a trained team, see `find_checkpoint`.
+    """Read the checkpoint of a trained team; see `find_checkpoint`.
 
     Raises:
-        ConfigError: there is none, or it is something else.
+        ConfigError: there is no checkpoint, or it is not of a team.
     """
     checkpoint = find_checkpoint(name)
-    _check_team(checkpoint)
+    checkpoint.actor()
     return checkpoint
-
-
-def _check_team(checkpoint: Checkpoint) -> None:
-    if isinstance(checkpoint.payload.get("actor"), Mapping):
-        return
-    what = "it lacks the key actor"
-    if "predictor" in checkpoint.payload:
-        what = (
-            "it is a map predictor, no team; networks.predictor and "
-            "experiment.baselines.search.predictor name such"
-        )
-    raise ConfigError(f"checkpoint {checkpoint.path}: {what}")
 
 
 def mission_config(
@@ -99,15 +120,15 @@ def mission_config(
     Raises:
         ConfigError: the configuration is missing or invalid.
     """
+    if file is not None:
+        path = resolve_config_path(file)
+        config = load_config(path, overrides)
+        if checkpoint is None:
+            return config
+        return with_team(config, checkpoint, str(path), overrides)
     if checkpoint is None:
-        if file is None:
-            raise ConfigError("--config: give a params file, or a trained team with --checkpoint")
-        return load_config(resolve_config_path(file), overrides)
-    if file is None:
-        return config_from_dict(_trained(checkpoint), _source(checkpoint), overrides)
-    path = resolve_config_path(file)
-    flown = _of_team(load_config(path, overrides), checkpoint)
-    return config_from_dict(flown, str(path), overrides)
+        raise ConfigError("--config: give a params file, or a trained team with --checkpoint")
+    return checkpoint.config(overrides)
 
 
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
@@ -116,69 +137,48 @@ def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
     Raises:
         ConfigError: the configuration is missing or invalid.
     """
-    trained = _trained(checkpoint)
+    trained = config_to_dict(checkpoint.config())
     del trained["sensor"]["simulation"]  # the training's terrain
-    return config_from_dict(trained, _source(checkpoint), overrides)
+    return config_from_dict(trained, checkpoint.source, overrides)
 
 
-def with_team(config: Config, checkpoint: Checkpoint) -> Config:
+def with_team(
+    config: Config,
+    checkpoint: Checkpoint,
+    source: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Config:
     """Return a configuration of missions with observation and networks of a checkpoint.
 
     Raises:
-        ConfigError: the checkpoint has no configuration, or the two do not go together.
+        ConfigError: the checkpoint has no configuration, or it does not fit the missions; the
+            message begins with `source`, by default that of the checkpoint.
     """
-    return config_from_dict(_of_team(config, checkpoint), _source(checkpoint))
+    missions, trained = config_to_dict(config), config_to_dict(checkpoint.config())
+    # Keys of `learning` depend on the algorithm, and its rates on the number of environments.
+    missions |= {name: trained[name] for name in ("observation", "networks", "learning")}
+    missions["environment"]["num_envs"] = trained["environment"]["num_envs"]
+    missions["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
+    return config_from_dict(missions, source or checkpoint.source, overrides)
 
 
-def _of_team(config: Config, checkpoint: Checkpoint) -> dict[str, Any]:
-    flown, trained = config_to_dict(config), _trained(checkpoint)
-    flown["observation"] = trained["observation"]
-    flown["networks"] = trained["networks"]
-    flown["learning"] = trained["learning"]  # only the team's own algorithm knows all its keys
-    flown["environment"]["num_envs"] = trained["environment"]["num_envs"]  # its rates fit to that
-    flown["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
-    return flown
-
-
-def _trained(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the configuration that a team was trained with."""
-    saved = checkpoint.payload.get("config")
-    if not isinstance(saved, Mapping):
-        raise ConfigError(f"checkpoint {checkpoint.path}: it lacks the key config")
-    return config_to_dict(config_from_dict(saved, _source(checkpoint)))
-
-
-def _source(checkpoint: Checkpoint) -> str:
-    return f"configuration in checkpoint {checkpoint.path}"
-
-
-def check_lattice(ours: Config, other: Config, who: str) -> None:
-    """Check that two configurations have the same positions and actions.
-
-    Args:
-        ours: of the team that learns.
-        other: of other missions, or of another team.
-        who: the other is, for messages.
+def check_lattice(ours: Config, other: Config, who: str, keys: Sequence[str] = ()) -> None:
+    """Check that two configurations have the same positions, actions and values of `keys`.
 
     Raises:
-        ConfigError: names the key that differs.
+        ConfigError: they differ; the message begins with `who`, which has the other one.
     """
-    keys = () if ours.geometry.lattice_shape == other.geometry.lattice_shape else _LATTICE
-    refuse_differences(ours, other, (*keys, _ACTIONS), who)
+    if difference := _difference(ours, other, keys):
+        raise ConfigError(f"{who}: {difference}; make them equal")
 
 
-def refuse_differences(ours: Config, other: Config, keys: Sequence[str], who: str) -> None:
-    """Check that two configurations have the same values of some keys.
-
-    Raises:
-        ConfigError: names the key that differs.
-    """
-    if differing := differences(other, ours, keys):
-        key, (there, here) = next(iter(differing.items()))
-        raise ConfigError(
-            f"{who}: {key} is {show(there)}, and {show(here)} of the team that learns; a network "
-            "knows one lattice, set of actions and list of channels"
-        )
+def _difference(ours: Config, other: Config, keys: Sequence[str] = ()) -> str | None:
+    """Describe the first key of the lattice, its actions and `keys` that differs."""
+    same = ours.geometry.lattice_shape == other.geometry.lattice_shape
+    differing = differences(ours, other, (*(() if same else _LATTICE), _ACTIONS, *keys))
+    for key, (here, there) in differing.items():
+        return f"{key} is {show(there)} there, {show(here)} here"
+    return None
 
 
 def other_mission(ours: Config, other: Config) -> list[str]:
@@ -188,28 +188,24 @@ def other_mission(ours: Config, other: Config) -> list[str]:
 
 
 def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
-    """Return checksums of a trained team and of what it sees through, see `check_weights`.
-
-    Args:
-        checkpoint: of the team.
-        key: that names it.
+    """Return checksums of the team that `key` names and of its predictor; see `check_weights`.
 
     Raises:
-        ConfigError: its predictor cannot be read.
+        ConfigError: the predictor cannot be read.
     """
-    found = {f"{key}: {checkpoint.name}": tensors_checksum(checkpoint.payload["actor"])}
-    config = mission_config(None, (), checkpoint)
+    checksums = {f"{key}: {checkpoint.name}": tensors_checksum(checkpoint.actor())}
+    config = checkpoint.config()
     if config.observation.sees_prediction:
-        found |= predictor_weights(config.networks.predictor, f"{key}: networks.predictor")
-    return found
+        checksums |= predictor_weights(config.networks.predictor, f"{key}: networks.predictor")
+    return checksums
 
 
 def team_logits(
     environment: MissionEnvironment, checkpoint: Checkpoint
 ) -> Callable[[MissionState], Tensor]:
-    """Return what gives a trained team's logits [E, N, A] in a state.
+    """Return a function from states to a trained team's logits [E, N, A].
 
-    The team sees through its own channels, also what the missions do not keep up to date.
+    The team sees its own channels, including those that the missions do not keep up to date.
 
     Raises:
         ConfigError: the team cannot fly there.
@@ -235,34 +231,25 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
         ConfigError: the checkpoint's actor does not fit the configuration.
     """
     team = make_algorithm(config, device)
-    _check_team(checkpoint)
-    actor, saved = team.modules["actor"], checkpoint.payload["actor"]
-    where = misfit(actor.state_dict(), saved)
-    if where is not None:
-        trained = mission_config(None, (), checkpoint)
-        keys = () if config.geometry.lattice_shape == trained.geometry.lattice_shape else _LATTICE
-        if differing := differences(trained, config, (*keys, _ACTIONS)):
-            key, (there, here) = next(iter(differing.items()))
-            where = f"{key} is {there} there, {here} here"
+    actor, saved = team.modules["actor"], checkpoint.actor()
+    problem = misfit(actor.state_dict(), saved)
+    if problem is not None:
+        problem = _difference(config, checkpoint.config()) or problem
         raise ConfigError(
-            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {where}; "
-            "keep lattice, num_actions, observation and networks.actor as they were in training"
+            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {problem}; "
+            "use the lattice, num_actions, observation and networks.actor of its training"
         )
     actor.load_state_dict(dict(saved))
     return team
 
 
 def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the least that a checkpoint needs to fly: configuration and actor, or map predictor.
-
-    Args:
-        checkpoint: of a trained team or of a map predictor.
-        overrides: of its configuration, `section.key=value` each.
+    """Return all that is needed to fly: the configuration, and the actor or map predictor.
 
     Raises:
-        ConfigError: the checkpoint has neither, or an override is not right.
+        ConfigError: the checkpoint has neither network, or an override is invalid.
     """
-    config = mission_config(None, overrides, checkpoint)
+    config = checkpoint.config(overrides)
     kept = {"config": config_to_dict(config)}
     if "predictor" in checkpoint.payload:
         network = predictor_of(checkpoint.payload, f"--checkpoint: {checkpoint.path}")

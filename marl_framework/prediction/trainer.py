@@ -13,8 +13,10 @@ from marl_framework.algorithms.optimisers import load_optimizer, load_scaler
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
+from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
+from marl_framework.mission.state import MissionState
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
@@ -22,9 +24,13 @@ from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.prediction.calibration import Reliability
-from marl_framework.prediction.examination import examine
-from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
+from marl_framework.prediction.examination import (
+    Picture,
+    Reliability,
+    examine,
+    predictions_figure,
+    reliability_figure,
+)
 from marl_framework.prediction.samples import Samples, fly
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.rounds import RoundTrainer
@@ -34,12 +40,8 @@ class PredictorTrainer(RoundTrainer):
     """Flies rounds of missions and fits the predictor to them.
 
     The loss of a belief is the mean over lattice positions of (ρ·H − target)²: H is the entropy
-    around the position, ρ the share of it that the network says lies in the region of interest,
-    and the target the entropy that truly lies there. So ρ becomes the expected share.
-
-    Args:
-        config: missions and `prediction`.
-        device: where everything lives.
+    around the position, ρ the network's estimate of the share of it that lies in the region of
+    interest, and the target the entropy that truly lies there. So ρ becomes the expected share.
 
     Attributes:
         network: the predictor.
@@ -49,9 +51,10 @@ class PredictorTrainer(RoundTrainer):
     mark = "samples"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        if config.experiment.baselines.search.prior is not None:
+        search = config.experiment.baselines.search
+        if search.prior is not None:
             raise ConfigError(
-                "experiment.baselines.search.prior: a predictor is made without one; leave it out"
+                "experiment.baselines.search.prior: the training of a predictor uses none; set null"
             )
         super().__init__(config, device)
         self._settings = settings = config.prediction
@@ -61,14 +64,13 @@ class PredictorTrainer(RoundTrainer):
             torch.manual_seed(config.environment.seed)
             self.network = place(MapPredictor(settings.width), config.compute, device)
         self.modules: Mapping[str, nn.Module] = {"predictor": self.network}
-        self._view = LatticeView(config, lattice, PARTS)
-        self._model = PredictedMap(self._view, self.network, config.compute.precision)
-        flight = config.experiment.baselines.search
-        search = make_search(self._view, flight)
-        self._planners = (
-            SearchPlanner("search", self._view, self._model, search, flight.plan_memory),
-            RandomPlanner(lattice),
+        self._view = view = LatticeView(config, lattice, PARTS)
+        self._model = PredictedMap(view, self.network, config.compute.precision)
+        search = search.model_copy(update={"presumed_share": 0.0, "presumed_beside_plan": 0.0})
+        self._planner = SearchPlanner(
+            "search", view, self._model, make_search(view, search), search
         )
+        self._random = RandomPlanner(lattice)
         self._optimizer = torch.optim.AdamW(
             self.network.parameters(),
             lr=settings.learning_rate,
@@ -78,42 +80,62 @@ class PredictorTrainer(RoundTrainer):
         self._scaler = grad_scaler(device, resolve_precision(config.compute.precision, device))
         self._samples: Samples | None = None
         self._weights_read: dict[str, str] = {}
-        for number in range(len(settings.worlds)):
-            self._weights_read |= files_read(_in_world(config, number))
+        for world in self._worlds:
+            self._weights_read |= files_read(world.config)
         self._symmetries = 8 if config.geometry.quarter_turns else 4
 
     def round(self) -> dict[str, float]:
-        """Fly missions over all worlds, then learn from all flown so far.
+        """Fly missions over all worlds, then learn from all samples so far.
 
         Returns:
-            `roi_entropy_<number>` of each world, over missions that the predictor flew; of the
-            new beliefs, which it had not seen, the root mean squared error `error` of the
-            prediction and of the belief p·H(p), `belief_error`, and the expected calibration
-            error `calibration_error`; the mean `loss`, and `skipped_updates`, whose numbers were
-            not finite.
+            `roi_entropy_<number>` of each world, over missions that the predictor flew. Of the
+            new samples before learning from them: root mean squared `error` of the prediction and
+            `belief_error` of p·H(p), and the expected `calibration_error`. The mean `loss`, and
+            the number of `skipped_updates` that were not finite.
         """
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         new: list[Samples] = []
-        share = self._settings.random_share if self.rounds else 1.0
         for number, world in enumerate(self._worlds):
-            samples, left, planned = fly(world, self._view, self._planners, share, self._generator)
+            samples, left = self._fly(world)
             new.append(samples)
-            if planned.any():
-                found[f"roi_entropy_{number}"] = float(left[planned].mean())
-        fresh = Samples.joined(new)
-        found |= self._errors(fresh)
+            if len(left):
+                results[f"roi_entropy_{number}"] = float(left.mean())
+        fresh = Samples.join(new)
+        results |= self._errors(fresh)
         earlier = [] if self._samples is None else [self._samples]
-        self._samples = Samples.joined([*earlier, fresh])
-        found |= self._learn(self._samples)
+        self._samples = Samples.join([*earlier, fresh])
+        results |= self._learn(self._samples)
         self.rounds += 1
-        return found
+        return results
+
+    def _fly(self, world: MissionEnvironment) -> tuple[Samples, Tensor]:
+        """Fly missions, a share of them at random, in the first round all.
+
+        Returns:
+            Samples of every UAV before each move and after the last; ROI entropy at the end of the
+            missions that the predictor flew.
+        """
+        draws = torch.rand(world.num_envs, generator=self._generator, device=self.device)
+        at_random = draws < (self._settings.random_share if self.rounds else 1.0)
+
+        def act(state: MissionState) -> Tensor:
+            planned, drawn = (
+                planner.act(state, self._generator).actions
+                for planner in (self._planner, self._random)
+            )
+            return drawn.where(at_random.unsqueeze(1), planned)
+
+        parts: list[Samples] = []
+        for state in fly(world, act):
+            parts.append(Samples.of(self._view, state))
+        return Samples.join(parts), roi_entropy(state.global_belief, state.truth)[~at_random]
 
     def _learn(self, samples: Samples) -> dict[str, float]:
-        """Make the updates of a round; return mean loss and skipped updates."""
+        """Make the updates of a round; return mean loss and number of skipped updates."""
         symmetries = self._draw(self._symmetries, self._settings.updates).tolist()
 
         def loss_of(update: int) -> Tensor:
-            index = self._draw(len(samples), self._settings.batch_size)
+            index = self._draw(len(samples.target), self._settings.batch_size)
             seen, target = samples.batch(index, symmetries[update])
             return (self._model.predict(seen) - target).square().mean()
 
@@ -127,7 +149,7 @@ class PredictorTrainer(RoundTrainer):
     def _errors(self, samples: Samples) -> dict[str, float]:
         squares = torch.zeros(2, device=self.device)
         reliability = Reliability(self.device)
-        for index in torch.arange(len(samples), device=self.device).split(1024):
+        for index in torch.arange(len(samples.target), device=self.device).split(1024):
             seen, target = samples.batch(index, 0)
             predicted = self._model.predict(seen)
             guesses = torch.stack((predicted, seen.coarse[:, 2]))
@@ -138,21 +160,21 @@ class PredictorTrainer(RoundTrainer):
         return {"error": error, "belief_error": belief, "calibration_error": calibration}
 
     def examine(self) -> tuple[list[Picture], Reliability]:
-        """Look at the predictor in missions that it has not learned from; see `examine`."""
-        return examine(self._environments("validation"), self._view, self._model, self._planners[0])
+        """Examine the predictor in validation missions; see `examine`."""
+        return examine(self._environments("validation"), self._view, self._model, self._planner)
 
-    def describe(self, found: Mapping[str, float]) -> str:
-        """Return the line of the log for what a round found."""
-        flown = [value for name, value in found.items() if name.startswith("roi_entropy")]
-        mean = f"{sum(flown) / len(flown):.4f}" if flown else "–"
+    def describe(self, results: Mapping[str, float]) -> str:
+        """Return the line of the log for the results of a round."""
+        left = [value for name, value in results.items() if name.startswith("roi_entropy")]
+        mean = f"{sum(left) / len(left):.4f}" if left else "–"
         return (
             f"round {self.rounds}/{self._settings.rounds} | ROI entropy {mean} | error "
-            f"{found['error']:.4f}, of the belief {found['belief_error']:.4f} | calibration error "
-            f"{found['calibration_error']:.4f}"
+            f"{results['error']:.4f}, of the belief {results['belief_error']:.4f} | calibration "
+            f"error {results['calibration_error']:.4f}"
         )
 
     def finish(self, run: RunFolder) -> dict[str, float]:
-        """Draw what the predictor expects of missions that it has not learned from."""
+        """Examine the predictor in validation missions, and draw figures."""
         pictures, reliability = self.examine()
         predictions_figure(pictures, self.config, run.figures / "predictions.png")
         reliability_figure(reliability, run.figures / "reliability.png")
@@ -160,42 +182,37 @@ class PredictorTrainer(RoundTrainer):
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
         """Return the missions of each world: the largest team in the longest missions."""
-        missions, worlds = self._settings.missions, range(len(self._settings.worlds))
-        config = self.config.of_mission(
-            self.config.missions.most_agents, max(self.config.missions.budgets)
-        )
+        config, settings = self.config, self.config.prediction
+        config = config.of_mission(config.missions.most_agents, max(config.missions.budgets))
 
         def world(number: int) -> MissionEnvironment:
+            update = {"simulation": settings.worlds[number]}
+            sensor = config.sensor.model_copy(update=update)
             with found_at(f"prediction.worlds[{number}]"):
-                there = _in_world(config, number)
-                return MissionEnvironment(there, missions, self.device, split, rank=number)
+                there = config.model_copy(update={"sensor": sensor})
+                return MissionEnvironment(there, settings.missions, self.device, split, rank=number)
 
-        return [world(number) for number in worlds]
+        return [world(number) for number in range(len(settings.worlds))]
 
     def mission_streams(self) -> list[torch.Generator]:
         """Return the generators of all missions."""
         return [world.generator for world in self._worlds]
 
     def learned_state(self) -> dict[str, Any]:
-        """Return network, optimiser and all beliefs flown so far."""
-        kept = None if self.is_over() else self._samples
+        """Return network, optimiser and all samples."""
+        samples = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
-            "samples": None if kept is None else dict(vars(kept)),
+            "samples": None if samples is None else samples._asdict(),
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
+        """Load the result of `learned_state`."""
         self.network.load_state_dict(state["predictor"])
         load_optimizer(self._optimizer, state["optimizer"])
         load_scaler(self._scaler, state["scaler"])
-        if state["samples"] is not None:
-            columns = {name: part.to(self.device) for name, part in state["samples"].items()}
-            self._samples = Samples(**columns)
-
-
-def _in_world(config: Config, number: int) -> Config:
-    sensor = config.sensor.model_copy(update={"simulation": config.prediction.worlds[number]})
-    return config.model_copy(update={"sensor": sensor})
+        if (samples := state["samples"]) is not None:
+            on_device = {name: part.to(self.device) for name, part in samples.items()}
+            self._samples = Samples(**on_device)

@@ -22,7 +22,6 @@ from marl_framework.planners.team import (
     check_lattice,
     load_team,
     mission_config,
-    refuse_differences,
     trained_team,
     with_team,
 )
@@ -57,8 +56,7 @@ def take_weights(
     """
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
     who = f"--init-from {checkpoint.path}"
-    check_lattice(config, trained, who)
-    refuse_differences(config, trained, (*_SEEN, *_sizes(config, "actor")), who)
+    check_lattice(config, trained, who, (*_SEEN, *_sizes(config, "actor")))
     unfit = _unfit(algorithm, saved, ["actor"])
     if unfit is not None:
         raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
@@ -108,8 +106,7 @@ def follow_teacher(
         checkpoint = load_team(teacher.run)
     trained = mission_config(None, (), checkpoint)
     who = f"{key} {checkpoint.path}"
-    check_lattice(config, trained, who)
-    refuse_differences(config, trained, _SEEN, who)
+    check_lattice(config, trained, who, _SEEN)
     _check_predictor(config, trained, checkpoint, who)
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])

@@ -13,7 +13,8 @@ from marl_framework.mission.state import MissionState
 from marl_framework.planners import InformationGainPlanner
 from marl_framework.planners.information_gain import expected_gain
 from tests.mission.asymmetric import ASYMMETRIC
-from tests.small import random_actions, small_config
+from tests.planners.missions import flown, in_view
+from tests.small import small_config
 
 
 def h(p: float) -> float:
@@ -44,11 +45,6 @@ def test_the_gain_of_a_cell_is_its_definition(prior: float) -> None:
         torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
 
 
-def test_an_undecided_cell_promises_half_of_what_a_reading_tells() -> None:
-    gain = expected_gain(torch.tensor([0.5]), torch.tensor([[0.01, 0.01]]), 0.5).item()
-    assert gain == pytest.approx((1 - h(0.01)) / 2, abs=1e-5)
-
-
 def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironment, MissionState]:
     """Three UAVs over 24 × 17 cells, after some moves."""
     config = small_config(
@@ -59,10 +55,7 @@ def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironm
         sensor=sensor or {},
     )
     env = MissionEnvironment(config, 3, "cpu", "test")
-    state = env.reset(env.draw_reset())
-    for _ in range(3):
-        env.step(state, random_actions(env, state, env.generator), env.draw_step())
-    return env, state
+    return env, flown(env)
 
 
 def left(rates: list[float]) -> float:
@@ -87,27 +80,20 @@ def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, An
         others = [j for j in range(2) if communication and state.heard[e, 2, j]]
         for a in range(6):
             total = 0.0
-            for row, col in cells_in_view(env, goals[e, 2, a]):
-                gain = cell_gain(
-                    state.beliefs[e, 2, row, col].item(), rates[goals[e, 2, a, 2]], 0.4
-                )
-                for j in others:
-                    if (row, col) in cells_in_view(env, chosen[j][e]):
-                        gain *= left(rates[chosen[j][e, 2]])
-                total += gain
+            factors = torch.ones(state.beliefs.shape[2:])
+            for j in others:
+                factors[in_view(env, *chosen[j][e].tolist())] *= left(rates[chosen[j][e, 2]])
+            view = in_view(env, *goals[e, 2, a].tolist())
+            beliefs, altitude = state.beliefs[e, 2][view].flatten().tolist(), goals[e, 2, a, 2]
+            for p, factor in zip(beliefs, factors[view].flatten().tolist(), strict=True):
+                total += factor * cell_gain(p, rates[altitude], 0.4)
             assert found[e, a].item() == pytest.approx(total, rel=1e-4, abs=1e-4)
-
-
-def cells_in_view(env: MissionEnvironment, position: torch.Tensor) -> set[tuple[int, int]]:
-    row0, row1, col0, col1, *_ = (f.item() for f in env.camera.footprint(position))
-    return {(int(r), int(c)) for r in range(row0, row1) for c in range(col0, col1)}
 
 
 def test_the_best_allowed_action_is_taken() -> None:
     env, state = some_missions()
     planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
     actions, masks, _, reported = planner.act(state, env.generator)
-    assert reported is not None
     goals = env.lattice.nearest_destinations(state.positions)
     after = env.lattice.move(state.positions, actions)
     for i in range(3):
@@ -119,15 +105,14 @@ def test_the_best_allowed_action_is_taken() -> None:
     assert torch.equal(flown, actions)
 
 
-def test_actions_that_rounding_alone_tells_apart_are_reported_as_equal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_actions_that_rounding_alone_tells_apart_are_reported_as_equal() -> None:
+    class Rising(InformationGainPlanner):
+        def scores(self, state: MissionState, *_: Any) -> torch.Tensor:
+            return torch.linspace(1.0, 1.0001, env.lattice.num_actions).expand(len(state.t), -1)
+
     env, state = some_missions()
-    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
-    rising = torch.linspace(1.0, 1.0001, env.lattice.num_actions)
-    monkeypatch.setattr(planner, "scores", lambda state, *_: rising.expand(len(state.t), -1))
+    planner = Rising(env.lattice, env.camera, 0.4)
     actions, masks, _, reported = planner.act(state, env.generator)
-    assert reported is not None
     assert torch.equal(actions, masks.int().argmax(-1))  # the first that is allowed
     assert torch.equal(reported.masked_fill(~masks, -torch.inf).argmax(-1), actions)
 
@@ -139,19 +124,20 @@ def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
     state = env.reset(env.draw_reset())
     state.positions[0] = torch.tensor([[2, 3, 0], [3, 4, 0]])
     state.beliefs.fill_(0.02)
-    row0, row1, col0, col1, *_ = (f.item() for f in env.camera.footprint(torch.tensor([3, 3, 0])))
-    state.beliefs[:, :, row0:row1, col0:col1] = 0.5  # below both: the first has +x, the second −y
+    state.beliefs[..., *in_view(env, 3, 3, 0)] = (
+        0.5  # below both: +x of the first, −y of the second
+    )
     state.beliefs[:, :, -9:, -9:] = 0.4
     planner = InformationGainPlanner(env.lattice, env.camera, 0.5)
     goals = env.lattice.destinations(state.positions)
     chosen = [torch.tensor([[3, 3, 0]])]
-    state.heard.fill_(True)
-    heard = planner.scores(state, 1, goals[:, 1], chosen)
-    state.heard.fill_(False)
-    unheard = planner.scores(state, 1, goals[:, 1], chosen)
-    state.heard.fill_(True)
-    state.active[:, 0] = False
-    assert planner.scores(state, 1, goals[:, 1], chosen).equal(unheard)  # it looks at nothing now
+    scores = []
+    for hears, active in ((True, True), (False, True), (True, False)):
+        state.heard.fill_(hears)
+        state.active[:, 0] = active
+        scores.append(planner.scores(state, 1, goals[:, 1], chosen))
+    heard, unheard, inactive = scores
+    assert inactive.equal(unheard)
     assert unheard.argmax().item() == 1
     assert heard[0, 1] < 0.1 * unheard[0, 1]
     assert planner.act(state, env.generator)[0][0, 0].item() == 3

@@ -14,6 +14,7 @@ from marl_framework.config.model import Config
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import (
+    Checkpoint,
     find_checkpoint,
     mission_config,
     team_logits,
@@ -21,6 +22,7 @@ from marl_framework.planners.team import (
     with_team,
 )
 from marl_framework.training.trainer import Trainer
+from tests.planners.missions import flown
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -29,22 +31,29 @@ MAPPO = {"experiment": {"algorithm": "mappo"}, "learning": {"clip_ratio": 0.2, "
 COMA: dict[str, Any] = {}
 
 
+def plain(config: Config) -> dict[str, Any]:
+    return config.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+
+
 def of(algorithm: dict[str, Any], **sections: Any) -> Config:
-    tree = small_config(**sections).model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    tree = plain(small_config(**sections))
     for name, keys in algorithm.items():
         tree[name] = {**tree.get(name, {}), **keys}
     return Config.model_validate(tree)
+
+
+def saved(folder: Path, config: Config) -> Checkpoint:
+    return find_checkpoint(str(save_team(folder / "team.pt", config)))
 
 
 @pytest.mark.parametrize(("team", "missions"), [(MAPPO, COMA), (COMA, MAPPO)])
 def test_a_team_flies_missions_of_a_file_for_another_algorithm(
     tmp_path: Path, team: dict[str, Any], missions: dict[str, Any]
 ) -> None:
-    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", of(team))))
+    checkpoint = saved(tmp_path, of(team))
     file = tmp_path / "missions.yaml"
     there = of(missions, budget=2)
-    tree = there.model_dump(by_alias=True, mode="json", exclude_defaults=True)
-    file.write_text(yaml.safe_dump(tree))
+    file.write_text(yaml.safe_dump(plain(there)))
     for config in (mission_config(str(file), (), checkpoint), with_team(there, checkpoint)):
         assert config.missions.episode_length == 3
         actor = trained_team(config, checkpoint, CPU).modules["actor"].state_dict()
@@ -53,37 +62,34 @@ def test_a_team_flies_missions_of_a_file_for_another_algorithm(
 
 
 def test_it_teaches_a_student_of_another_algorithm(tmp_path: Path) -> None:
-    run = str(save_team(tmp_path / "team.pt", of(MAPPO)))
+    run = str(saved(tmp_path, of(MAPPO)).path)
     Trainer(small_config(learning={"teacher": {"run": run, "weight": 1.0}}), CPU)
     teachers = {"teachers": {"a": run}, "missions": 2, "rounds": 1, "updates": 1}
     found = Distiller(small_config(distillation=teachers, evaluation={"interval": 0}), CPU).round()
     assert found["agreement/a"] >= 0
 
 
-def test_a_team_of_another_lattice_is_refused_by_the_key(tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", small_config())))
-    with pytest.raises(ConfigError, match=r"environment\.x_dim is 30\.0 there, 40\.0 here; keep"):
-        trained_team(small_config(dims=(40.0, 30.0)), checkpoint, CPU)
-    with pytest.raises(ConfigError, match=r"constraints\.num_actions is 6 there, 27 here; keep"):
-        trained_team(small_config(actions=27), checkpoint, CPU)
+@pytest.mark.parametrize(
+    ("options", "key"), [({"dims": (40.0, 30.0)}, "environment.x_dim"), ({"actions": 27}, "num_ac")]
+)
+def test_a_team_of_another_lattice_is_refused_by_the_key(
+    tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=key):
+        trained_team(small_config(**options), saved(tmp_path, small_config()), CPU)
 
 
 def test_a_team_sees_uncertainty_where_the_missions_show_none(tmp_path: Path) -> None:
     seen = small_config(observation={"uncertainty": True, "centred_uncertainty": True})
-    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", seen)))
-    found = []
-    for config in (seen, small_config()):
-        env = MissionEnvironment(config, 3, CPU, "test")
-        state = env.reset(env.draw_reset())
-        for _ in range(2):
-            actions, _ = env.lattice.choose_in_missions(state, lambda _, m: m.int().argmax(-1))
-            env.step(state, actions, env.draw_step())
-        found.append(team_logits(env, checkpoint)(state))
-    torch.testing.assert_close(found[1], found[0], atol=1e-3, rtol=1e-3)
+    checkpoint = saved(tmp_path, seen)
+    shown, hidden = (
+        team_logits(env, checkpoint)(flown(env, 2))
+        for env in (MissionEnvironment(config, 3, CPU, "test") for config in (seen, small_config()))
+    )
+    torch.testing.assert_close(hidden, shown, atol=1e-3, rtol=1e-3)
 
 
 def test_learning_rates_do_not_keep_a_team_from_flying(tmp_path: Path) -> None:
     learning = {"lr_scaling": "linear", "lr_base_batch": 60, "actor": {"learning_rate": 1e-2}}
-    scaled = {"learning": learning}
-    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", of(scaled, num_envs=1))))
+    checkpoint = saved(tmp_path, of({"learning": learning}, num_envs=1))
     assert with_team(small_config(num_envs=20_000), checkpoint).missions.most_agents == 3

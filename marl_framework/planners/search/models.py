@@ -1,4 +1,4 @@
-"""What a search takes to lie on the map: the truth, or what a network predicts."""
+"""The map that a search plans on: the truth, or the prediction of a network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from marl_framework.observations.prediction import MapPrediction, features
 
 
 class MapModel(Protocol):
-    """Says where there is entropy to remove."""
+    """Entropy that a search can remove."""
 
     knows_all_plans: bool
-    """Every UAV knows the plans of those that chose before it; else of those that it hears."""
+    """Whether a UAV knows the plans of all UAVs that chose before it, or of those it hears."""
 
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy of the region of interest around each lattice position.
@@ -29,7 +29,7 @@ class MapModel(Protocol):
 
 
 class TrueMap:
-    """Knows the region of interest, and the belief of all readings."""
+    """The true region of interest and the belief from all readings."""
 
     knows_all_plans = True
 
@@ -38,18 +38,14 @@ class TrueMap:
 
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy left; see `MapModel`."""
-        found = self._view.sums(entropy(state.global_belief) * state.truth)
-        return found.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
+        left = self._view.sums(entropy(state.global_belief) * state.truth)
+        return left.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
 
 
 class PredictedMap(MapPrediction):
-    """Predicts from each UAV's own belief what lies where it has not looked.
+    """A prediction from each UAV's own belief; see `MapPrediction`.
 
-    Args:
-        view: the missions' lattice, divided into `PARTS`.
-        network: trained.
-        precision: of its forward passes; `compute.precision`.
-        outside_weight: of the entropy expected outside the region of interest, 0 to 1.
+    Entropy that is expected outside the region of interest counts by `outside_weight`, 0 to 1.
     """
 
     knows_all_plans = False

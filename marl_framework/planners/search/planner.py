@@ -1,10 +1,10 @@
-"""The search planner: each UAV in turn plans all its remaining moves, and makes the first."""
+"""The search planner: each UAV in turn plans all its remaining moves and makes the first one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -28,34 +28,30 @@ from marl_framework.planners.search.protocol import PathSearch, Problem
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.planners.team import load_team, team_logits, team_weights
 
-KEY = "experiment.baselines.search.predictor"
-PRIOR = "experiment.baselines.search.prior"
-_CHUNK = 2**26  # numbers in the search's largest array at once
-_LITTLE = 1e-9  # entropy that no plan counts
-_LEAST = 8  # missions of a thread
+_PREDICTOR = "experiment.baselines.search.predictor"
+_PRIOR = "experiment.baselines.search.prior"
+_WITHOUT_SECTORS = SearchConfig(presumed_share=0.0)
+_MAX_ELEMENTS = 2**26  # of the largest array of a search
+_MIN_ENTROPY = 1e-9  # below it, plans remove nothing
+_MIN_MISSIONS = 8  # per thread
 
 
 class SearchPlanner:
     """Flies the path that is expected to remove the most entropy from the region of interest.
 
-    Each UAV in turn searches all its remaining moves, on its map of what the plans that it knows
-    leave; after each move all search anew. A UAV knows the plan that each other one had when it
-    was last heard, or of all others if its model knows all plans. As such a plan fades, it presumes
-    that the other one keeps to its sector, see `Sectors`; it can presume a part of that beside a
-    plan just heard, since the other one will plan anew. The planner keeps plans from move to move,
-    so it flies a batch of missions from the start, one batch at a time.
+    Each UAV in turn searches all its remaining moves, on its own map reduced by the plans that it
+    knows; it searches again after each move. A UAV knows the plan that each other one had when it
+    was last heard, or all plans if the model says so. As such a plan fades, the UAV assumes that
+    the other one keeps to its sector; see `Sectors`. The planner keeps plans from move to move,
+    so it must fly one batch of missions at a time, from the start.
 
     Args:
-        name: in tables, files and figures.
-        view: the missions' lattice.
-        model: what is expected of the map.
-        search: finds a path on it.
-        plan_memory: how much of a plan still counts one move after it was heard, 0 to 1.
-        presumed_share: what a UAV is presumed to remove in its sector while no plan of it counts,
-            0 to 1.
-        presumed_beside_plan: how much of that it is presumed to remove besides a plan just heard,
-            0 to 1.
-        prior: gives a trained team's logits [E, N, A] in a state, for a search that asks for them.
+        name: name in tables, files and figures.
+        view: lattice of the missions.
+        model: map to plan on.
+        search: search for paths on that map.
+        settings: `plan_memory`, `presumed_share` and `presumed_beside_plan`.
+        prior: function from states to a trained team's logits [E, N, A], for `TreeSearch`.
     """
 
     def __init__(
@@ -64,90 +60,68 @@ class SearchPlanner:
         view: LatticeView,
         model: MapModel,
         search: PathSearch,
-        plan_memory: float = 0.9,
-        presumed_share: float = 0.0,
-        presumed_beside_plan: float = 0.0,
+        settings: SearchConfig = _WITHOUT_SECTORS,
         prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
         self._view = view
         self._model = model
         self._search = search
-        self._plan_memory = plan_memory
+        self._settings = settings
         self._prior = prior
-        self._presumed_share = presumed_share
-        self._presumed_beside_plan = presumed_beside_plan
-        self._chunk = max(1, _CHUNK // search.numbers)
-        self._has_inactive = view.has_inactive
+        self._chunk = max(1, _MAX_ELEMENTS // search.elements)
         self._plans = torch.ones(0)
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
         sectors = self._view.lattice.sectors.maps(state.sector, state.team_size)
-        presumed = self._presumed_share * sectors
-        self._plans = self._remembered(state, 1 - presumed)
-        beside = 1 - self._presumed_beside_plan * presumed
+        presumed = self._settings.presumed_share * sectors
+        plans = self._plans = self._remembered(state, 1 - presumed)
+        beside = 1 - self._settings.presumed_beside_plan * presumed
         logits = None if self._prior is None else self._prior(state)
-        missions = len(state.positions)
-        share = math.ceil(missions / self._threads(state))
+        missions, threads = len(state.positions), 1
+        if state.positions.device.type == "cpu":
+            threads = max(1, min(torch.get_num_threads(), missions // _MIN_MISSIONS))
+        share = math.ceil(missions / threads)
+
+        @torch.no_grad()
+        def decide(first: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+            last = min(first + share, missions)
+            bounds = [*range(first, last, self._chunk), last]
+            return [
+                self._act(
+                    state[i:j], plans[i:j], beside[i:j], logits if logits is None else logits[i:j]
+                )
+                for i, j in pairwise(bounds)
+            ]
+
         firsts = range(0, missions, share)
-        if len(firsts) == 1:
-            parts = self._decide(state, beside, logits, 0, missions)
-        else:
-            found = on_threads(
-                lambda first: self._decide(state, beside, logits, first, first + share), firsts
-            )
-            parts = [part for decided in found for part in decided]
-        actions, masks, policies = zip(*parts, strict=True)
+        decisions = on_threads(decide, firsts) if len(firsts) > 1 else [decide(0)]
+        actions, masks, policies = zip(*chain(*decisions), strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
 
     def _remembered(self, state: MissionState, presumed: Tensor) -> Tensor:
-        """Return what the plans leave that UAV i last heard of UAV j, [E, N i, N j, X, Y].
+        """Return the share of entropy that plans of UAV j known to UAV i leave, [E, i, j, X, Y].
 
-        That is a share of the entropy around each lattice position, as `presumed` of UAV j
-        [E, N, X, Y] where no plan is known.
+        `presumed` [E, j, X, Y] is the share that a UAV without a known plan leaves.
         """
-        presumed = presumed.unsqueeze(1)
-        missions, team = state.positions.shape[:2]
-        shape = (missions, team, team, *self._view.lattice.shape[:2])
-        plans = presumed.expand(shape)
-        if self._plans.shape == shape:
-            kept = self._plan_memory * (state.t > 0)
+        team, presumed = presumed.shape[1], presumed.unsqueeze(1)
+        plans = presumed.expand(-1, team, -1, -1, -1)
+        if self._plans.shape == plans.shape:
+            kept = self._settings.plan_memory * (state.t > 0)
             plans = presumed - kept.view(-1, 1, 1, 1, 1) * (presumed - self._plans)
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
         return plans.masked_fill(own[..., None, None], 1.0)
 
-    def _threads(self, state: MissionState) -> int:
-        """Return among how many threads the missions are divided."""
-        if state.positions.device.type != "cpu":
-            return 1
-        return max(1, min(torch.get_num_threads(), len(state.positions) // _LEAST))
-
-    @torch.no_grad()
-    def _decide(
-        self, state: MissionState, beside: Tensor, logits: Tensor | None, first: int, last: int
-    ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-        """Return `_act` of missions [first, last), of as many at once as memory allows."""
-        bounds = [*range(first, min(last, len(self._plans)), self._chunk), last]
-        chunks = [slice(*pair) for pair in pairwise(bounds)]
-        return [
-            self._act(
-                state[chunk],
-                self._plans[chunk],
-                beside[chunk],
-                None if logits is None else logits[chunk],
-            )
-            for chunk in chunks
-        ]
-
     def _act(
         self, state: MissionState, plans: Tensor, beside: Tensor, logits: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return actions, masks and policy; write the new plans into `plans`."""
         entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
         paid = self._view.lattice.level_moves(state.left)
-        # On a GPU the host would wait here for every move, so it searches on to the full depth.
+        # On a GPU the host would wait for `max`, so the search goes to the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
         policies: list[Tensor] = []
 
@@ -158,12 +132,13 @@ class SearchPlanner:
             action, left, policy = self._search.search(
                 Problem(state.positions[:, i], mask, state.moves, expected, affordable, most, prior)
             )
-            policies.extend([] if policy is None else [policy])
-            remaining = (left / expected).where(expected > _LITTLE, 1.0) * beside[:, i]
-            if self._has_inactive:  # what does not fly removes nothing
+            if policy is not None:
+                policies.append(policy)
+            remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0) * beside[:, i]
+            if self._view.has_inactive:
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
             told = state.heard[:, :, i] | self._model.knows_all_plans
-            told[:, i] = False  # its own plan is no one else's
+            told[:, i] = False  # a UAV searches again without its own earlier plan
             plans[:, :, i] = remaining.unsqueeze(1).where(told[..., None, None], plans[:, :, i])
             return action
 
@@ -172,45 +147,33 @@ class SearchPlanner:
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:
-    """Return the planner that searches on a predicted map, for an environment.
+    """Create the planner that searches on a predicted map.
 
     Raises:
-        ConfigError: there is no predictor, or it or the prior's team cannot be read or fly.
+        ConfigError: the predictor or the prior's team cannot be read, or does not fit.
     """
-    settings = environment.config.experiment.baselines.search
+    settings, compute = environment.config.experiment.baselines.search, environment.config.compute
     prior = None
     if settings.prior is not None:
         if settings.method != "tree":
-            raise ConfigError(f"{PRIOR}: a tree alone has one; leave it out, or set method to tree")
+            raise ConfigError(f"{_PRIOR} requires method: tree; set that, or leave prior out")
         prior = team_logits(environment, load_team(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = load_predictor(settings.predictor, KEY)
-    network = place(network, environment.config.compute, environment.device)
-    precision = environment.config.compute.precision
-    model = PredictedMap(view, network, precision, settings.outside_weight)
-    search = make_search(view, settings)
-    return SearchPlanner(
-        "search",
-        view,
-        model,
-        search,
-        settings.plan_memory,
-        settings.presumed_share,
-        settings.presumed_beside_plan,
-        prior,
-    )
+    network = place(load_predictor(settings.predictor, _PREDICTOR), compute, environment.device)
+    model = PredictedMap(view, network, compute.precision, settings.outside_weight)
+    return SearchPlanner("search", view, model, make_search(view, settings), settings, prior)
 
 
 def weights_read(settings: SearchConfig) -> dict[str, str]:
-    """Return checksums of what the planner of `make` reads, see `check_weights`."""
-    found = predictor_weights(settings.predictor, KEY)
+    """Return checksums of the weights that the planner of `make` reads; see `check_weights`."""
+    checksums = predictor_weights(settings.predictor, _PREDICTOR)
     if settings.prior is not None:
-        found |= team_weights(load_team(settings.prior), PRIOR)
-    return found
+        checksums |= team_weights(load_team(settings.prior), _PRIOR)
+    return checksums
 
 
 def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
-    """Return the search that the settings ask for."""
+    """Create the search that the settings name."""
     if settings.method == "beam":
         return BeamSearch(view, settings.beams)
     return TreeSearch(view, settings.simulations, settings.depth, settings.leaves)
@@ -219,12 +182,12 @@ def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
 class OraclePlanner(SearchPlanner):
     """Flies the path that removes the most entropy from the true region of interest.
 
-    It is no bound: each UAV keeps few paths and does not know what the later ones will do, and a
+    It is not a bound: each UAV keeps few paths and does not know the plans of later UAVs, and a
     wider beam flies better. With 8 UAVs information gain reaches a higher F1.
 
     Args:
-        config: the missions.
-        lattice: tells which actions are allowed, and where they lead.
+        config: configuration of the missions.
+        lattice: lattice of the missions.
     """
 
     def __init__(self, config: Config, lattice: Lattice) -> None:
@@ -233,5 +196,5 @@ class OraclePlanner(SearchPlanner):
 
 
 def make_oracle(environment: MissionEnvironment) -> OraclePlanner:
-    """Return the planner that searches on the true map, for an environment."""
+    """Create the planner that searches on the true map."""
     return OraclePlanner(environment.config, environment.lattice)

@@ -1,4 +1,4 @@
-"""What searches for a path of one UAV take and find."""
+"""Interfaces of searches for the path of one UAV."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from torch import Tensor
 
 
 class Problem(NamedTuple):
-    """Where one UAV of each of E missions is, and what there is to find."""
+    """One UAV in each of E missions and the entropy it can remove."""
 
     position: Tensor
-    """Where it is, [E, 3]."""
+    """Lattice position, [E, 3]."""
     mask: Tensor
-    """Its allowed first actions, [E, A]."""
+    """Allowed first actions, [E, A]."""
     allowed_moves: Tensor
-    """Actions that the mission allows, see `MissionState.moves`, [E, X, Y, Z, A]."""
+    """Actions that the missions allow, see `MissionState.moves`, [E, X, Y, Z, A]."""
     entropy: Tensor
-    """Left around each lattice position, [E, X, Y]."""
+    """Entropy around each lattice position, [E, X, Y]."""
     horizon: Tensor
-    """Moves left, [E]."""
+    """Number of moves left, [E]."""
     max_horizon: int
-    """No fewer than the most moves left."""
+    """Upper bound of `horizon`."""
     prior: Tensor | None = None
-    """How promising each first action is before the search, shares [E, A]; None: not known."""
+    """Probabilities of the first actions before the search, [E, A]; None if unknown."""
 
 
 class Plan(NamedTuple):
-    """The best path found, in E missions."""
+    """The best path of each of E missions."""
 
     action: Tensor
-    """Its first action, [E] int64."""
+    """First action, [E] int64."""
     left: Tensor
-    """Entropy that it leaves around each lattice position, [E, X, Y]."""
+    """Entropy that the path leaves around each lattice position, [E, X, Y]."""
     policy: Tensor | None = None
-    """How often the search tried each first action, shares [E, A]; None where it does not count."""
+    """Share of the simulations that began with each action, [E, A]; None without simulations."""
 
 
 class PathSearch(Protocol):
-    """Finds a path of one UAV on a map."""
+    """Searches for the path of one UAV that removes the most entropy."""
 
-    numbers: int
-    """In the largest array of a mission."""
+    elements: int
+    """Number of elements of the largest array per mission."""
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best path found."""
+        """Return the best path of each mission, no longer than its horizon."""
         ...

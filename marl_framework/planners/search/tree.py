@@ -1,9 +1,6 @@
-"""Tree search over the moves left of one UAV: many leaves of one tree at once, in all missions."""
+"""Tree search over the moves left of one UAV: many leaves at once, in all missions at once."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,27 +9,25 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.compiled import LatticeLoops
 from marl_framework.planners.search.greedy import Flight, fly_greedily
 from marl_framework.planners.search.protocol import Plan, Problem
-from marl_framework.planners.search.selection import Edges, select
 
 SHARPNESS = 4.0
-"""Of the priors: the worst action gets exp(−SHARPNESS) of what the best one gets."""
+"""The prior of the worst action is exp(−SHARPNESS) times that of the best one."""
 LEAST = 1e-5
-"""Difference of two flights' totals that counts."""
+"""Least difference between the totals of two flights that counts."""
+EXPLORATION = 2.5
+"""Weight of the prior against the values."""
+_DIGITS = 5  # of scores; rounding makes equal ones equal
 
 
 class TreeSearch:
-    """Grows a tree of moves where flights are good or little tried, and takes the best flight.
+    """Grows a tree of moves where flights are good or rarely tried, and takes the best flight.
 
-    A simulation walks from the root along edges (see `selection`) to an action not tried there,
-    adds a node, and judges it by a greedy flight from there to the end of the mission. What a
-    flight removes from the map is certain here, so an edge is worth the best flight through it.
+    A simulation walks from the root along edges (see `select`) to an untried action, adds a node,
+    and values it by a greedy flight from there to the end of the mission. Flights are
+    deterministic, so the value of an edge is that of the best flight through it.
 
-    Args:
-        view: the missions' lattice.
-        simulations: flights tried for each move.
-        depth: moves that the tree looks ahead; greedy flights go on from there.
-        leaves: simulations of one tree made at once; those that find no way on are lost. While
-            the tree is small, fewer are made.
+    See `SearchConfig` for `simulations`, `depth` and `leaves`. Fewer leaves are made at once while
+    a tree is small. Simulations that reach no untried action are lost.
     """
 
     def __init__(
@@ -44,226 +39,223 @@ class TreeSearch:
         self._depth = depth
         self._leaves = leaves
         actions, (x, y, _) = view.lattice.num_actions, view.lattice.shape
-        self.numbers = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
-        """In the largest array of a mission."""
+        self.elements = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best flight, and how often each first action was tried; see `PathSearch`."""
+        """Return the best flight and the visits of the first actions; see `PathSearch`."""
         tree = self.grow(problem)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
     def grow(self, problem: Problem) -> Tree:
-        """Return the trees that `search` takes the best flights of."""
-        position, mask, allowed_moves, entropy, horizon, max_horizon, prior = problem
-        root = fly_greedily(
-            self._view,
-            position,
-            allowed_moves,
-            entropy,
-            horizon,
-            max_horizon,
-            mask,
-            self._loops,
-        )
-        depth = horizon.clamp(max=self._depth)
-        tree = Tree(self._view, position, entropy, depth, self._simulations)
-        tree.add_root(root, prior)
-        for new in self._batches():
-            walk = tree.walk(new.stop - new.start, max(1, min(self._depth, max_horizon)))
-            tree.add(new, walk.ends)
-            flight = fly_greedily(
-                self._view,
-                tree.positions[:, new].flatten(0, 1),
-                allowed_moves,
-                tree.left[:, new].flatten(0, 1),
-                (horizon.unsqueeze(1) - tree.levels[:, new]).flatten(),
-                max_horizon - 1,
-                loops=self._loops,
-            )
-            tree.back_up(new, walk, flight)
-        return tree
-
-    def _batches(self) -> Iterator[slice]:
-        """Yield the nodes made at once: at most `leaves`, and few while the tree is small."""
-        first = 1
-        while first <= self._simulations:
+        """Return the trees that contain the flights of `search`."""
+        flight = fly_greedily(self._view, problem, self._loops)
+        depth = problem.horizon.clamp(max=self._depth)
+        tree = Tree(self._view, problem, depth, self._simulations, flight)
+        first, end = 1, self._simulations + 1
+        while first < end:
             walkers = min(self._leaves, first - 1 + self._view.lattice.num_actions)
-            yield slice(first, min(first + walkers, self._simulations + 1))
+            new = slice(first, min(first + walkers, end))
+            levels = max(1, min(self._depth, problem.max_horizon))
+            path, ends = tree.walk(new.stop - new.start, levels)
+            flight = fly_greedily(self._view, tree.add(new, ends, problem), self._loops)
+            tree.back_up(new, path, ends, flight)
             first += walkers
-
-
-class Walk(NamedTuple):
-    """Ways of K walkers from the root to actions not tried yet."""
-
-    path: Tensor
-    """Edges on the way, [E, K, D], and the edge of no node where it has ended."""
-    ends: Tensor
-    """The new edge, [E, K]; the edge of no node for walkers that found none."""
-    found: Tensor
-    """Whether they found one, [E, K] bool."""
+        return tree
 
 
 class Tree:
-    """A tree for each of E missions: node 0 is its root, the last of its M nodes stands for none.
+    """One tree for each of E missions. Node 0 is its root; the last of its M nodes is a dummy.
 
-    A node holds what its way leaves on the lattice. Edge a of node m has the flat number m·A + a.
-    A total is what a whole flight removes, on the way to a node and greedily from there.
-
-    Args:
-        view: the lattice.
-        position: where the UAV is at the root, [E, 3].
-        left: entropy around each lattice position at the root, [E, X, Y].
-        deepest: moves that the tree may look ahead, [E].
-        simulations: nodes to come besides the root.
+    A node stores the entropy that its path leaves on the lattice. Edge a of node m has the index
+    m·A + a. The total of a flight is the entropy removed on the path to a node and greedily
+    from there. Trees begin with the greedy flights of a problem, and have depths [E].
     """
 
     action: Tensor
     """First action of the best flight, [E]."""
     rest: Tensor
-    """What it leaves around each lattice position, [E, X, Y]."""
+    """Entropy that the best flight leaves around each lattice position, [E, X, Y]."""
 
     def __init__(
-        self, view: LatticeView, position: Tensor, left: Tensor, deepest: Tensor, simulations: int
+        self, view: LatticeView, problem: Problem, depth: Tensor, simulations: int, flight: Flight
     ) -> None:
-        e, nodes, actions = len(left), simulations + 2, view.lattice.num_actions
+        left, nodes = problem.entropy, simulations + 2
         self._view = view
-        self._actions = actions
-        self._deepest = deepest.unsqueeze(1)
-        self._nowhere = (nodes - 1) * actions  # edge of no node
-        self.positions = position.unsqueeze(1).repeat(1, nodes, 1)
-        """[E, M, 3]."""
-        self.levels = deepest.new_zeros(e, nodes)
-        """Moves from the root, [E, M]."""
-        self.left = left.new_zeros(e, nodes, *left.shape[1:])
-        """[E, M, X, Y]."""
-        self.left[:, 0] = left
-        self._gain = left.new_zeros(e, nodes)  # on the way from the root
-        self._totals = left.new_zeros(e, nodes)
-        self.children = deepest.new_zeros(e, nodes * actions)
-        """Node that each edge leads to, [E, M·A]; 0: none yet."""
-        self.visits = left.new_zeros(e, nodes * actions)
-        """Walkers that followed each edge, [E, M·A]."""
+        self._actions = view.lattice.num_actions
+        self._depth = depth.unsqueeze(1)
+        self._dummy = (nodes - 1) * self._actions
+        self._missions = torch.arange(len(left), device=left.device).unsqueeze(1)
+        self._positions = problem.position.unsqueeze(1).repeat(1, nodes, 1)  # [E, M, 3]
+        self._levels = depth.new_zeros(len(left), nodes)  # moves from the root
+        self._left = left.new_zeros(len(left), nodes, *left.shape[1:])
+        self._left[:, 0] = left
+        self._gain = left.new_zeros(len(left), nodes)  # on the path from the root
+        self._totals = torch.zeros_like(self._gain)
+        self.children = depth.new_zeros(len(left), nodes, self._actions)
+        """Node at the end of each edge, [E, M, A]; 0 if there is none."""
+        self.visits = left.new_zeros(self.children.shape)
+        """Number of walkers that followed each edge, [E, M, A]."""
         self._free = torch.zeros_like(self.visits, dtype=torch.bool)
         self._gains = torch.zeros_like(self.visits)
         self._priors = torch.zeros_like(self.visits)
-        self._best = torch.full_like(self.visits, -torch.inf)  # total of all flights through it
-
-    def visit_shares(self) -> Tensor:
-        """Return how often flights began with each action, shares of all, [E, A].
-
-        These are the walkers', and the greedy flight from the root.
-        """
-        tried = self.visits[:, : self._actions].clone()
-        tried.scatter_add_(1, self._first.unsqueeze(1), torch.ones_like(tried[:, :1]))
-        return tried / tried.sum(1, keepdim=True)
-
-    def add_root(self, flight: Flight, prior: Tensor | None = None) -> None:
-        """Open the root, given its greedy flight and the prior [E, A] of its actions, if known."""
+        self._best = torch.full_like(self.visits, -torch.inf)  # total of the best flight through it
         self.action, self.rest = flight.first, flight.left
         self._first = flight.first
         self._most = self._least = flight.gain
         self._open(slice(0, 1), flight)
-        if prior is not None:
-            self._priors[:, : self._actions] = prior
+        if problem.prior is not None:
+            self._priors[:, 0] = problem.prior
 
-    def walk(self, walkers: int, levels: int) -> Walk:
-        """Let walkers of each tree find actions not tried yet.
+    def visit_shares(self) -> Tensor:
+        """Return the share of all flights that began with each action, [E, A]."""
+        visits = self.visits[:, 0].clone()
+        visits.scatter_add_(1, self._first.unsqueeze(1), torch.ones_like(visits[:, :1]))
+        return visits / visits.sum(1, keepdim=True)
 
-        Args:
-            walkers: K.
-            levels: no fewer than the tree may look ahead, at least 1.
+    def walk(self, walkers: int, levels: int) -> tuple[Tensor, Tensor]:
+        """Move K walkers of each tree to untried actions, at most `levels` edges from the root.
+
+        Returns:
+            Edges of the paths, [E, K, D]; last edges, [E, K]. Edges of the dummy node pad paths,
+            and replace the last edge of walkers that found no untried action.
         """
-        node = self.levels.new_zeros(len(self.levels), walkers)
+        node = self._levels.new_zeros(len(self._levels), walkers)
         walks = torch.ones_like(node, dtype=torch.bool)
-        ends = torch.full_like(node, self._nowhere)
+        ends = torch.full_like(node, self._dummy)
         path: list[Tensor] = []
         for _ in range(levels):
-            action, walks = select(node, walks, self._edges(node))
-            edge = torch.where(walks, node * self._actions + action, self._nowhere)
+            action, walks = self._select(node, walks)
+            edge = torch.where(walks, node * self._actions + action, self._dummy)
             path.append(edge)
-            child = self.children.gather(1, edge)
+            child = self.children.flatten(1).gather(1, edge)
             ends = torch.where(walks & (child == 0), edge, ends)
             walks = walks & (child > 0)
             node = torch.where(walks, child, node)
-            if node.device.type == "cpu" and not walks.any():  # a GPU would have to be waited for
+            if node.device.type == "cpu" and not walks.any():  # on a GPU the host would wait
                 break
-        return Walk(torch.stack(path, -1), ends, ends < self._nowhere)
+        return torch.stack(path, -1), ends
 
-    def add(self, nodes: slice, edges: Tensor) -> None:
-        """Make K nodes at the ends of edges [E, K]."""
-        parents = edges // self._actions
-        at = torch.arange(len(edges), device=edges.device).unsqueeze(1)
-        position = self._view.move(self.positions[at, parents], edges % self._actions)
-        self.positions[:, nodes] = position
-        self.left[:, nodes] = self._view.after(position, self.left[at, parents])
-        self.levels[:, nodes] = level = self.levels[at, parents] + 1
-        self._gain[:, nodes] = self._gain[at, parents] + self._gains.gather(1, edges)
+    def add(self, nodes: slice, edges: Tensor, problem: Problem) -> Problem:
+        """Add K nodes at the ends of edges [E, K] to the trees of a problem.
+
+        Returns:
+            The problem from there, of E·K UAVs.
+        """
+        at, parents = self._missions, edges // self._actions
+        position = self._view.move(self._positions[at, parents], edges % self._actions)
+        self._positions[:, nodes] = position
+        self._left[:, nodes] = left = self._view.after(position, self._left[at, parents])
+        self._levels[:, nodes] = level = self._levels[at, parents] + 1
+        gains = self._gains.flatten(1).gather(1, edges)
+        self._gain[:, nodes] = self._gain[at, parents] + gains
         number = torch.arange(nodes.start, nodes.stop, device=edges.device)
-        self.children.scatter_(1, edges, number.expand_as(edges))
-        self.children[:, self._nowhere :] = 0  # of walkers that found none
-        # A node at the end of the mission, or of the tree, is visited just once.
-        self._free.scatter_(1, edges, level < self._deepest)
+        self.children.flatten(1).scatter_(1, edges, number.expand_as(edges))
+        self.children[:, -1] = 0  # of walkers without an untried action
+        # A node at the end of the mission, or of the tree, is visited only once.
+        self._free.flatten(1).scatter_(1, edges, level < self._depth)
+        position = position.flatten(0, 1)
+        return problem._replace(
+            position=position,
+            mask=self._view.lattice.allowed(position, problem.allowed_moves),
+            entropy=left.flatten(0, 1),
+            horizon=(problem.horizon.unsqueeze(1) - level).flatten(),
+            max_horizon=problem.max_horizon - 1,
+        )
 
-    def back_up(self, nodes: slice, walk: Walk, flight: Flight) -> None:
-        """Open new nodes, and tell the edges on the ways to them what was found.
+    def back_up(self, nodes: slice, path: Tensor, ends: Tensor, flight: Flight) -> None:
+        """Open K new nodes, and update the edges of the paths to them.
 
         Args:
-            nodes: K new ones.
-            walk: the ways to them.
-            flight: greedy flights from there, [E·K].
+            nodes: indices of the new nodes.
+            path: edges of the paths, [E, K, D].
+            ends: last edges, [E, K].
+            flight: E·K greedy flights from the new nodes.
         """
-        totals = self._open(nodes, flight)
-        self._least = torch.minimum(self._least, totals.masked_fill(~walk.found, torch.inf).amin(1))
-        totals = totals.masked_fill(~walk.found, -torch.inf)
-        edges = walk.path.flatten(1)
-        values = totals.unsqueeze(-1).expand_as(walk.path).flatten(1)
-        self.visits.scatter_add_(1, edges, torch.ones_like(values))
-        self._best.scatter_reduce_(1, edges, values, "amax")
+        totals, lost = self._open(nodes, flight), ends == self._dummy
+        self._least = torch.minimum(self._least, totals.masked_fill(lost, torch.inf).amin(1))
+        totals = totals.masked_fill(lost, -torch.inf)
+        edges = path.flatten(1)
+        values = totals.unsqueeze(-1).expand_as(path).flatten(1)
+        self.visits.flatten(1).scatter_add_(1, edges, torch.ones_like(values))
+        self._best.flatten(1).scatter_reduce_(1, edges, values, "amax")
 
         top, best = totals.max(1)
-        at = torch.arange(len(best), device=best.device)
+        at = self._missions.squeeze(1)
         better = top > self._most + LEAST
         self._most = torch.where(better, top, self._most)
-        self.action = torch.where(better, walk.path[at, best, 0] % self._actions, self.action)
+        self.action = torch.where(better, path[at, best, 0] % self._actions, self.action)
         rest = flight.left.unflatten(0, totals.shape)[at, best]
         self.rest = torch.where(better.view(-1, 1, 1), rest, self.rest)
 
     def _open(self, nodes: slice, flight: Flight) -> Tensor:
-        """Write what the flights [E·K] from K nodes tell of them; return their totals [E, K]."""
-        scores = flight.outlook.scores
-        totals = self._gain[:, nodes] + flight.gain.view(len(self.levels), -1)
-        grows = self.levels[:, nodes] < self._deepest
-        edges = slice(nodes.start * self._actions, nodes.stop * self._actions)
-        allowed = (scores > -torch.inf).view(*totals.shape, -1) & grows.unsqueeze(-1)
+        """Store the results of E·K flights from K nodes; return their totals [E, K]."""
+        totals = self._gain[:, nodes] + flight.gain.view(len(self._levels), -1)
+        scores = flight.scores.unflatten(0, totals.shape)
+        grows = (self._levels[:, nodes] < self._depth).unsqueeze(-1)
         self._totals[:, nodes] = totals
-        self._free[:, edges] = allowed.flatten(1)
-        self._gains[:, edges] = flight.outlook.gains.view(len(totals), -1)
-        self._priors[:, edges] = _priors(scores).view(len(totals), -1)
+        self._free[:, nodes] = (scores > -torch.inf) & grows
+        self._gains[:, nodes] = flight.gains.unflatten(0, totals.shape)
+        self._priors[:, nodes] = _priors(scores)
         return totals
 
-    def _edges(self, nodes: Tensor) -> Edges:
-        """Return what is known of the edges at nodes [E, K]."""
-        first = nodes.unsqueeze(-1) * self._actions
-        numbers = first + torch.arange(self._actions, device=nodes.device)
-
-        def at(values: Tensor) -> Tensor:
-            return values.gather(1, numbers.flatten(1)).view(numbers.shape)
-
-        visits = at(self.visits)
-        promised = self._totals.gather(1, nodes).unsqueeze(-1)
-        totals = torch.where(visits > 0, at(self._best), promised)
+    def _select(self, node: Tensor, walks: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose an edge at the node [E, K] of each walker; see `select`."""
+        at = self._missions, node
+        free, new, visits = self._free[at], self.children[at] == 0, self.visits[at]
+        totals = torch.where(visits > 0, self._best[at], self._totals[at].unsqueeze(-1))
         least, most = (bound[:, None, None] for bound in (self._least, self._most))
-        return Edges(
-            free=at(self._free),
-            new=at(self.children) == 0,
-            visits=visits,
-            values=((totals - least) / (most - least).clamp(min=LEAST)).clamp(0, 1),
-            priors=at(self._priors),
-        )
+        values = ((totals - least) / (most - least).clamp(min=LEAST)).clamp(0, 1)
+        return select(node, walks, free, new, visits, values, self._priors[at])
+
+
+def select(
+    node: Tensor,
+    walks: Tensor,
+    free: Tensor,
+    new: Tensor,
+    visits: Tensor,
+    values: Tensor,
+    priors: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Choose an edge for each walker by PUCT with virtual loss.
+
+    Walkers choose in turn. An edge that earlier walkers of the same node have just chosen counts
+    as visited with value 0, so that walkers spread. Every choice lowers only the score of its own
+    edge. So the r-th walker of a node takes the r-th highest of the scores that the edges have
+    after 0, 1, 2, … choices, and all walkers choose at once.
+
+    Args:
+        node: node of each walker, [E, K].
+        walks: whether the walker is still under way, [E, K] bool.
+        free: whether each edge of that node may be followed, [E, K, A] bool.
+        new: whether it leads to no node yet, so that one walker may follow it, [E, K, A] bool.
+        visits: number of walkers that followed it, [E, K, A].
+        values: value of the best flight through it, of new ones of the node, 0 to 1, [E, K, A].
+        priors: prior probabilities of the edges, [E, K, A].
+
+    Returns:
+        Action of each walker, [E, K], and whether there is one, [E, K] bool.
+    """
+    taken = torch.arange(node.shape[1], device=node.device)  # choices of earlier walkers
+    free, new, before, values, priors = (
+        part.unsqueeze(-1) for part in (free, new, visits, values, priors)
+    )
+    after = before + taken
+    value = values * before.clamp(min=1) / after.clamp(min=1)
+    total = visits.sum(-1)[..., None, None] + 1
+    bonus = EXPLORATION * priors * total.sqrt() / (1 + after)
+    free = free & ((taken == 0) | ~new)
+    scores = (value + bonus).round(decimals=_DIGITS).masked_fill(~free, -torch.inf).flatten(2)
+    ranked = scores.sort(dim=-1, descending=True, stable=True)
+    together = (node.unsqueeze(2) == node.unsqueeze(1)) & walks.unsqueeze(1)
+    rank = together.tril(-1).sum(-1, keepdim=True)
+    best = ranked.values.gather(2, rank).squeeze(2)
+    action = ranked.indices.gather(2, rank).squeeze(2) // len(taken)
+    return action, walks & (best > -torch.inf)
 
 
 def _priors(scores: Tensor) -> Tensor:
-    """Return shares that fall exponentially from the best score to the worst one."""
+    """Return probabilities that fall exponentially from the best score to the worst one."""
     high = scores.amax(-1, keepdim=True)
     low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1, keepdim=True)
     return (SHARPNESS * (scores - high) / (high - low).clamp(min=LEAST)).softmax(-1)

@@ -10,8 +10,13 @@ from PIL import Image
 
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.prediction.calibration import BINS, Reliability
-from marl_framework.prediction.figures import Picture, predictions_figure, reliability_figure
+from marl_framework.prediction.examination import (
+    BINS,
+    Picture,
+    Reliability,
+    predictions_figure,
+    reliability_figure,
+)
 from tests.small import small_config
 
 CPU = torch.device("cpu")
@@ -21,24 +26,18 @@ def test_bins_hold_what_a_loop_over_cells_puts_there() -> None:
     generator = torch.Generator().manual_seed(1)
     entropy, share, other = torch.rand(3, 40, 5, 5, generator=generator) + 1e-6
     found = Reliability(CPU)
-    for part in range(2):  # in two parts
-        rows = slice(20 * part, 20 * part + 20)
-        found.add(entropy[rows], entropy[rows] * share[rows], entropy[rows] * other[rows])
+    for part in (slice(20), slice(20, 40)):
+        found.add(entropy[part], entropy[part] * share[part], entropy[part] * other[part])
     error = total = 0.0
+    numbers = (share * BINS).int().clamp(max=BINS - 1)
     for number in range(BINS):
-        cells = [
-            (h, h * s, h * o)
-            for h, s, o in zip(
-                *(part.flatten().tolist() for part in (entropy, share, other)), strict=True
-            )
-            if min(int(s * BINS), BINS - 1) == number
-        ]
-        bits, predicted, realised = (sum(column) for column in zip(*cells, strict=True))
-        assert found.cells[number] == len(cells)
+        h, s, o = (values[numbers == number].tolist() for values in (entropy, share, other))
+        predicted, realised = (sum(a * b for a, b in zip(h, x, strict=True)) for x in (s, o))
+        assert found.cells[number] == len(h)
         assert [share[number].item() for share in found.shares()] == pytest.approx(
-            [predicted / bits, realised / bits], rel=1e-5
+            [predicted / sum(h), realised / sum(h)], rel=1e-5
         )
-        error, total = error + abs(predicted - realised), total + bits
+        error, total = error + abs(predicted - realised), total + sum(h)
     assert found.error() == pytest.approx(error / total, rel=1e-5)
 
 
@@ -71,24 +70,18 @@ def test_positions_without_cells_do_not_count() -> None:
     assert found.cells[7] == 1
 
 
-def size(file: Path) -> tuple[int, int]:
-    with Image.open(file) as image:
-        return image.size
-
-
 def test_figures_have_a_row_for_each_picture(tmp_path: Path) -> None:
+    def size(file: str) -> tuple[int, int]:
+        with Image.open(tmp_path / file) as image:
+            return image.size
+
     config = small_config()
     maps = torch.rand(4, *config.geometry.map_shape)
-    pictures = [
-        Picture(name, maps[0], maps[1], maps[2], maps[3] > 0.5) for name in ("one", "other")
-    ]
-    sizes = []
+    picture = Picture("one", *maps[:3], maps[3] > 0.5)
     for number in (1, 2):
-        predictions_figure(pictures[:number], config, tmp_path / "p.png")
-        sizes.append(size(tmp_path / "p.png"))
-    assert sizes[0][0] == sizes[1][0]
-    assert sizes[1][1] == 2 * sizes[0][1]
+        predictions_figure([picture] * number, config, tmp_path / f"{number}.png")
+    assert size("2.png") == (size("1.png")[0], 2 * size("1.png")[1])
     found = Reliability(CPU)
     found.add(torch.ones(3), torch.tensor([0.1, 0.1, 0.9]), torch.ones(3))
     reliability_figure(found, tmp_path / "r.png")  # most bins are empty
-    assert min(size(tmp_path / "r.png")) > 600
+    assert min(size("r.png")) > 600

@@ -1,0 +1,285 @@
+"""The search planner: plans on the map that each UAV expects, and on the plans of the others."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.coma import COMAWrapper
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.mission import SearchConfig
+from marl_framework.mission.belief import entropy
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.sectors import Sectors
+from marl_framework.mission.state import MissionState
+from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.predictor import predictor_state
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.models import PredictedMap, TrueMap
+from marl_framework.planners.search.planner import SearchPlanner, make_search
+from marl_framework.planners.search.protocol import Plan, Problem
+from marl_framework.planners.search.tree import TreeSearch
+from marl_framework.runs.checkpoint import save_checkpoint
+from tests.planners.missions import flown, in_view
+from tests.small import small_config
+
+METHODS: dict[str, dict[str, Any]] = {
+    "beam": {"beams": 4},
+    "tree": {"method": "tree", "simulations": 12, "depth": 3, "leaves": 4},
+}
+of_each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
+    return MissionEnvironment(small_config(**settings), missions, "cpu", "test")
+
+
+def untrained() -> MapPredictor:
+    torch.manual_seed(1)
+    return MapPredictor(8)
+
+
+def planner_of(env: MissionEnvironment, method: str, prior: Any = None) -> SearchPlanner:
+    view = LatticeView(env.config, env.lattice, PARTS)
+    settings = SearchConfig(**METHODS[method])
+    model = PredictedMap(view, untrained(), "float32")
+    return SearchPlanner("search", view, model, make_search(view, settings), settings, prior)
+
+
+def searching(tmp_path: Path, **search: Any) -> MissionEnvironment:
+    """Missions with an untrained predictor and other settings of `search`."""
+    file = tmp_path / "predictor.pt"
+    save_checkpoint(file, predictor_state(untrained(), 8))
+    experiment = small_config().model_dump()["experiment"]
+    experiment["baselines"]["search"] |= {"predictor": str(file), **search}
+    return environment(experiment=experiment)
+
+
+def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
+    env = environment(pixels=(11, 13), dims=(30.0, 20.0))
+    view = LatticeView(env.config, env.lattice, PARTS)
+    rows, cols = env.config.geometry.map_shape
+    maps = torch.rand(rows, cols)
+    x, y, _ = env.lattice.shape
+    sums, parts = torch.zeros(x, y), [[[] for _ in range(PARTS * y)] for _ in range(PARTS * x)]
+    apart = [5.0 / size for size in env.config.geometry.cell_size]
+    ends = (rows, cols)
+
+    def place(cell: int, axis: int, number: int) -> tuple[int, int]:
+        """The position nearest to a cell, and the part of its stretch that the cell lies in."""
+        middle = cell + 0.5
+        nearest = min(range(number), key=lambda k: abs(k * apart[axis] - middle))
+        low = 0.0 if nearest == 0 else (nearest - 0.5) * apart[axis]
+        high = ends[axis] if nearest == number - 1 else (nearest + 0.5) * apart[axis]
+        part = int((middle - low) / ((min(high, ends[axis]) - low) / PARTS))
+        return nearest, PARTS * nearest + part
+
+    for row, col in product(range(rows), range(cols)):
+        (i, fine_i), (j, fine_j) = place(row, 0, x), place(col, 1, y)
+        sums[i, j] += maps[row, col]
+        parts[fine_i][fine_j].append(maps[row, col].item())
+    means = torch.tensor([[sum(p) / max(len(p), 1) for p in line] for line in parts])
+    torch.testing.assert_close(view.sums(maps), sums * (x * y / (rows * cols)))
+    torch.testing.assert_close(view.fine(maps), means)
+
+
+@of_each_method
+def test_it_never_reads_the_truth_and_flies_missions_at_once_as_each_alone(method: str) -> None:
+    env = environment(missions=4)
+    state = flown(env)
+    together = planner_of(env, method).act(state, env.generator)
+    state.truth.logical_not_()
+    state.global_belief.fill_(0.5)
+    for e in range(4):
+        alone = planner_of(env, method).act(state[e : e + 1], env.generator)
+        assert torch.equal(alone.actions[0], together.actions[e])
+        assert torch.equal(alone.masks[0], together.masks[e])
+
+
+@pytest.mark.parametrize("dims", [(30.0, 30.0), (20.0, 45.0)])
+@pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
+def test_the_prediction_is_a_share_of_the_open_entropy(
+    dims: tuple[float, float], weight: float
+) -> None:
+    env = environment(dims=dims)
+    state = flown(env)
+    view = LatticeView(env.config, env.lattice, PARTS)
+    inside = PredictedMap(view, untrained(), "float32").left(state)
+    left = PredictedMap(view, untrained(), "float32", weight).left(state)
+    everything = view.sums(entropy(state.beliefs))
+    assert left.shape == (3, 3, *env.lattice.shape[:2])
+    assert (inside >= 0).all()
+    assert (inside <= everything + 1e-6).all()
+    torch.testing.assert_close(left, inside + weight * (everything - inside))
+
+
+def test_a_tree_decides_with_a_policy_and_the_prior_of_a_team() -> None:
+    env = environment(missions=5, budget=6, max_altitude=10.0)
+    view, state = LatticeView(env.config, env.lattice), flown(env, 0)
+    logits = torch.randn(5, 3, env.lattice.num_actions, generator=env.generator)
+    priors: list[Tensor] = []
+
+    class Search(TreeSearch):
+        def search(self, problem: Problem) -> Plan:
+            priors.append(problem.prior)
+            return super().search(problem)
+
+    search = Search(view, 12, 4, 4)
+    search.elements = 2**25  # two missions at once
+    planner = SearchPlanner("tree", view, TrueMap(view), search, prior=lambda _: logits)
+    found = planner.act(state, env.generator)
+    expected = logits.masked_fill(~found.masks, -torch.inf).softmax(-1)
+    chunks = [torch.stack(priors[first : first + 3], 1) for first in (0, 3, 6)]
+    torch.testing.assert_close(torch.cat(chunks), expected)
+    assert found.probabilities.shape == found.masks.shape
+    assert found.probabilities[~found.masks].eq(0).all()
+    assert found.probabilities.gather(2, found.actions.unsqueeze(2)).gt(0).all()
+    beam = SearchPlanner("beam", view, TrueMap(view), BeamSearch(view, 4))
+    assert beam.act(state, env.generator).probabilities is None
+
+
+class BeliefMap:
+    """Takes each UAV's own belief for what there is: p·H(p) of every cell."""
+
+    knows_all_plans = False
+
+    def __init__(self, view: LatticeView) -> None:
+        self._view = view
+
+    def left(self, state: MissionState) -> Tensor:
+        return self._view.sums(state.beliefs * entropy(state.beliefs))
+
+
+def pair_steps(
+    starts: list[list[int]], patches: list[tuple[int, float]], heard: bool, share: float
+) -> list[int]:
+    """Steps along x of two UAVs over patches of doubt at some x, of some probability."""
+    env = environment(missions=1, agents=2, budget=3, dims=(50.0, 20.0), max_altitude=5.0)
+    view, state = LatticeView(env.config, env.lattice), flown(env, 0)
+    state.positions[0] = torch.tensor(starts)
+    state.sector[0] = torch.tensor([0, 1])
+    state.heard[:] = heard | torch.eye(2, dtype=torch.bool)
+    state.beliefs.fill_(1e-4 if patches else 0.5)
+    for x, probability in patches:
+        state.beliefs[..., *in_view(env, x, 2, 0)] = probability
+    settings = SearchConfig(presumed_share=share)
+    planner = SearchPlanner("search", view, BeliefMap(view), BeamSearch(view), settings)
+    actions = planner.act(state, env.generator).actions
+    return env.lattice.offsets[actions][0, :, 0].tolist()
+
+
+def test_uavs_part_by_radio_or_by_sectors() -> None:
+    good_and_poor = [(3, 0.5), (9, 0.3)]
+    starts = [[5, 2, 0], [6, 2, 0]]
+    assert pair_steps(starts, good_and_poor, heard=False, share=0.0) == [-1, -1]
+    assert pair_steps(starts, good_and_poor, heard=True, share=0.0) == [-1, 1]
+    swapped = [[6, 2, 0], [5, 3, 0]]  # each in the other's sector, over ground alike everywhere
+    assert pair_steps(swapped, [], heard=False, share=1.0) == [-1, 1]
+    assert pair_steps(swapped, [], heard=False, share=0.0) != [-1, 1]
+
+
+class Halving:
+    """Finds a plan that leaves half of everything; keeps what it was to search on."""
+
+    elements = 1
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def search(self, problem: Problem) -> Plan:
+        self.seen.append(problem.entropy.clone())
+        return Plan(problem.mask.int().argmax(1), problem.entropy / 2)
+
+
+@pytest.mark.parametrize(
+    ("memory", "share", "beside"),
+    [(0.0, 0.0, 0.0), (0.75, 0.0, 0.0), (0.75, 0.4, 0.0), (1.0, 0.9, 0.0), (0.75, 0.9, 0.4)],
+)
+def test_plans_count_as_long_as_they_are_remembered(
+    memory: float, share: float, beside: float
+) -> None:
+    """Against a dictionary of who knows whose plan, while UAVs hear each other now and then."""
+    env = environment(missions=2, agents=3, budget=6)
+    view, search = LatticeView(env.config, env.lattice), Halving()
+    settings = SearchConfig(plan_memory=memory, presumed_share=share, presumed_beside_plan=beside)
+    planner = SearchPlanner("search", view, BeliefMap(view), search, settings)
+    generator = torch.Generator().manual_seed(5)
+    sizes = torch.tensor([3, 2])
+    sectors = Sectors(3, (7, 7), "cpu")
+    nothing = torch.ones(7, 7)
+    for _ in range(2):  # a new mission knows nothing of the one before
+        state = flown(env, 0)
+        state.team_size = sizes
+        state.sector = sectors.deal(state.positions, sizes)
+        maps = sectors.maps(state.sector, sizes)
+        presumed = {
+            (e, i, j): 1 - share * maps[e, j] if i != j else nothing
+            for e, i, j in product(range(2), range(3), range(3))
+        }
+        known = dict(presumed)
+        for move in range(5):
+            state.t[:] = move
+            state.heard = torch.rand(2, 3, 3, generator=generator) < 0.4
+            if move:
+                known = {k: memory * p + (1 - memory) * presumed[k] for k, p in known.items()}
+            search.seen.clear()
+            planner.act(state, env.generator)
+            expected = BeliefMap(view).left(state)
+            for i, e in product(range(3), range(2)):
+                for j in range(3):
+                    expected[e, i] *= known[e, i, j]
+                    if j != i and state.heard[e, j, i]:
+                        known[e, j, i] = 0.5 * (1 - beside * share * maps[e, i])
+            torch.testing.assert_close(torch.stack(search.seen, 1), expected)
+
+
+def test_a_beam_is_made_from_settings(tmp_path: Path) -> None:
+    env = searching(tmp_path, **METHODS["beam"])
+    state = flown(env)
+    expected = planner_of(env, "beam").act(state, env.generator).actions
+    assert torch.equal(make_planner("search", env).act(state, env.generator).actions, expected)
+
+
+def test_without_settings_it_flies_with_the_predictor_of_the_library() -> None:
+    assert make_planner("search", environment()).name == "search"
+
+
+def test_a_tree_is_made_from_settings_with_a_trained_team_as_prior(tmp_path: Path) -> None:
+    file = tmp_path / "team.pt"
+    config = small_config()
+    team = COMAWrapper(config, config.network_sizes, "cpu")
+    save_checkpoint(file, {**team.state_dict(), "config": config_to_dict(config)})
+    env = searching(tmp_path, prior=str(file), **METHODS["tree"])
+    state, builder = flown(env), make_builder(env)
+    expected = planner_of(env, "tree", lambda state: team.act(builder.actor(state)))
+    found, wanted = (
+        planner.act(state, env.generator) for planner in (make_planner("search", env), expected)
+    )
+    assert torch.equal(found.actions, wanted.actions)
+    torch.testing.assert_close(found.probabilities, wanted.probabilities)
+
+
+@pytest.mark.parametrize(
+    ("search", "problem"),
+    [
+        ({"prior": "somewhere"}, r"search\.prior"),
+        ({"prior": "nowhere", "method": "tree"}, "nowhere"),
+        ({"predictor": "{folder}/team.pt"}, r"search\.predictor"),
+    ],
+)
+def test_settings_that_no_search_can_use_are_refused(
+    tmp_path: Path, search: dict[str, str], problem: str
+) -> None:
+    save_checkpoint(tmp_path / "team.pt", {"actor": {}})
+    given = {key: text.format(folder=tmp_path) for key, text in search.items()}
+    with pytest.raises(ConfigError, match=problem):
+        make_planner("search", searching(tmp_path, **given))
