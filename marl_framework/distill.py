@@ -11,8 +11,7 @@ from marl_framework.command_line import add_jobs, as_program, loaded
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.yaml_text import format_yaml
-from marl_framework.distillation.tasks import with_tasks
-from marl_framework.distillation.workers import worker_runs
+from marl_framework.distillation.tasks import with_tasks, worker_runs
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_checkpoint
 from marl_framework.training.guard import guarded

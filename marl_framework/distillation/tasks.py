@@ -1,4 +1,4 @@
-"""Tasks: missions by name, and who teaches each. Loads no PyTorch."""
+"""Tasks: named missions, each with a teacher. Loads no PyTorch."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.messages import show
 from marl_framework.config.model import Config
+from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import parse_yaml
 from marl_framework.runs.names import check_run_name
 
 TASKS, TEACHERS = "distillation.tasks", "distillation.teachers"
 _OF_TASK = (*MISSION, "experiment.reward", "experiment.baselines")
-"""What a task has of its own; all else belongs to the team that flies it."""
+"""Keys of a task's mission; all others belong to the team that flies it."""
 
 
 def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     """Read a tasks file: the name of each task, and below it the keys that differ.
 
     Raises:
-        ConfigError: it cannot be read, holds something else, or a name is none.
+        ConfigError: the file cannot be read, or its content or a name is invalid.
     """
     tree = parse_yaml(read_text(Path(file)), file)
     if not isinstance(tree, dict) or not tree:
-        raise ConfigError(f"{file}: must hold a task by its name, such as large: {{}}")
+        raise ConfigError(f"{file}: must hold tasks by name, such as large: {{}}")
     for name, changes in tree.items():
         check_task_name(str(name), file)
         if not isinstance(changes, dict | None):
@@ -42,57 +43,49 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     return {str(name): changes or {} for name, changes in tree.items()}
 
 
-def read_teachers(given: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
+def read_teachers(options: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
     """Return the teacher of each task from options `TASK=TEACHER`.
 
     `NAME` without a task stands for the workers of that name, a run `NAME-TASK` for each task.
 
     Raises:
-        ConfigError: one is incomplete or given twice.
+        ConfigError: an option is incomplete, or a task has two teachers.
     """
     teachers: dict[str, str] = {}
-    for text in given:
+    for text in options:
         task, equals, teacher = text.partition("=")
         if equals and not (task and teacher):
             raise ConfigError(f"--teacher {text}: must read TASK=TEACHER, such as split=runs/a")
         if not equals and not tasks:
-            raise ConfigError(
-                f"--teacher {text}: name its tasks with --tasks, or one as TASK={text}"
-            )
+            raise ConfigError(f"--teacher {text}: add --tasks, or name one task: TASK={text}")
         more = {task: teacher} if equals else {name: f"{text}-{name}" for name in tasks}
-        twice = teachers.keys() & more.keys()
-        if twice:
-            raise ConfigError(f"--teacher {text}: {min(twice)} has a teacher already")
+        if twice := teachers.keys() & more.keys():
+            raise ConfigError(f"--teacher {text}: {min(twice)} already has a teacher")
         teachers |= more
     return teachers
 
 
-def with_tasks(config: Config, file: str | None, given: Sequence[str]) -> Config:
-    """Return a configuration with the tasks of a file and the teachers of options.
+def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Config:
+    """Return a configuration with tasks (see `read_tasks`) and teachers (see `read_teachers`).
 
-    Args:
-        config: whose tasks and teachers stay where there is no file or no option.
-        file: see `read_tasks`.
-        given: see `read_teachers`.
+    Without a file or options it keeps those that it has.
 
     Raises:
-        ConfigError: they are invalid, do not go together, or there is no teacher.
+        ConfigError: tasks or teachers are invalid or missing.
     """
     changes: dict[str, Any] = {}
     if file is not None:
         changes["tasks"] = read_tasks(file)
-    if given:
-        changes["teachers"] = read_teachers(
-            given, list(changes.get("tasks", config.distillation.tasks))
-        )
+    if options:
+        tasks = changes.get("tasks", config.distillation.tasks)
+        changes["teachers"] = read_teachers(options, list(tasks))
     config = with_changes(config, {"distillation": changes}, file or "--teacher")
     settings = config.distillation
     if not settings.teachers:
-        raise ConfigError(f"{TEACHERS}: there is none; name one with --teacher TASK=TEACHER")
-    lonely = settings.tasks.keys() - settings.teachers.keys()
-    if lonely:
+        raise ConfigError(f"{TEACHERS}: is empty; name one with --teacher TASK=TEACHER")
+    if lonely := settings.tasks.keys() - settings.teachers.keys():
         name = min(lonely)
-        raise ConfigError(f"{TEACHERS}: {name} has none; name it with --teacher {name}=TEACHER")
+        raise ConfigError(f"{TEACHERS}.{name}: is missing; set it with --teacher {name}=TEACHER")
     for name in settings.teachers:
         check_task_name(name, TEACHERS)
     for name in settings.tasks:
@@ -100,24 +93,41 @@ def with_tasks(config: Config, file: str | None, given: Sequence[str]) -> Config
     return config
 
 
+def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
+    """Return the configuration of a training for each task of a file, by run name: `NAME-TASK`.
+
+    Raises:
+        ConfigError: a task is invalid, or there is nothing to train.
+    """
+    runs: dict[str, Config] = {}
+    for task, changes in read_tasks(file).items():
+        run = runs[f"{name}-{task}"] = with_changes(config, changes, f"{file}: {task}")
+        if not run.trains:
+            experiment = run.experiment
+            key, value = "missions.mission_mode", str(experiment.missions.mission_mode)
+            if experiment.policy != LEARNED:
+                key, value = "policy", experiment.policy
+            raise ConfigError(
+                f"{file}: {task}: experiment.{key} is {value}, so there is no team to train; "
+                "a planner can teach without a worker"
+            )
+    return runs
+
+
 def check_task_name(name: str, where: str) -> None:
     """Check the name of a task, which is part of names of runs and metrics.
 
-    Args:
-        name: of the task.
-        where: it stands, for messages.
-
     Raises:
-        ConfigError: it has other signs than a run name.
+        ConfigError: it is not valid as a run name; the message begins with `where`.
     """
     try:
         check_run_name(name)
     except ConfigError as error:
-        raise ConfigError(f"{where}: a task's name is part of a {error}") from error
+        raise ConfigError(f"{where}: the name of a task is part of a {error}") from error
 
 
 def task_config(config: Config, name: str) -> Config:
-    """Return a configuration with everything that a task changes.
+    """Return a configuration with all changes of a task.
 
     Raises:
         ConfigError: the result is invalid.
@@ -126,15 +136,10 @@ def task_config(config: Config, name: str) -> Config:
 
 
 def with_mission(student: Config, mission: Config, name: str) -> Config:
-    """Return the student's configuration with the mission of another one.
-
-    Args:
-        student: says how its team sees, learns and computes.
-        mission: says where it flies.
-        name: of the task, for messages.
+    """Return the student's configuration with the mission of another one, for the task `name`.
 
     Raises:
-        ConfigError: the two do not go together.
+        ConfigError: the two do not fit together.
     """
     tree, other = config_to_dict(student), config_to_dict(mission)
     for key in _OF_TASK:

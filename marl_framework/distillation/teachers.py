@@ -1,125 +1,104 @@
-"""Teachers: what a trained team or a planner would do in the states that the student reaches."""
+"""Teachers: trained teams and planners that label the states of a student."""
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import (
-    best_actions,
-    log_probabilities,
-    policy_probabilities,
-)
+from marl_framework.algorithms.policy import best_actions, log_probabilities, policy_probabilities
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.parts import PLANNERS
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
-from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, load_team, team_logits
 from marl_framework.runs.names import PRETRAINED
 
 
-class Opinion(NamedTuple):
-    """What a teacher thinks of a state."""
+class Advice(NamedTuple):
+    """What a teacher would do in a state."""
 
     actions: Tensor
-    """It would fly, all UAVs together, [E, N] int64."""
+    """Actions of all UAVs, chosen together, [E, N] int64."""
     masks: Tensor
-    """Allowed actions when it chose these, [E, N, A] bool."""
-    values: Tensor
-    """Logits of each action, [E, N, A]; −inf where it says nothing for one."""
+    """Actions that were allowed when each UAV chose, [E, N, A] bool."""
+    logits: Tensor
+    """Logits of all actions, [E, N, A]; −inf for those that the teacher does not rate."""
 
 
-class Teacher(Protocol):
-    """Has an opinion of every state."""
-
-    def judge(self, state: MissionState, generator: torch.Generator) -> Opinion:
-        """Return what it thinks of the missions as they stand."""
+Teacher = Callable[[MissionState, torch.Generator], Advice]
+"""Returns advice for E missions; the generator is for its random choices."""
 
 
-class TrainedTeacher:
-    """A trained team, which sees through its own channels.
-
-    Args:
-        environment: where the student flies.
-        checkpoint: of the team.
+def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> Teacher:
+    """Return a trained team as teacher, which sees its own channels.
 
     Raises:
         ConfigError: the team cannot fly there.
     """
+    team, lattice = team_logits(environment, checkpoint), environment.lattice
 
-    def __init__(self, environment: MissionEnvironment, checkpoint: Checkpoint) -> None:
-        self._logits = team_logits(environment, checkpoint)
-        self._lattice = environment.lattice
-
-    def judge(self, state: MissionState, generator: torch.Generator) -> Opinion:
-        """Return the best actions and the logits of all."""
-        logits = self._logits(state)
+    def advise(state: MissionState, generator: torch.Generator) -> Advice:
+        logits = team(state)
 
         def choose(i: int, mask: Tensor) -> Tensor:
             return best_actions(logits[:, i], mask)
 
-        return Opinion(*self._lattice.choose_in_missions(state, choose), logits)
+        return Advice(*lattice.choose_in_missions(state, choose), logits)
+
+    return advise
 
 
-class PlannerTeacher:
-    """A planner, with its policy, the softmax of its scores, or else its action alone.
-
-    Args:
-        planner: for the missions of the student.
-        temperature: of the softmax over scores.
-    """
-
-    def __init__(self, planner: Planner, temperature: float) -> None:
-        self._planner = planner
-        self._temperature = temperature
+def planner_teacher(planner: Planner, temperature: float) -> Teacher:
+    """Return a planner as teacher, with its policy, the softmax of its scores, or its actions."""
 
     @torch.no_grad()
-    def judge(self, state: MissionState, generator: torch.Generator) -> Opinion:
-        """Return the planner's actions, and what it says of all."""
-        found = self._planner.act(state, generator)
-        if found.probabilities is not None:
-            values, said = log_probabilities(found.probabilities), found.probabilities > 0
-        elif found.scores is not None:
-            values, said = found.scores / self._temperature, found.masks
+    def advise(state: MissionState, generator: torch.Generator) -> Advice:
+        decision = planner.act(state, generator)
+        if decision.probabilities is not None:
+            rated = decision.probabilities > 0
+            logits = log_probabilities(decision.probabilities)
+        elif decision.scores is not None:
+            rated, logits = decision.masks, decision.scores / temperature
         else:
-            codes = torch.arange(found.masks.shape[-1], device=found.masks.device)
-            said = found.actions.unsqueeze(-1) == codes
-            values = torch.zeros(said.shape, device=said.device)
-        return Opinion(found.actions, found.masks, values.masked_fill(~said, -torch.inf))
+            codes = torch.arange(decision.masks.shape[-1], device=decision.masks.device)
+            rated = decision.actions.unsqueeze(-1) == codes
+            logits = torch.zeros(rated.shape, device=rated.device)
+        return Advice(decision.actions, decision.masks, logits.masked_fill(~rated, -torch.inf))
+
+    return advise
 
 
-def labels(values: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a student is to learn where other actions are allowed than its teacher saw.
+def labels(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a teacher's policy over the actions that its student is allowed.
 
     Args:
-        values: logits of an opinion, [E, N, A].
+        logits: logits of the advice, [E, N, A].
         masks: actions allowed to the student, [E, N, A] bool.
 
     Returns:
-        The softmax of the logits over these actions [E, N, A]; whether the teacher says anything
-        for one of them, [E, N] bool. Where it does not, the first is uniform.
+        Softmax of the logits over these actions [E, N, A], uniform if the teacher rates none of
+        them; whether it rates any, [E, N] bool.
     """
-    known = (masks & (values > -torch.inf)).any(-1)
-    logits = torch.where(known.unsqueeze(-1), values, 0.0)
-    return policy_probabilities(logits, masks, 0.0), known
+    known = (masks & (logits > -torch.inf)).any(-1)
+    return policy_probabilities(torch.where(known.unsqueeze(-1), logits, 0.0), masks, 0.0), known
 
 
 def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
-    """Return the trained team that a teacher's name means; None where it is a planner.
+    """Return the trained team that a teacher's name refers to; None if it is a planner.
 
     Args:
         teacher: run folder, run of `directory`, checkpoint file, `pretrained:NAME`, or a planner.
-        directory: of all runs.
-        task: that it teaches, for messages.
+        directory: folder of all runs.
+        task: name of the task, for messages.
 
     Raises:
-        ConfigError: it is nothing of these, or the checkpoint cannot be read.
+        ConfigError: there is no such teacher, or the checkpoint cannot be read.
     """
     where = f"{TEACHERS}.{task}"
     if teacher in PLANNERS:
@@ -129,27 +108,8 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
             with found_at(where):
                 return load_team(path)
     if "." in teacher and all(part.isidentifier() for part in teacher.split(".")):
-        return None  # a planner of the user's own
+        return None  # a custom planner
     raise ConfigError(
-        f"{where}: {teacher}: there is no such run folder, run of {directory}, or checkpoint, and "
-        f"no such planner; planners are {', '.join(PLANNERS)}, or a dotted path"
+        f"{where}: {teacher} does not exist; give a run folder, a run of {directory}, a "
+        f"checkpoint, or a planner: {', '.join(PLANNERS)} or a dotted path"
     )
-
-
-def make_teacher(
-    name: str, environment: MissionEnvironment, checkpoint: Checkpoint | None, temperature: float
-) -> Teacher:
-    """Return a teacher for an environment.
-
-    Args:
-        name: of the planner, where there is no checkpoint.
-        environment: where the student flies.
-        checkpoint: of a team.
-        temperature: of the softmax over a planner's scores.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    if checkpoint is not None:
-        return TrainedTeacher(environment, checkpoint)
-    return PlannerTeacher(make_planner(name, environment), temperature)

@@ -1,4 +1,4 @@
-"""Trains a student: it flies the missions of all tasks, and learns what their teachers say."""
+"""Trains a student on the missions of all tasks, labelled by their teachers."""
 
 from __future__ import annotations
 
@@ -11,40 +11,34 @@ from torch import Tensor
 from marl_framework.algorithms.optimisers import load_optimizer, load_scaler, make_adam
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
-from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
-from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.lesson import Lesson
 from marl_framework.distillation.samples import Samples, divergence
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.observations.predictor import predictor_weights
-from marl_framework.observations.symmetry import Symmetries
 from marl_framework.training.rounds import RoundTrainer
 from marl_framework.training.schedule import passes
 
 
 class Distiller(RoundTrainer):
-    """Makes one team of several teachers.
+    """Trains one team from several teachers.
 
     In each round the student flies missions of every task. The task's teacher labels all states
     that it reaches, and makes a share of the moves in the first rounds (DAgger, Ross et al. 2011).
     Then the actor learns the labels of the latest rounds. The critic learns the returns of the
-    round's missions, so that a training run can go on from here; the critic of an algorithm of the
-    user's own stays untrained unless it has a `fit_critic`.
-
-    Args:
-        config: the student, and `distillation`.
-        device: where everything lives.
+    round's missions, so that a training can start from the student; the critic of a custom
+    algorithm stays untrained unless the algorithm has a `fit_critic`.
 
     Attributes:
         algorithm: the student; `modules` are its networks.
         lessons: one for each task.
 
     Raises:
-        ConfigError: tasks, teachers and student do not go together.
+        ConfigError: tasks, teachers and student do not fit together.
     """
 
     name = "distillation"
@@ -55,142 +49,120 @@ class Distiller(RoundTrainer):
         self._settings = config.distillation
         names = sorted(self._settings.teachers)
         self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
-        self._symmetries = self._common_symmetries()
+        # Networks that see a plane for each UAV have those of the largest team.
+        team = max(lesson.n_agents for lesson in self.lessons)
+        changes = {"experiment": {"missions": {"n_agents": team}}}
+        largest = with_changes(config, changes, "the largest team of all tasks")
+        for lesson in self.lessons:
+            lesson.sizes = largest.network_sizes
+        symmetries = [lesson.symmetries for lesson in self.lessons if lesson.symmetries is not None]
+        self._symmetries = min(symmetries, key=len, default=None)  # those of all tasks
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            self.algorithm = make_algorithm(self._largest(), device, self._symmetries)
+            self.algorithm = make_algorithm(largest, device, self._symmetries)
         self.modules = self.algorithm.modules
         actor = self.modules["actor"]
         self._actor = with_batch_threads(actor, device)
         self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
         self._scaler = grad_scaler(device, self.algorithm.precision)
-        self._weights_read = self._read()
-        self._replay: list[Samples] = []  # of the rounds that the next one learns from, too
-
-    def _largest(self) -> Config:
-        """Return the configuration with the largest team of all tasks; give all its sizes.
-
-        Only networks that see a plane for each UAV notice, and their weights suit any team.
-        """
-        team = max(lesson.task.n_agents for lesson in self.lessons)
-        changes = {"experiment": {"missions": {"n_agents": team}}}
-        largest = with_changes(self.config, changes, "the largest team of all tasks")
+        self._weights_read: dict[str, str] = {}
         for lesson in self.lessons:
-            lesson.task.sizes = largest.network_sizes
-        return largest
-
-    def _common_symmetries(self) -> Symmetries | None:
-        """Return the symmetries of all missions; None where they are off."""
-        found = [lesson.task.symmetries for lesson in self.lessons]
-        return min((each for each in found if each is not None), key=len, default=None)
+            self._weights_read |= lesson.weights_read()
+        if config.observation.sees_prediction:
+            self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
+        self._replay: list[Samples] = []  # one entry for each of the latest rounds
 
     def round(self) -> dict[str, float]:
         """Fly missions of all tasks, then learn from the latest rounds.
 
         Returns:
-            `NAME/TASK` for everything that `Lesson.fly` measures and, when it is due,
-            `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss` of the
-            critic, `skipped_updates`, whose numbers were not finite, and the `teacher_share`.
+            `NAME/TASK` for all measurements of `Lesson.fly` and, when it is due, of
+            `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss`, the number
+            of `skipped_updates` that were not finite, and the `teacher_share`.
         """
         share = self._teacher_share()
+        fit_critic: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)
         measured: dict[str, Tensor] = {}
         fresh, critic_losses = [], []
         for lesson in self.lessons:
-            rollout, samples, found = lesson.fly(self.algorithm.act, share)
+            rollout, samples, of_task = lesson.fly(self.algorithm.act, share)
             fresh.append(samples)
-            critic_losses += self._fit_critic(rollout)
-            measured |= _of_task(lesson, found)
-        known = [*self._replay, Samples.joined(fresh)]
-        measured |= self._learn(Samples.joined(known))
-        self._replay = known[max(len(known) + 1 - self._settings.replay_rounds, 0) :]
+            if fit_critic is not None:
+                critic_losses.append(fit_critic(rollout, self._generator))
+            measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
+        replay = [*self._replay, Samples.join(fresh)]
+        measured |= self._learn(Samples.join(replay))
+        self._replay = replay[max(len(replay) + 1 - self._settings.replay_rounds, 0) :]
         if critic_losses:
             measured["critic_loss"] = torch.stack(critic_losses).mean()
         self.rounds += 1
         interval = self.config.evaluation.interval
         if interval and (passes(interval, self.rounds - 1, self.rounds) or self.is_over()):
             for lesson in self.lessons:
-                measured |= _of_task(lesson, lesson.validate(self.algorithm.act))
+                of_task = lesson.validate(self.algorithm.act)
+                measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
         values = torch.stack([value.float() for value in measured.values()]).tolist()
-        numbers = dict(zip(measured, values, strict=True))
+        results = dict(zip(measured, values, strict=True))
         for lesson, samples in zip(self.lessons, fresh, strict=True):
-            if numbers[f"left_out/{lesson.name}"] == len(samples):
+            if results[f"left_out/{lesson.name}"] == len(samples.weights):
                 raise ConfigError(
-                    f"{TEACHERS}.{lesson.name}: the teacher says nothing of any state; its "
-                    "probabilities or scores are not finite, or 0 for all actions"
+                    f"{TEACHERS}.{lesson.name}: the teacher labels no state; its probabilities or "
+                    "scores are not finite, or 0 for all actions"
                 )
-        return {**numbers, "teacher_share": share}
+        return {**results, "teacher_share": share}
 
     def _teacher_share(self) -> float:
         """Return the share of moves that the teachers make in the next round."""
         share, last = self._settings.teacher_share, self._settings.teacher_rounds
         return share * (1 - self.rounds / last) if self.rounds < last else 0.0
 
-    def _fit_critic(self, rollout: Rollout) -> list[Tensor]:
-        """Let the critic learn, where the algorithm can do that alone; return its loss then."""
-        fit: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)
-        return [] if fit is None else [fit(rollout, self._generator)]
-
     def _learn(self, samples: Samples) -> dict[str, Tensor]:
-        """Make the updates of a round; return mean loss and skipped updates."""
-        return self._make_updates(
-            lambda _: self._loss(samples), self.config.learning.actor.gradient_norm
-        )
+        """Make the updates of a round; return mean loss and number of skipped updates."""
+        gradient_norm = self.config.learning.actor.gradient_norm
+        return self._make_updates(lambda _: self._loss(samples), gradient_norm)
 
     def _loss(self, samples: Samples) -> Tensor:
-        """Return the loss of a batch of samples."""
-        size = self._settings.batch_size
-        index = torch.randint(len(samples), (size,), generator=self._generator, device=self.device)
+        """Return the loss of a random batch of samples."""
+        size, known = self._settings.batch_size, len(samples.weights)
+        index = torch.randint(known, (size,), generator=self._generator, device=self.device)
         batch = samples.batch(index)
         if self._symmetries is not None:
-            which = self._symmetries.draw(size, self._generator)
-            batch = batch.turned(self._symmetries, which)
+            batch = batch.turn(self._symmetries, self._symmetries.draw(size, self._generator))
         with autocast(self.device, self.algorithm.precision):
             logits = self._actor(batch.observations)
         policy = policy_probabilities(logits, batch.masks, 0.0)
         return divergence(batch, policy, self._settings.loss)
 
-    def describe(self, found: Mapping[str, float]) -> str:
-        """Return the line of the log for what a round found."""
+    def describe(self, results: Mapping[str, float]) -> str:
+        """Return the line of the log for the results of a round."""
         tasks = (
-            f"{lesson.name}: agreement {found[f'agreement/{lesson.name}']:.3f}, ROI entropy "
-            f"{found[f'roi_entropy/{lesson.name}']:.4f}"
+            f"{lesson.name}: agreement {results[f'agreement/{lesson.name}']:.3f}, ROI entropy "
+            f"{results[f'roi_entropy/{lesson.name}']:.4f}"
             for lesson in self.lessons
         )
-        head = f"round {self.rounds}/{self._settings.rounds} | loss {found['loss']:.4f}"
+        head = f"round {self.rounds}/{self._settings.rounds} | loss {results['loss']:.4f}"
         return " | ".join((head, *tasks))
-
-    # Saving -------------------------------------------------------------------------------
 
     def mission_streams(self) -> list[torch.Generator]:
         """Return the generators of all missions."""
-        return [lesson.task.generator for lesson in self.lessons]
+        return [lesson.generator for lesson in self.lessons]
 
     def learned_state(self) -> dict[str, Any]:
-        """Return the student with its optimisers, the replay, and who taught it."""
+        """Return the student with its optimisers, and the replay."""
         replay = [] if self.is_over() else self._replay
         return {
             **self.algorithm.state_dict(),
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
-            "replay": [samples.tensors() for samples in replay],
+            "replay": [samples._asdict() for samples in replay],
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
+        """Load the result of `learned_state`."""
         self.algorithm.load_state_dict({**state, "training_step": 0})
         load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])
-        self._replay = [Samples.of(tensors, self.device) for tensors in state["replay"]]
-
-    def _read(self) -> dict[str, str]:
-        """Return checksums of what teaches and predicts, see `check_weights`."""
-        found: dict[str, str] = {}
-        for lesson in self.lessons:
-            found |= lesson.weights_read()
-        if self.config.observation.sees_prediction:
-            found |= predictor_weights(self.config.networks.predictor, "networks.predictor")
-        return found
-
-
-def _of_task(lesson: Lesson, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{name}/{lesson.name}": value for name, value in found.items()}
+        self._replay = [
+            Samples(**{name: part.to(self.device) for name, part in samples.items()})
+            for samples in state["replay"]
+        ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +16,6 @@ from marl_framework.config.loading import load_config
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.evaluate import main as evaluate
 from marl_framework.main import main as train
-from marl_framework.runs.log import LOG
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -47,6 +48,9 @@ class House:
         teachers = ("--teacher", f"field={self.team}", "--teacher", "many=information_gain")
         return self.distill("--tasks", str(self.tasks), *teachers, *arguments)
 
+    def results(self, name: str) -> dict[str, Any]:
+        return json.loads((self.runs / name / "summary.json").read_text())["results"]
+
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
@@ -58,8 +62,7 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
 ) -> None:
     assert house.both("--run-name", "c") == 0
     run = house.runs / "c"
-    assert "round 2/2 | loss" in (run / LOG).read_text()
-    results = json.loads((run / "summary.json").read_text())["results"]
+    results = house.results("c")
     assert results["finished"]
     assert 0 <= results["last"]["agreement/many"] <= 1
     assert len(results["weights_sha256"]) == 64
@@ -67,19 +70,18 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert config.distillation.teachers == {"field": house.team, "many": "information_gain"}
     assert set(config.distillation.tasks) == set(TASKS)
     assert house.both("--run-name", "c", "--resume") == 0
-    assert "finished already" in capsys.readouterr().out
     flight = ("--policies", "learned", "--missions", "2", "--out", str(tmp_path / "out"))
     assert evaluate(["--checkpoint", str(run), "--device", "cpu", *flight]) == 0
     capsys.readouterr()
     again = ("--config", str(run / "config.yaml"), "--run-name", "c", "--resume")
     assert train(again) == 2
-    error = capsys.readouterr().err
-    assert "c: its checkpoints are of another kind of training" in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys, "c: ")
+    assert house.distill("--teacher", "a=random", "--run-name", "c", "--resume") == 2
+    assert_one_line(capsys, "distillation.tasks", "distillation.teachers")
 
 
 def test_a_signal_ends_a_run_after_its_round_and_it_resumes_bit_for_bit(
-    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert house.both("--run-name", "whole") == 0
     real = Distiller.round
@@ -88,45 +90,11 @@ def test_a_signal_ends_a_run_after_its_round_and_it_resumes_bit_for_bit(
         signal.raise_signal(signal.SIGTERM)
         return real(trainer)
 
-    monkeypatch.setattr(Distiller, "round", ended)
-    assert house.both("--run-name", "parts") == 130
-    assert "continue with --resume" in capsys.readouterr().err
-    monkeypatch.setattr(Distiller, "round", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(Distiller, "round", ended)
+        assert house.both("--run-name", "parts") == 130
     assert house.both("--run-name", "parts", "--resume") == 0
-    whole, parts = (
-        json.loads((house.runs / name / "summary.json").read_text())["results"]
-        for name in ("whole", "parts")
-    )
-    assert parts == whole
-
-
-def test_a_run_that_fails_before_anything_is_learned_leaves_nothing(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nonsense = "tests.distillation.hand_made.nonsense"
-    assert house.distill("--teacher", f"a={nonsense}", "--run-name", "c") == 2
-    assert "must return a Decision" in capsys.readouterr().err
-    assert not house.runs.exists()
-
-
-def test_a_teacher_that_says_nothing_is_named(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mute = "tests.distillation.hand_made.mute"
-    assert house.distill("--teacher", f"a={mute}", "--run-name", "c") == 2
-    told = "distillation.teachers.a: the teacher says nothing of any state"
-    assert told in capsys.readouterr().err
-
-
-def test_a_run_goes_on_with_the_same_tasks_alone(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert house.both("--run-name", "c") == 0
-    capsys.readouterr()
-    assert house.distill("--teacher", "a=random", "--run-name", "c", "--resume") == 2
-    error = capsys.readouterr().err
-    assert "distillation.tasks" in error
-    assert "distillation.teachers" in error
+    assert house.results("parts") == house.results("whole")
 
 
 def test_a_worker_is_trained_for_each_task_and_teaches_it(
@@ -142,14 +110,12 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
     assert load_config(house.runs / "w-many" / "config.yaml").experiment.missions.n_agents == 4
     capsys.readouterr()
     assert house.distill(*workers) == 2
-    assert "run name w-field" in capsys.readouterr().err
+    assert "w-field" in capsys.readouterr().err
     assert house.distill(*workers, "--resume") == 0
-    assert capsys.readouterr().out.count("finished already") == 2
 
     given = ("--tasks", str(house.tasks), "--teacher", "w", "--run-name", "c")
     assert house.distill(*given) == 0
-    last = json.loads((house.runs / "c" / "summary.json").read_text())["results"]["last"]
-    assert {"agreement/field", "agreement/many"} < last.keys()
+    assert {"agreement/field", "agreement/many"} < house.results("c")["last"].keys()
 
     students = ("--workers", str(house.tasks), "--run-name", "s", *sets)
     assert house.distill(*students, "--init-from", str(house.runs / "c")) == 0
@@ -157,36 +123,6 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
         noted = json.loads((house.runs / f"s-{task}" / "environment.json").read_text())
         assert noted["initial_weights"]["networks"] == ["actor", "critic", "target_critic"]
         assert noted["initial_weights"]["checkpoint"].endswith("c/checkpoints/best.pt")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "tasks", "line"),
-    [
-        ((), "{a: {}}", "--workers: name the runs with --run-name"),
-        (("--run-name", "w", "--teacher", "a=random"), "{a: {}}", "--workers: does not go with"),
-        (("--run-name", "w", "--init-from", "no/run"), "{a: {}}", "--init-from: checkpoint no/run"),
-        (("--run-name", "w"), "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
-        (("--run-name", "w"), "{a b: {}}", "tasks.yaml: a task's name is part of a run name 'a b'"),
-        (
-            ("--run-name", "w"),
-            "{a: {experiment: {policy: search}}}",
-            "tasks.yaml: a: experiment.policy is search, so there is no team to train",
-        ),
-    ],
-)
-def test_bad_workers_are_one_line(
-    house: House,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    tasks: str,
-    line: str,
-) -> None:
-    house.tasks.write_text(tasks)
-    assert house.distill("--workers", str(house.tasks), *arguments) == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert error.count("\n") == 1
-    assert not house.runs.exists()
 
 
 def test_workers_teach_by_the_names_of_their_tasks(
@@ -198,82 +134,80 @@ def test_workers_teach_by_the_names_of_their_tasks(
     assert printed["distillation"]["tasks"] == TASKS
 
 
+def test_a_teacher_that_labels_nothing_is_named(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert house.distill("--teacher", f"a={HAND_MADE}.mute", "--run-name", "c") == 2
+    assert_one_line(capsys, "distillation.teachers.a:")
+
+
+HAND_MADE = "tests.distillation.hand_made"
+WORKERS, TAUGHT, OF_TASKS = "--workers {tasks}", "--teacher a=random", "--tasks {tasks}"
 BAD = [
-    ([], "distillation.teachers: there is none; name one with --teacher TASK=TEACHER"),
-    (["--teacher", "a="], "--teacher a=: must read TASK=TEACHER"),
-    (["--teacher", "a"], "--teacher a: name its tasks with --tasks"),
-    (["--teacher", "a=random", "--teacher", "a=oracle"], "--teacher a=oracle: a has a teacher"),
+    (WORKERS, "{a: {}}", "--workers: --run-name"),
+    (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--workers: --teacher"),
+    (f"{WORKERS} --run-name w --init-from no/run", "{a: {}}", "--init-from: no/run"),
+    (f"{WORKERS} --run-name w", "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
+    (f"{WORKERS} --run-name w", "{a b: {}}", "tasks.yaml: 'a b'"),
+    (f"{WORKERS} --run-name w", "{a: {experiment: {policy: search}}}", "a: experiment.policy"),
+    ("", None, "distillation.teachers: --teacher"),
+    ("--teacher a=", None, "--teacher a=:"),
+    ("--teacher a", None, "--teacher a: --tasks"),
+    ("--teacher a=random --teacher a=oracle", None, "--teacher a=oracle"),
+    ("--teacher 'a b=random'", None, "distillation.teachers: 'a b'"),
+    ("--teacher a=nobody", None, "distillation.teachers.a: nobody"),
+    ("--teacher a=no.such", None, "planner: no.such"),
+    ("--teacher a={folder}", None, "distillation.teachers.a: checkpoint"),
+    (f"--teacher a={HAND_MADE}.nonsense --run-name c", None, f"{HAND_MADE}.nonsense.act"),
+    (f"{OF_TASKS} {TAUGHT}", "{a: {}, b: {}}", "distillation.teachers.b: --teacher"),
+    (f"{OF_TASKS} {TAUGHT} --teacher x=random", "{a: {}}", "distillation.tasks: x a"),
+    (f"{TAUGHT} --set distillation.loss=both", None, "distillation.loss"),
+    (f"{TAUGHT} --set distillation.rounds=0", None, "distillation.rounds"),
+    (f"{TAUGHT} --set distillation.temperature=1e-300", None, "distillation.temperature"),
+    (f"{TAUGHT} --resume", None, "--resume: --run-name"),
+    (f"{TAUGHT} --init-from a", None, "--init-from: --workers"),
+    (f"{OF_TASKS} {TAUGHT}", "[]", "tasks.yaml:"),
+    (f"{OF_TASKS} {TAUGHT}", "{a: 3}", "tasks.yaml: 'a':"),
+    (f"{OF_TASKS} {TAUGHT}", "{a: {sea: 3}}", "distillation.tasks.a: sea"),
     (
-        ["--teacher", "a b=random"],
-        "distillation.teachers: a task's name is part of a run name 'a b'",
+        f"{OF_TASKS} {TAUGHT}",
+        "{a: {experiment: {missions: {n_agents: 0}}}}",
+        "distillation.tasks.a: experiment.missions.n_agents",
     ),
-    (["--teacher", "a=nobody"], "distillation.teachers.a: nobody: there is no such run folder"),
-    (["--teacher", "a=no.such"], "planner: no.such: there is no module no"),
-    (["--teacher", "a={runs}"], "distillation.teachers.a: checkpoint "),
-    (["--teacher", "field=random"], "distillation.teachers: many has none"),
+    (f"{OF_TASKS} {TAUGHT}", "{a: {environment: {x_dim: 40}}}", "task a: environment.x_dim 40 30"),
     (
-        ["--teacher", "field=random", "--teacher", "many=random", "--teacher", "x=random"],
-        "distillation.tasks: x is none of field, many",
-    ),
-    (["--teacher", "a=random", "--set", "distillation.loss=both"], "distillation.loss"),
-    (["--teacher", "a=random", "--set", "distillation.rounds=0"], "distillation.rounds: "),
-    (
-        ["--teacher", "a=random", "--set", "distillation.temperature=1e-300"],
-        "distillation.temperature: ",
-    ),
-    (["--resume", "--teacher", "a=random"], "--resume: name the run"),
-    (["--teacher", "a=random", "--init-from", "a"], "--init-from: goes with --workers"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "line"), BAD)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    house: House, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
-) -> None:
-    house.runs.mkdir()
-    given = [text.format(runs=house.runs) for text in arguments]
-    tasks = ["--tasks", str(house.tasks)] if any("field=" in text for text in given) else []
-    assert house.distill(*tasks, *given) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert line in error
-    assert error.count("\n") == 1
-    assert list(house.runs.iterdir()) == []
-
-
-BAD_TASKS = [
-    ("[]", "tasks.yaml: must hold a task by its name"),
-    ("{a: 3}", "tasks.yaml: a: must hold"),
-    ("{a: {sea: 3}}", "distillation.tasks.a: unknown key sea"),
-    ("{a: {experiment: {missions: {n_agents: 0}}}}", "experiment.missions.n_agents"),
-    (
-        "{a: {environment: {x_dim: 40}}}",
-        "task a: environment.x_dim is 40, and 30 of the team that learns",
-    ),
-    (
+        f"{OF_TASKS} {TAUGHT}",
         "{a: {experiment: {constraints: {num_actions: 4}}}}",
-        "task a: experiment.constraints.num_actions is 4, and 6 of the team that learns",
+        "task a: experiment.constraints.num_actions 4 6",
     ),
+    ("--tasks {tasks} --teacher a={other}", "{a: {}}", "teacher of a: environment.x_dim 40 30"),
 ]
 
 
-@pytest.mark.parametrize(("text", "line"), BAD_TASKS)
-def test_bad_tasks_are_one_line(
-    house: House, capsys: pytest.CaptureFixture[str], text: str, line: str
+@pytest.mark.parametrize(("arguments", "tasks", "words"), BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    house: House,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: str,
+    tasks: str | None,
+    words: str,
 ) -> None:
-    house.tasks.write_text(text)
-    assert house.distill("--tasks", str(house.tasks), "--teacher", "a=random") == 2
-    error = capsys.readouterr().err
-    assert line in error
+    if tasks is not None:
+        house.tasks.write_text(tasks)
+    if "{other}" in arguments:
+        save_team(tmp_path / "other.pt", small_config(dims=(40.0, 40.0)))
+    names = {"tasks": house.tasks, "folder": tmp_path, "other": tmp_path / "other.pt"}
+    assert house.distill(*shlex.split(arguments.format(**names))) == 2
+    assert_one_line(capsys, *words.split())
+    assert not house.runs.exists()
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
+    """An error is one line that holds these words in their order."""
+    error = rest = capsys.readouterr().err
+    assert error.startswith("error: ")
     assert error.count("\n") == 1
-
-
-def test_a_team_of_another_lattice_is_refused_by_the_key(
-    house: House, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    other = save_team(tmp_path / "other.pt", small_config(dims=(40.0, 40.0)))
-    house.tasks.write_text("{a: {}}")
-    given = ("--teacher", f"a={other}")
-    assert house.distill("--tasks", str(house.tasks), *given) == 2
-    line = "teacher of a: environment.x_dim is 40, and 30 of the team that learns"
-    assert line in capsys.readouterr().err
+    for word in words:
+        assert word in rest, error
+        rest = rest.partition(word)[2]

@@ -12,7 +12,7 @@ from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
-from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.lesson import Lesson
 from marl_framework.distillation.samples import divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
@@ -77,7 +77,7 @@ def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -
     lesson = Lesson(config, "crowd", 0, CPU)
     _, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
     silent = samples.weights == 0
-    assert 0 < found["left_out"] == silent.sum() < len(samples)
+    assert 0 < found["left_out"] == silent.sum() < len(silent)
     policy = samples.masks / samples.masks.sum(-1, keepdim=True)
     before = divergence(samples, policy, "forward")
     samples.labels[silent] = samples.labels[silent].flip(-1)
@@ -92,7 +92,7 @@ def test_places_of_absent_uavs_are_no_states() -> None:
     assert rollout.active is not None
     flown = rollout.active.flatten()
     assert found["left_out"] == 0
-    assert len(samples) == flown.sum() < len(flown)
+    assert len(samples.weights) == flown.sum() < len(flown)
     for ours, theirs in (
         (samples.observations, rollout.observations.half()),
         (samples.masks, rollout.masks),
@@ -130,7 +130,7 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
         symmetries=True,
     )
     trainer = Distiller(config, CPU)
-    teams = {lesson.name: lesson.task.n_agents for lesson in trainer.lessons}
+    teams = {lesson.name: lesson.n_agents for lesson in trainer.lessons}
     assert teams == {"field": 3, "many": 4, "own": 2}
     first, second = trainer.round(), trainer.round()
     for name in teams:
@@ -140,7 +140,7 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
     assert len({first[f"roi_entropy/{name}"] for name in teams}) == 3
     assert first["skipped_updates"] == 0
     states = 4 * (3 * 5 + 4 * 3 + 2 * 5)  # missions, UAVs, moves
-    assert [len(samples) for samples in trainer._replay] == [states]
+    assert [len(samples.weights) for samples in trainer._replay] == [states]
     assert len(trainer._symmetries or ()) == 8
 
 
@@ -158,7 +158,7 @@ def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm
         student(tasks=tasks, teachers=teachers, symmetries=True), changes, "attention"
     )
     trainer = Distiller(config, CPU)
-    (two,) = [lesson.task for lesson in trainer.lessons if lesson.name == "two"]
+    (two,) = [lesson for lesson in trainer.lessons if lesson.name == "two"]
     shown, own = two.observe(), two.builder.actor(two.state)
     assert shown.shape[2] == own.shape[2] + 2
     assert not shown[:, :, 2:4].any()
@@ -173,7 +173,7 @@ def test_the_replay_holds_the_latest_rounds() -> None:
     config = student(teachers={"a": CORNER}, updates=1, replay_rounds=3, rounds=5)
     trainer = Distiller(config, CPU)
     learned = []
-    trainer._learn = lambda samples: learned.append(len(samples)) or {}
+    trainer._learn = lambda samples: learned.append(len(samples.weights)) or {}
     for _ in range(5):
         trainer.round()
     states = 4 * 3 * 5  # missions, UAVs, moves

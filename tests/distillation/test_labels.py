@@ -1,4 +1,4 @@
-"""What teachers say of a state, and what a student is to learn of it."""
+"""Labels of teachers, and the losses of students."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.distillation.missions import Lesson
+from marl_framework.distillation.lesson import Lesson
 from marl_framework.distillation.samples import Samples, divergence
-from marl_framework.distillation.teachers import PlannerTeacher, TrainedTeacher, labels
+from marl_framework.distillation.teachers import labels, planner_teacher, trained_teacher
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
-from marl_framework.planners.team import find_checkpoint
+from marl_framework.planners.team import find_checkpoint, trained_team
 from tests.distillation.hand_made import Scored
-from tests.small import random_actions, small_config
+from tests.planners.missions import flown
+from tests.small import small_config
 from tests.teams import save_team
 from tests.turned import turned_mission
 
@@ -28,17 +29,13 @@ CPU = torch.device("cpu")
 ANY = torch.Generator()
 
 
-def flown(config: Config, missions: int = 6) -> tuple[MissionEnvironment, MissionState]:
+def start(config: Config, missions: int = 6) -> tuple[MissionEnvironment, MissionState]:
     env = MissionEnvironment(config, missions, "cpu")
-    state = env.reset(env.draw_reset())
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(2):
-        env.step(state, random_actions(env, state, generator), env.draw_step())
-    return env, state
+    return env, flown(env, 2)
 
 
 def student_masks(env: MissionEnvironment, state: MissionState) -> torch.Tensor:
-    """Masks that a team leaves which chooses at random."""
+    """Masks under random choices."""
 
     def choose(_: int, mask: torch.Tensor) -> torch.Tensor:
         return (torch.rand(mask.shape) * mask).argmax(-1)
@@ -48,11 +45,11 @@ def student_masks(env: MissionEnvironment, state: MissionState) -> torch.Tensor:
 
 @pytest.mark.parametrize("says", ["scores", "policy", "nothing"])
 def test_labels_of_a_planner_are_those_of_a_loop(says: str) -> None:
-    env, state = flown(small_config(dims=(10.0, 10.0), agents=4), 30)  # a crowd on 3 x 3 positions
+    env, state = start(small_config(dims=(10.0, 10.0), agents=4), 30)  # a crowd on 3 x 3 positions
     planner = Scored(env.lattice, says)
     masks, found = student_masks(env, state), planner.act(state, ANY)
-    opinion = PlannerTeacher(planner, temperature=2.0).judge(state, ANY)
-    policies, known = labels(opinion.values, masks)
+    advice = planner_teacher(planner, temperature=2.0)(state, ANY)
+    policies, known = labels(advice.logits, masks)
     scores = planner.scores(state)
     for e in range(30):
         for i in range(4):
@@ -71,22 +68,19 @@ def test_labels_of_a_planner_are_those_of_a_loop(says: str) -> None:
     if says == "nothing":
         assert 0 < known.sum() < known.numel()  # some of its actions are forbidden here
     assert policies.isfinite().all()
-    assert torch.equal(opinion.actions, found.actions)
+    assert torch.equal(advice.actions, found.actions)
 
 
 def test_a_team_labels_with_its_policy_under_the_masks_of_the_student(tmp_path: Path) -> None:
     config = small_config()
-    env, state = flown(config)
+    env, state = start(config)
     checkpoint = find_checkpoint(str(save_team(tmp_path / "t.pt", config)))
-    opinion = TrainedTeacher(env, checkpoint).judge(state, ANY)
-    torch.manual_seed(5)
+    advice = trained_teacher(env, checkpoint)(state, ANY)
     masks = student_masks(env, state)
-    policies, known = labels(opinion.values, masks)
+    policies, known = labels(advice.logits, masks)
     assert known.all()
-    team = make_algorithm(config, "cpu")
-    team.modules["actor"].load_state_dict(checkpoint.payload["actor"])
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    logits = team.act(builder.actor(state))
+    logits = trained_team(config, checkpoint, "cpu").act(builder.actor(state))
     torch.testing.assert_close(policies, policy_probabilities(logits, masks, 0.0))
 
 
@@ -94,14 +88,13 @@ def test_a_team_sees_its_own_channels_on_the_missions_of_the_student(tmp_path: P
     """Here beliefs that only the teacher looks at, which missions keep up to date when asked."""
     ours = small_config(seed=4)
     theirs = small_config(observation={"uncertainty": True, "agent_id": False})
-    path = save_team(tmp_path / "t.pt", theirs)
-    settings = {"teachers": {"a": str(path)}, "missions": 6}
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "t.pt", theirs)))
+    settings = {"teachers": {"a": str(checkpoint.path)}, "missions": 6}
     student = ours.model_validate({**config_to_dict(ours), "distillation": settings}, strict=False)
     lesson = Lesson(student, "a", 0, CPU)
     rollout, samples, _ = lesson.fly(make_algorithm(student, "cpu").act, 0.0)
     assert samples.observations.shape[1] == len(ours.observation.actor_channels)
-    team = make_algorithm(theirs, "cpu")
-    team.modules["actor"].load_state_dict(find_checkpoint(str(path)).payload["actor"])
+    team = trained_team(theirs, checkpoint, "cpu")
     env = MissionEnvironment(theirs, 6, "cpu", seed=4)
     builder = ObservationBuilder(theirs, env.lattice, env.camera)
     state = env.reset(env.draw_reset())
@@ -116,15 +109,14 @@ def test_a_team_sees_its_own_channels_on_the_missions_of_the_student(tmp_path: P
 
 def test_a_turned_observation_has_the_turned_label() -> None:
     config = small_config(observation={"centred_probability": True, "agent_id": False})
-    env, state = flown(config)
+    env, state = start(config)
     symmetries = Symmetries(config, "cpu")
 
     def samples_of(seen: MissionState) -> Samples:
         builder = ObservationBuilder(config, env.lattice, env.camera)
         masks = env.lattice.boundary_mask(seen.positions)
-        opinion = PlannerTeacher(Scored(env.lattice), 1.0).judge(seen, ANY)
-        allowed = opinion.values.masked_fill(~masks, -torch.inf)
-        policies, known = labels(allowed, masks)
+        advice = planner_teacher(Scored(env.lattice), 1.0)(seen, ANY)
+        policies, known = labels(advice.logits.masked_fill(~masks, -torch.inf), masks)
         flat = (t.flatten(0, 1) for t in (builder.actor(seen), masks, policies, known.float()))
         return Samples(*flat)
 
@@ -134,7 +126,7 @@ def test_a_turned_observation_has_the_turned_label() -> None:
         turn = (bool(number & 4), bool(number & 2), bool(number & 1))
         wanted = samples_of(turned_mission(env, state, turn))
         for which in range(8):
-            got = samples_of(state).turned(symmetries, torch.full((18,), which))
+            got = samples_of(state).turn(symmetries, torch.full((18,), which))
             shown = got.observations[:, position], wanted.observations[:, position]
             if torch.allclose(*shown, atol=1e-5):
                 torch.testing.assert_close(got.labels, wanted.labels)

@@ -1,0 +1,194 @@
+"""Missions that a student flies and a teacher labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector, draw_one_by_one
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import with_changes
+from marl_framework.config.model import Config
+from marl_framework.distillation.samples import Samples, divergence, weighted_mean
+from marl_framework.distillation.tasks import TASKS, TEACHERS, task_config, with_mission
+from marl_framework.distillation.teachers import (
+    find_team,
+    labels,
+    planner_teacher,
+    trained_teacher,
+)
+from marl_framework.evaluation.flight import validate
+from marl_framework.evaluation.metrics import roi_entropy
+from marl_framework.mission.accuracy import f1
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.files import files_read
+from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.task import MissionTask
+from marl_framework.planners.learned import LearnedPlanner
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.search.planner import weights_read
+from marl_framework.planners.team import check_lattice, team_weights
+
+
+class Lesson(MissionTask):
+    """A task of a distillation: missions in which a teacher labels all states.
+
+    The teacher also makes a share of the moves: all UAVs of a mission then follow it together, so
+    that their actions fit each other. Tasks of different `number` draw different missions.
+
+    Attributes:
+        sizes: sizes of the student's networks; may be those of a larger team.
+
+    Raises:
+        ConfigError: mission or teacher do not fit the student.
+    """
+
+    def __init__(self, config: Config, name: str, number: int, device: torch.device) -> None:
+        self._settings = settings = config.distillation
+        self.name = name
+        teacher = settings.teachers[name]
+        self._team = find_team(teacher, config.logging.directory, name)
+        trained = None if self._team is None else self._team.config()
+        self._config = kept = _mission(config, name, trained)
+        check_lattice(config, kept, f"task {name}")
+        if trained is not None:
+            check_lattice(config, trained, f"teacher of {name}")
+            if trained.observation.sees_uncertainty:  # the missions must keep it up to date
+                kept = with_changes(kept, {"observation": {"uncertainty": True}}, f"task {name}")
+        environment = MissionEnvironment(kept, settings.missions, device, "training", rank=number)
+        super().__init__(environment)
+        self.builder = make_builder(environment, self._config)
+        self.sizes = self._config.network_sizes
+        if self._team is None:
+            planner = make_planner(teacher, environment)
+            self._teacher = planner_teacher(planner, settings.temperature)
+        else:
+            self._teacher = trained_teacher(environment, self._team)
+        self._share = 0.0
+        self._labels: list[tuple[Tensor, Tensor]] = []
+        self._draw = self.draw_actions or partial(draw_one_by_one, self)
+        self.draw_actions = self._draw_and_label
+        self._collector = RolloutCollector(self, len(self.metric_names))
+        if config.evaluation.interval:
+            missions = config.evaluation.missions
+            self._validation = MissionEnvironment(self._config, missions, device, "validation")
+
+    def weights_read(self) -> dict[str, str]:
+        """Return checksums of files and weights that missions and teacher read.
+
+        Files of a custom planner are unknown. See `check_weights`.
+        """
+        files = files_read(self._config)
+        if self._team is not None:
+            return files | team_weights(self._team, f"{TEACHERS}.{self.name}")
+        if self._settings.teachers[self.name] == "search":
+            return files | weights_read(self._config.experiment.baselines.search)
+        return files
+
+    def reset(self) -> None:
+        """Start E new missions, in the same buffers, without labels."""
+        super().reset()
+        self._labels = []
+
+    def observe(self, out: Tensor | None = None) -> Tensor:
+        """Return observations with planes for the number of UAVs in `sizes`; see `MissionTask`.
+
+        If networks see a plane for each UAV, missions of smaller teams get planes of 0, as for
+        UAVs that are not heard. So states of all tasks fit into one batch.
+        """
+        seen = super().observe()
+        missing = self.sizes.actor_channels - seen.shape[2]
+        if missing:
+            planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
+            zeros = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
+            seen = torch.cat((planes, zeros, maps), dim=2)
+        return seen if out is None else out.copy_(seen)
+
+    def _draw_and_label(
+        self,
+        logits: Tensor,
+        uniform: Tensor,
+        epsilon: float | Tensor,
+        actions: Tensor,
+        masks: Tensor,
+        probabilities: Tensor,
+    ) -> None:
+        """Draw actions, see `TeamTask.draw_actions`, and store the teacher's labels."""
+        self._draw(logits, uniform, epsilon, actions, masks, probabilities)
+        advice = self._teacher(self.state, self.generator)
+        if self._share > 0:
+            draws = torch.rand(self.num_envs, generator=self.generator, device=self.device)
+            follows = (draws < self._share).unsqueeze(1)
+            actions.copy_(torch.where(follows, advice.actions, actions))
+            masks.copy_(torch.where(follows.unsqueeze(2), advice.masks, masks))
+            probabilities.copy_(policy_probabilities(logits, masks, epsilon))
+        self._labels.append(labels(advice.logits, masks))
+
+    def fly(
+        self, act: Callable[[Tensor], Tensor], share: float
+    ) -> tuple[Rollout, Samples, dict[str, Tensor]]:
+        """Fly missions with the student; return them, the samples, and measurements.
+
+        Args:
+            act: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
+            share: share of the moves that the teacher makes, 0 to 1.
+
+        Returns:
+            Measurements are scalars on the device: `loss`, the divergence before learning;
+            `agreement`, the share of labelled states in which student and teacher have the same
+            most probable action; `left_out`, the number of states without a label; `return`,
+            `roi_entropy` and `f1`, means over the missions.
+        """
+        self._share = share
+        rollout = self._collector.collect(act, 0.0)
+        policies, known = (
+            torch.stack(part).flatten(0, 2) for part in zip(*self._labels, strict=True)
+        )
+        flown = slice(None) if rollout.active is None else rollout.active.flatten().nonzero()[:, 0]
+        samples = Samples(
+            observations=rollout.observations.flatten(0, 2)[flown].half(),
+            masks=rollout.masks.flatten(0, 2)[flown],
+            labels=policies[flown],
+            weights=known[flown].float(),
+        )
+        policy = rollout.probabilities.flatten(0, 2)[flown]
+        same = (policy.argmax(-1) == samples.labels.argmax(-1)).float()
+        state = self.state
+        return (
+            rollout,
+            samples,
+            {
+                "loss": divergence(samples, policy, self._settings.loss),
+                "agreement": weighted_mean(same, samples.weights),
+                "left_out": (1 - samples.weights).sum(),
+                "return": rollout.rewards.sum(0).mean(),
+                "roi_entropy": roi_entropy(state.global_belief, state.truth).mean(),
+                "f1": f1(state.global_belief, state.truth).mean(),
+            },
+        )
+
+    def validate(self, act: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Fly the task's validation missions with the student's best actions; return means."""
+        planner = LearnedPlanner(act, self.builder, self.environment.lattice)
+        metrics = validate(self._validation, planner)
+        names = {"roi_entropy": "entropy", "f1": "f1", "return": "return"}
+        return {f"validation_{name}": metrics[key].mean() for key, name in names.items()}
+
+
+def _mission(config: Config, name: str, trained: Config | None) -> Config:
+    """Return the student's configuration with the mission of a task, else of its trained team."""
+    tasks = config.distillation.tasks
+    if name in tasks:
+        return with_mission(config, task_config(config, name), name)
+    if trained is not None:
+        return with_mission(config, trained, name)
+    if tasks:
+        raise ConfigError(
+            f"{TASKS}: {name} is missing, and its teacher is a planner; choose one of "
+            f"{', '.join(tasks)}"
+        )
+    return config
