@@ -86,6 +86,11 @@ class Distiller(RoundTrainer):
         fresh, critic_losses = [], []
         for lesson in self.lessons:
             rollout, samples, of_task = lesson.fly(self.algorithm.act, share)
+            if not samples.weights.any():
+                raise ConfigError(
+                    f"{TEACHERS}.{lesson.name}: the teacher labels no state; its probabilities or "
+                    "scores are not finite, or 0 for all actions"
+                )
             fresh.append(samples)
             if fit_critic is not None:
                 critic_losses.append(fit_critic(rollout, self._generator))
@@ -102,14 +107,7 @@ class Distiller(RoundTrainer):
                 of_task = lesson.validate(self.algorithm.act)
                 measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
         values = torch.stack([value.float() for value in measured.values()]).tolist()
-        results = dict(zip(measured, values, strict=True))
-        for lesson, samples in zip(self.lessons, fresh, strict=True):
-            if results[f"left_out/{lesson.name}"] == len(samples.weights):
-                raise ConfigError(
-                    f"{TEACHERS}.{lesson.name}: the teacher labels no state; its probabilities or "
-                    "scores are not finite, or 0 for all actions"
-                )
-        return {**results, "teacher_share": share}
+        return {**dict(zip(measured, values, strict=True)), "teacher_share": share}
 
     def _teacher_share(self) -> float:
         """Return the share of moves that the teachers make in the next round."""

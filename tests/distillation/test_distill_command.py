@@ -114,6 +114,10 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
     assert house.distill(*workers, "--resume") == 0
 
     given = ("--tasks", str(house.tasks), "--teacher", "w", "--run-name", "c")
+    capsys.readouterr()
+    assert house.distill(*given, "--print-config") == 0
+    printed = yaml.safe_load(capsys.readouterr().out)["distillation"]
+    assert (printed["teachers"], printed["tasks"]) == ({t: f"w-{t}" for t in TASKS}, TASKS)
     assert house.distill(*given) == 0
     assert {"agreement/field", "agreement/many"} < house.results("c")["last"].keys()
 
@@ -123,22 +127,6 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
         noted = json.loads((house.runs / f"s-{task}" / "environment.json").read_text())
         assert noted["initial_weights"]["networks"] == ["actor", "critic", "target_critic"]
         assert noted["initial_weights"]["checkpoint"].endswith("c/checkpoints/best.pt")
-
-
-def test_workers_teach_by_the_names_of_their_tasks(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert house.distill("--tasks", str(house.tasks), "--teacher", "w", "--print-config") == 0
-    printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["distillation"]["teachers"] == {"field": "w-field", "many": "w-many"}
-    assert printed["distillation"]["tasks"] == TASKS
-
-
-def test_a_teacher_that_labels_nothing_is_named(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert house.distill("--teacher", f"a={HAND_MADE}.mute", "--run-name", "c") == 2
-    assert_one_line(capsys, "distillation.teachers.a:")
 
 
 HAND_MADE = "tests.distillation.hand_made"
@@ -158,7 +146,8 @@ BAD = [
     ("--teacher a=nobody", None, "distillation.teachers.a: nobody"),
     ("--teacher a=no.such", None, "planner: no.such"),
     ("--teacher a={folder}", None, "distillation.teachers.a: checkpoint"),
-    (f"--teacher a={HAND_MADE}.nonsense --run-name c", None, f"{HAND_MADE}.nonsense.act"),
+    (f"--teacher a={HAND_MADE}.Nonsense --run-name c", None, f"{HAND_MADE}.Nonsense.act"),
+    (f"--teacher a={HAND_MADE}.Mute --run-name c", None, "distillation.teachers.a:"),
     (f"{OF_TASKS} {TAUGHT}", "{a: {}, b: {}}", "distillation.teachers.b: --teacher"),
     (f"{OF_TASKS} {TAUGHT} --teacher x=random", "{a: {}}", "distillation.tasks: x a"),
     (f"{TAUGHT} --set distillation.loss=both", None, "distillation.loss"),

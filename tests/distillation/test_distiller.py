@@ -1,4 +1,4 @@
-"""A student's training: whose states it learns from, that it learns, and that it resumes."""
+"""A student's training: which states it learns from, that it learns, and that it resumes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from marl_framework.algorithms.rollout import RolloutCollector
+from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.lesson import Lesson
-from marl_framework.distillation.samples import divergence
+from marl_framework.distillation.samples import Samples, divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.observations.task import MissionTask
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
+from marl_framework.training.summary import weights_checksum
 from tests.distillation.hand_made import ToTheCorner
 from tests.small import small_config
 from tests.teams import save_team
 
 CPU = torch.device("cpu")
-CORNER = "tests.distillation.hand_made.corner"
+CORNER = "tests.distillation.hand_made.ToTheCorner"
 FIELD = {"sensor": {"simulation": {"kinds": ["random_field"], "cluster_radius": 3.0}}}
 MANY = {"experiment": {"missions": {"n_agents": 4}, "constraints": {"budget": 2}}}
 
@@ -40,12 +42,18 @@ def student(**settings: Any) -> Config:
     return with_changes(config, {"distillation": {**small, **settings}}, "test")
 
 
+def fly(
+    config: Config, name: str = "a", share: float = 0.0
+) -> tuple[Rollout, Samples, dict[str, Tensor]]:
+    """Fly missions of a task with a new student."""
+    return Lesson(config, name, 0, CPU).fly(Distiller(config, CPU).algorithm.act, share)
+
+
 def test_without_a_share_the_states_are_those_of_the_student_alone() -> None:
     config = student(teachers={"a": CORNER})
-    lesson = Lesson(config, "a", 0, CPU)
-    act = Distiller(config, CPU).algorithm.act
-    ours, samples, _ = lesson.fly(act, 0.0)
+    ours, samples, _ = fly(config)
     task = MissionTask(MissionEnvironment(config, 4, CPU))
+    act = Distiller(config, CPU).algorithm.act
     theirs = RolloutCollector(task, len(task.metric_names)).collect(act, 0.0)
     for name, tensor in theirs.tensors().items():
         assert torch.equal(ours.tensors()[name], tensor)
@@ -54,10 +62,9 @@ def test_without_a_share_the_states_are_those_of_the_student_alone() -> None:
 
 def test_with_the_whole_share_the_teacher_makes_all_moves() -> None:
     config = student(teachers={"a": CORNER})
-    lesson = Lesson(config, "a", 0, CPU)
-    rollout, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 1.0)
+    rollout, samples, found = fly(config, share=1.0)
     task = MissionTask(MissionEnvironment(config, 4, CPU))
-    teacher = ToTheCorner(task.environment.lattice)
+    teacher = ToTheCorner(task.environment)
     for t in range(task.episode_length):
         decision = teacher.act(task.state, task.generator)
         assert torch.equal(rollout.actions[t], decision.actions)
@@ -74,8 +81,7 @@ def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -
         tasks={"crowd": {"experiment": {"missions": {"n_agents": 9}}}},
         teachers={"crowd": "tests.distillation.hand_made.decided"},
     )
-    lesson = Lesson(config, "crowd", 0, CPU)
-    _, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
+    _, samples, found = fly(config, "crowd")
     silent = samples.weights == 0
     assert 0 < found["left_out"] == silent.sum() < len(silent)
     policy = samples.masks / samples.masks.sum(-1, keepdim=True)
@@ -87,25 +93,16 @@ def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -
 def test_places_of_absent_uavs_are_no_states() -> None:
     mixed = {"experiment": {"missions": {"n_agents": [1, 3]}, "constraints": {"budget": [1, 4]}}}
     config = student(tasks={"mixed": mixed}, teachers={"mixed": CORNER}, missions=8)
-    lesson = Lesson(config, "mixed", 0, CPU)
-    rollout, samples, found = lesson.fly(Distiller(config, CPU).algorithm.act, 0.0)
+    rollout, samples, found = fly(config, "mixed")
     assert rollout.active is not None
     flown = rollout.active.flatten()
     assert found["left_out"] == 0
     assert len(samples.weights) == flown.sum() < len(flown)
-    for ours, theirs in (
-        (samples.observations, rollout.observations.half()),
-        (samples.masks, rollout.masks),
-    ):
-        assert torch.equal(ours, theirs.flatten(0, 2)[flown])
-
-
-def test_the_share_of_the_teacher_falls_to_nothing() -> None:
-    trainer = Distiller(
-        student(teachers={"a": CORNER}, teacher_share=0.6, teacher_rounds=3, updates=1), CPU
+    observations, masks = (
+        part.flatten(0, 2)[flown] for part in (rollout.observations, rollout.masks)
     )
-    shares = [trainer.round()["teacher_share"] for _ in range(4)]
-    assert shares == pytest.approx([0.6, 0.4, 0.2, 0.0])
+    assert torch.equal(samples.observations, observations.half())
+    assert torch.equal(samples.masks, masks)
 
 
 @pytest.mark.parametrize("loss", ["forward", "reverse"])
@@ -154,10 +151,8 @@ def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm
         "experiment": {"algorithm": algorithm},
     }
     teachers = {"two": CORNER, "many": "information_gain"}
-    config = with_changes(
-        student(tasks=tasks, teachers=teachers, symmetries=True), changes, "attention"
-    )
-    trainer = Distiller(config, CPU)
+    config = student(tasks=tasks, teachers=teachers, symmetries=True)
+    trainer = Distiller(with_changes(config, changes, "attention"), CPU)
     (two,) = [lesson for lesson in trainer.lessons if lesson.name == "two"]
     shown, own = two.observe(), two.builder.actor(two.state)
     assert shown.shape[2] == own.shape[2] + 2
@@ -169,15 +164,17 @@ def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm
     assert found["critic_loss"] > 0
 
 
-def test_the_replay_holds_the_latest_rounds() -> None:
-    config = student(teachers={"a": CORNER}, updates=1, replay_rounds=3, rounds=5)
-    trainer = Distiller(config, CPU)
-    learned = []
-    trainer._learn = lambda samples: learned.append(len(samples.weights)) or {}
+def test_the_share_of_the_teacher_falls_and_the_replay_holds_the_latest_rounds() -> None:
+    teacher = {"teacher_share": 0.6, "teacher_rounds": 3}
+    settings = {"updates": 1, "replay_rounds": 3, "rounds": 5}
+    trainer = Distiller(student(teachers={"a": CORNER}, **teacher, **settings), CPU)
+    shares, replays = [], []
     for _ in range(5):
-        trainer.round()
+        shares.append(trainer.round()["teacher_share"])
+        replays.append([len(kept["weights"]) for kept in trainer.state_dict()["replay"]])
+    assert shares == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
     states = 4 * 3 * 5  # missions, UAVs, moves
-    assert learned == [states, 2 * states, 3 * states, 3 * states, 3 * states]
+    assert replays == [[states], [states] * 2, [states] * 2, [states] * 2, []]
 
 
 def test_the_critic_learns_beside_the_actor() -> None:
@@ -192,11 +189,8 @@ def test_the_critic_learns_beside_the_actor() -> None:
 
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
-    config = student(
-        tasks={"field": FIELD},
-        teachers={"field": "information_gain", "own": str(team)},
-        symmetries=True,
-    )
+    teachers = {"field": "information_gain", "own": str(team)}
+    config = student(tasks={"field": FIELD}, teachers=teachers, symmetries=True)
     whole = Distiller(config, CPU)
     whole.round(), whole.round()
     save_checkpoint(tmp_path / "c.pt", whole.state_dict())
@@ -204,30 +198,29 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path)
     resumed = Distiller(config, CPU)
     resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"))
     assert [resumed.round(), resumed.round()] == rest
-    for name, module in whole.modules.items():
-        for key, tensor in module.state_dict().items():
-            assert torch.equal(tensor, resumed.modules[name].state_dict()[key])
+    assert weights_checksum(resumed.modules) == weights_checksum(whole.modules)
 
 
-def test_a_teacher_that_has_changed_is_noticed(tmp_path: Path) -> None:
-    team = save_team(tmp_path / "team.pt", small_config())
-    config = student(teachers={"own": str(team)})
-    state = Distiller(config, CPU).state_dict()
-    payload = load_checkpoint(team)
-    payload["actor"]["head.bias"] += 1
-    save_checkpoint(team, payload)
-    with pytest.raises(ConfigError, match=r"^distillation.teachers.own: .* other weights"):
-        Distiller(config, CPU).load_state_dict(state)
+@pytest.mark.parametrize("teacher", ["team", "search"])
+def test_weights_that_have_changed_are_noticed(tmp_path: Path, teacher: str) -> None:
+    file = tmp_path / "weights.pt"
 
+    def save(seed: int) -> None:
+        if teacher == "team":
+            save_team(file, small_config(), seed)
+        else:
+            torch.manual_seed(seed)
+            save_checkpoint(file, predictor_state(MapPredictor(4), 4))
 
-def test_a_predictor_that_has_changed_is_noticed(tmp_path: Path) -> None:
-    predictor = tmp_path / "predictor.pt"
-    reads = {"experiment": {"baselines": {"search": {"predictor": str(predictor)}}}}
-    config = with_changes(student(teachers={"own": "search"}), reads, "test")
-    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    save(1)
+    reads = {"experiment": {"baselines": {"search": {"predictor": str(file)}}}}
+    name, key = str(file), "distillation.teachers.own"
+    if teacher == "search":
+        name, key = teacher, "experiment.baselines.search.predictor"
+    config = with_changes(student(teachers={"own": name}), reads, "test")
     running = Distiller(config, CPU)
     Distiller(config, CPU).load_state_dict(running.state_dict())
-    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
-    state = running.state_dict()  # which flies with the former one
-    with pytest.raises(ConfigError, match=r"^experiment.baselines.search.predictor: .* other weig"):
+    save(2)
+    state = running.state_dict()  # which still has the former weights
+    with pytest.raises(ConfigError, match=rf"^{key}: .*weights\.pt"):
         Distiller(config, CPU).load_state_dict(state)

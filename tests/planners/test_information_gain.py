@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from marl_framework.mission.belief import entropy_left
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners import InformationGainPlanner
@@ -58,14 +59,6 @@ def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironm
     return env, flown(env)
 
 
-def left(rates: list[float]) -> float:
-    """The entropy that an undecided cell is expected to keep."""
-    (miss, false_alarm), total = rates, 0.0
-    for of_roi, of_rest in ((1 - miss, false_alarm), (miss, 1 - false_alarm)):
-        total += (of_roi + of_rest) / 2 * h(of_roi / (of_roi + of_rest))
-    return total
-
-
 @pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
 @pytest.mark.parametrize("communication", [True, False])
 def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, Any]) -> None:
@@ -75,14 +68,14 @@ def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, An
     goals = env.lattice.nearest_destinations(state.positions)
     chosen = [goals[:, 0, 3], goals[:, 1, 5]]
     found = planner.scores(state, 2, goals[:, 2], chosen)
-    rates = env.camera.error_rates.tolist()
+    rates, kept = env.camera.error_rates.tolist(), entropy_left(env.camera.error_rates)
     for e in range(3):
         others = [j for j in range(2) if communication and state.heard[e, 2, j]]
         for a in range(6):
             total = 0.0
             factors = torch.ones(state.beliefs.shape[2:])
             for j in others:
-                factors[in_view(env, *chosen[j][e].tolist())] *= left(rates[chosen[j][e, 2]])
+                factors[in_view(env, *chosen[j][e].tolist())] *= kept[chosen[j][e, 2]]
             view = in_view(env, *goals[e, 2, a].tolist())
             beliefs, altitude = state.beliefs[e, 2][view].flatten().tolist(), goals[e, 2, a, 2]
             for p, factor in zip(beliefs, factors[view].flatten().tolist(), strict=True):

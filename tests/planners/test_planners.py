@@ -78,9 +78,12 @@ def classical(env: MissionEnvironment) -> list[Planner]:
 
 
 @pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
-def test_only_allowed_actions_are_taken_and_the_state_stays(num_actions: int) -> None:
-    env, state = start(make_config(5, num_actions), 64)
-    scores = Scores(3 * torch.randn(64, 5, num_actions, generator=env.generator))
+def test_only_allowed_actions_are_taken_and_the_state_stays(
+    num_actions: int, device: torch.device
+) -> None:
+    env = MissionEnvironment(make_config(5, num_actions), 64, device, "test")
+    state = env.reset(env.draw_reset())
+    scores = Scores(torch.randn(64, 5, num_actions, device=device))
     learned = [scores.planner(env, greedy) for greedy in (True, False)]
     for planner in (RandomPlanner(env.lattice), *learned, *classical(env)):
         for _ in range(env.episode_length):
@@ -159,44 +162,28 @@ def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
     )
     together, state = start(config, 4)
     alone = MissionEnvironment(config, 1, "cpu", "test")
-    states = [state[e : e + 1].clone() for e in range(4)]
-    planners = [classical(together), *(classical(alone) for _ in range(4))]
-    for number, planner in enumerate(planners[0]):
-        flown = state.clone()
-        parts = [part.clone() for part in states]
+    for number in range(len(classical(together))):
+        planner, *others = (classical(env)[number] for env in (together, *[alone] * 4))
+        flown, parts = state.clone(), [state[e : e + 1].clone() for e in range(4)]
         for _ in range(config.missions.episode_length):
             actions, masks, *_ = planner.act(flown, together.generator)
-            for e, part in enumerate(parts):
-                own, mask, *_ = planners[e + 1][number].act(part, together.generator)
-                assert torch.equal(own, actions[e : e + 1]), planner.name
-                assert torch.equal(mask, masks[e : e + 1])
             draws = together.draw_step()
             together.step(flown, actions, draws)
             for e, part in enumerate(parts):
-                alone.step(part, actions[e : e + 1], draws[e : e + 1])
+                own, mask, *_ = others[e].act(part, alone.generator)
+                assert torch.equal(own[0], actions[e]), planner.name
+                assert torch.equal(mask[0], masks[e])
+                alone.step(part, own, draws[e : e + 1])
 
 
-def test_large_batches_are_planned_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_planned_in_chunks() -> None:
     env, state = start(make_config(), 7)
-    whole = [planner.act(state, env.generator) for planner in classical(env)]
-    for planner, decision in zip(classical(env), whole, strict=True):
-        if hasattr(planner, "_chunk"):
-            monkeypatch.setattr(planner, "_chunk", 3)
-        found = planner.act(state, env.generator)
-        for got, wanted in zip(found, decision, strict=True):
-            assert (got is None) == (wanted is None)
-            assert got is None or torch.equal(got, wanted)
-
-
-def test_planners_fly_on_every_device(device: torch.device) -> None:
-    env = MissionEnvironment(make_config(), 8, device, "test")
-    for planner in classical(env):
-        state = env.reset(env.draw_reset())
-        for _ in range(env.episode_length):
-            actions, masks, *_ = planner.act(state, env.generator)
-            assert actions.device.type == device.type
-            assert masks.gather(2, actions.unsqueeze(2)).all()
-            env.step(state, actions, env.draw_step())
+    for planner, other in zip(classical(env), classical(env), strict=True):
+        other._chunk = 3
+        found, wanted = (each.act(state, env.generator) for each in (other, planner))
+        assert torch.equal(found.actions, wanted.actions)
+        assert torch.equal(found.masks, wanted.masks)
+        assert found.scores is None or torch.equal(found.scores, wanted.scores)
 
 
 @pytest.mark.parametrize("name", ["nosuch", "learned"])

@@ -41,10 +41,6 @@ def problem(missions: int, seed: int, closed: float = 0.0) -> Problem:
     return Problem(position.long(), mask, ways, left, moves, VIEW.moves)
 
 
-def part(case: Problem, e: int) -> Problem:
-    return Problem(*(each[e : e + 1] for each in case[:5]), case.max_horizon)
-
-
 @pytest.mark.parametrize(
     ("simulations", "depth", "leaves"), [(40, 6, 1), (40, 2, 1), (45, 6, 4), (40, 3, 16)]
 )
@@ -95,7 +91,7 @@ def test_missions_at_once_are_searched_as_each_alone(seed: int, search: PathSear
     assert torch.equal(plan.left[0], case.entropy[0])  # no moves are left
     assert case.mask.gather(1, plan.action.unsqueeze(1)).all()
     for e in range(4):
-        alone = search.search(part(case, e))
+        alone = search.search(Problem(*(each[e : e + 1] for each in case[:5]), VIEW.moves))
         assert alone.action == plan.action[e]
         torch.testing.assert_close(alone.left[0], plan.left[e])
 

@@ -14,6 +14,7 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
+from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.belief import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
@@ -64,32 +65,27 @@ def searching(tmp_path: Path, **search: Any) -> MissionEnvironment:
     return environment(experiment=experiment)
 
 
-def test_sums_and_parts_are_those_of_a_loop_over_cells() -> None:
+def test_sums_and_parts_are_those_of_the_nearest_positions() -> None:
     env = environment(pixels=(11, 13), dims=(30.0, 20.0))
     view = LatticeView(env.config, env.lattice, PARTS)
-    rows, cols = env.config.geometry.map_shape
-    maps = torch.rand(rows, cols)
-    x, y, _ = env.lattice.shape
-    sums, parts = torch.zeros(x, y), [[[] for _ in range(PARTS * y)] for _ in range(PARTS * x)]
-    apart = [5.0 / size for size in env.config.geometry.cell_size]
-    ends = (rows, cols)
+    shape, (x, y, _) = env.config.geometry.map_shape, env.lattice.shape
+    maps, nearest, parts = torch.rand(shape), [], []
+    for cells, number, size in zip(shape, (x, y), env.config.geometry.cell_size, strict=True):
+        middle, step = torch.arange(cells) + 0.5, 5.0 / size
+        at = (middle.unsqueeze(1) - torch.arange(number) * step).abs().argmin(1)
+        low = (at - 0.5).mul(step).clamp(min=0)
+        high = (at + 0.5).mul(step).where(at < number - 1, float(cells)).clamp(max=cells)
+        nearest.append(at)
+        parts.append(PARTS * at + ((middle - low) / (high - low) * PARTS).long())
 
-    def place(cell: int, axis: int, number: int) -> tuple[int, int]:
-        """The position nearest to a cell, and the part of its stretch that the cell lies in."""
-        middle = cell + 0.5
-        nearest = min(range(number), key=lambda k: abs(k * apart[axis] - middle))
-        low = 0.0 if nearest == 0 else (nearest - 0.5) * apart[axis]
-        high = ends[axis] if nearest == number - 1 else (nearest + 0.5) * apart[axis]
-        part = int((middle - low) / ((min(high, ends[axis]) - low) / PARTS))
-        return nearest, PARTS * nearest + part
+    def total(shape: tuple[int, int], at: list[Tensor], values: Tensor) -> Tensor:
+        index = at[0].unsqueeze(1), at[1]
+        return torch.zeros(shape).index_put(index, values, accumulate=True)
 
-    for row, col in product(range(rows), range(cols)):
-        (i, fine_i), (j, fine_j) = place(row, 0, x), place(col, 1, y)
-        sums[i, j] += maps[row, col]
-        parts[fine_i][fine_j].append(maps[row, col].item())
-    means = torch.tensor([[sum(p) / max(len(p), 1) for p in line] for line in parts])
-    torch.testing.assert_close(view.sums(maps), sums * (x * y / (rows * cols)))
-    torch.testing.assert_close(view.fine(maps), means)
+    sums = total((x, y), nearest, maps) * (x * y / maps.numel())
+    torch.testing.assert_close(view.sums(maps), sums)
+    fine, cells = (total((PARTS * x, PARTS * y), parts, each) for each in (maps, maps * 0 + 1))
+    torch.testing.assert_close(view.fine(maps), fine / cells.clamp(min=1))
 
 
 @of_each_method
@@ -247,10 +243,7 @@ def test_a_beam_is_made_from_settings(tmp_path: Path) -> None:
     state = flown(env)
     expected = planner_of(env, "beam").act(state, env.generator).actions
     assert torch.equal(make_planner("search", env).act(state, env.generator).actions, expected)
-
-
-def test_without_settings_it_flies_with_the_predictor_of_the_library() -> None:
-    assert make_planner("search", environment()).name == "search"
+    make_planner("search", environment())  # with the predictor of the library
 
 
 def test_a_tree_is_made_from_settings_with_a_trained_team_as_prior(tmp_path: Path) -> None:
@@ -283,3 +276,53 @@ def test_settings_that_no_search_can_use_are_refused(
     given = {key: text.format(folder=tmp_path) for key, text in search.items()}
     with pytest.raises(ConfigError, match=problem):
         make_planner("search", searching(tmp_path, **given))
+
+
+# The oracle ----------------------------------------------------------------------------------
+
+
+def test_planners_are_better_the_more_they_know() -> None:
+    env = MissionEnvironment(small_config(dims=(50.0, 50.0), agents=4, budget=14), 20, "cpu")
+    names = ("oracle", "information_gain", "coverage", "random")
+    flown = [evaluate(env, make_planner(name, env), 20, 10001).metrics for name in names]
+    left = [metrics["roi_entropy"][:, -1].mean().item() for metrics in flown]
+    assert left == sorted(left)
+    assert left[1] - left[0] > 0.05
+    f1 = [metrics["f1"][:, -1].mean() for metrics in flown]
+    assert f1[0] == max(f1)
+
+
+@pytest.mark.parametrize(
+    ("dims", "starts", "patches", "ends"),
+    [
+        # Straight to what only the truth shows.
+        ((50.0, 50.0), [[0, 0, 0]], [(6, 6, 0, 0)], [[6, 6, 0]]),
+        # Two patches, as far from both UAVs: only the first UAV takes the larger one.
+        (
+            (50.0, 10.0),
+            [[5, 0, 0], [5, 2, 0]],
+            [(2, 1, 0, 0), (8, 1, 0, 2)],
+            [[2, 1, 0], [8, 1, 0]],
+        ),
+    ],
+)
+def test_it_flies_to_patches_and_shares_them(
+    dims: tuple[float, float],
+    starts: list[list[int]],
+    patches: list[tuple[int, int, int, int]],
+    ends: list[list[int]],
+) -> None:
+    budget = 11 if len(starts) == 1 else 3
+    config = small_config(agents=len(starts), budget=budget, dims=dims, max_altitude=5.0, actions=4)
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    state = env.reset(env.draw_reset())
+    state.positions[0] = torch.tensor(starts)
+    state.global_belief.fill_(0.5)
+    state.truth.fill_(False)
+    for *position, missing in patches:
+        rows, cols = in_view(env, *position)
+        state.truth[:, rows.start : rows.stop - missing, cols] = True
+    planner = make_planner("oracle", env)
+    for _ in range(env.episode_length):
+        env.step(state, planner.act(state, env.generator).actions, env.draw_step())
+    assert state.positions[0].tolist() == ends

@@ -11,7 +11,6 @@ import yaml
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import (
     Checkpoint,
@@ -21,7 +20,6 @@ from marl_framework.planners.team import (
     trained_team,
     with_team,
 )
-from marl_framework.training.trainer import Trainer
 from tests.planners.missions import flown
 from tests.small import small_config
 from tests.teams import save_team
@@ -59,14 +57,6 @@ def test_a_team_flies_missions_of_a_file_for_another_algorithm(
         actor = trained_team(config, checkpoint, CPU).modules["actor"].state_dict()
         for name, weights in checkpoint.payload["actor"].items():
             assert torch.equal(actor[name], weights)
-
-
-def test_it_teaches_a_student_of_another_algorithm(tmp_path: Path) -> None:
-    run = str(saved(tmp_path, of(MAPPO)).path)
-    Trainer(small_config(learning={"teacher": {"run": run, "weight": 1.0}}), CPU)
-    teachers = {"teachers": {"a": run}, "missions": 2, "rounds": 1, "updates": 1}
-    found = Distiller(small_config(distillation=teachers, evaluation={"interval": 0}), CPU).round()
-    assert found["agreement/a"] >= 0
 
 
 @pytest.mark.parametrize(

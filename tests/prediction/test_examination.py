@@ -41,18 +41,6 @@ def test_bins_hold_what_a_loop_over_cells_puts_there() -> None:
     assert found.error() == pytest.approx(error / total, rel=1e-5)
 
 
-def test_a_prediction_that_is_the_expectation_is_calibrated_and_a_bold_one_is_not() -> None:
-    generator = torch.Generator().manual_seed(2)
-    share = torch.rand(20_000, generator=generator)
-    realised = (torch.rand(20_000, generator=generator) < share).float()
-    bits = torch.ones(20_000)
-    honest, bold = Reliability(CPU), Reliability(CPU)
-    honest.add(bits, share, realised)
-    bold.add(bits, (share > 0.5).float(), realised)
-    assert honest.error() < 0.02
-    assert bold.error() == pytest.approx(0.25, abs=0.02)
-
-
 @pytest.mark.parametrize("pixels", [(11, 13), (2, 2)])  # or positions without cells
 def test_cells_show_the_mean_of_their_position(pixels: tuple[int, int]) -> None:
     env = MissionEnvironment(small_config(pixels=pixels, dims=(30.0, 20.0)), 1, "cpu", "test")
