@@ -14,7 +14,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.samples import Samples, divergence, weighted_mean
-from marl_framework.distillation.tasks import TASKS, TEACHERS, task_config, with_mission
+from marl_framework.distillation.tasks import TASKS, TEACHERS, with_mission
 from marl_framework.distillation.teachers import (
     find_team,
     labels,
@@ -183,7 +183,8 @@ def _mission(config: Config, name: str, trained: Config | None) -> Config:
     """Return the student's configuration with the mission of a task, else of its trained team."""
     tasks = config.distillation.tasks
     if name in tasks:
-        return with_mission(config, task_config(config, name), name)
+        task = with_changes(config, tasks[name], f"{TASKS}.{name}")
+        return with_mission(config, task, name)
     if trained is not None:
         return with_mission(config, trained, name)
     if tasks:

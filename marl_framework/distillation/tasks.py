@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.loading import (
     MISSION,
     config_from_dict,
@@ -35,7 +35,8 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{file}: must hold tasks by name, such as large: {{}}")
     for name, changes in tree.items():
-        check_task_name(str(name), file)
+        with found_at(f"{file}: name of a task"):  # it is part of run names
+            check_run_name(str(name))
         if not isinstance(changes, dict | None):
             raise ConfigError(
                 f"{file}: {show(name)}: must hold sections such as experiment:, got {show(changes)}"
@@ -87,9 +88,10 @@ def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Conf
         name = min(lonely)
         raise ConfigError(f"{TEACHERS}.{name}: is missing; set it with --teacher {name}=TEACHER")
     for name in settings.teachers:
-        check_task_name(name, TEACHERS)
-    for name in settings.tasks:
-        task_config(config, name)
+        with found_at(f"{TEACHERS}: name of a task"):
+            check_run_name(name)
+    for name, changes in settings.tasks.items():
+        with_changes(config, changes, f"{TASKS}.{name}")
     return config
 
 
@@ -112,27 +114,6 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
                 "a planner can teach without a worker"
             )
     return runs
-
-
-def check_task_name(name: str, where: str) -> None:
-    """Check the name of a task, which is part of names of runs and metrics.
-
-    Raises:
-        ConfigError: it is not valid as a run name; the message begins with `where`.
-    """
-    try:
-        check_run_name(name)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: the name of a task is part of a {error}") from error
-
-
-def task_config(config: Config, name: str) -> Config:
-    """Return a configuration with all changes of a task.
-
-    Raises:
-        ConfigError: the result is invalid.
-    """
-    return with_changes(config, config.distillation.tasks[name], f"{TASKS}.{name}")
 
 
 def with_mission(student: Config, mission: Config, name: str) -> Config:

@@ -81,11 +81,10 @@ class _CheckedPlanner:
             return f"it returned a {type(decision).__name__}"
         team = tuple(state.positions.shape[:2])
         each = (*team, self._lattice.num_actions)
-        dtypes = {"actions": torch.int64, "masks": torch.bool}
-        for name, part in zip(Decision._fields, decision, strict=False):
-            if part is None and name not in dtypes:
+        forms = ((team, torch.int64), (each, torch.bool), (each, None), (each, None))
+        for name, part, (shape, dtype) in zip(Decision._fields, decision, forms, strict=False):
+            if part is None and dtype is None:
                 continue
-            shape, dtype = team if name == "actions" else each, dtypes.get(name)
             wanted = _describe(shape, dtype)
             if not isinstance(part, Tensor):
                 return f"{name} must be a tensor {wanted}, got {type(part).__name__}"

@@ -51,13 +51,6 @@ class Reliability:
         values = torch.stack((torch.ones_like(predicted), open_entropy, predicted, realised))
         self._sums += values.flatten(1).double() @ inside.mT
 
-    def shares(self) -> tuple[Tensor, Tensor]:
-        """Return the mean predicted and realised share of each bin, [BINS]; NaN if it is empty.
-
-        Means are weighted by the open entropy, like the loss.
-        """
-        return self.predicted / self.open_entropy, self.realised / self.open_entropy
-
     def error(self) -> float:
         """Return the expected calibration error: the mean |predicted − realised share| of the bins.
 
@@ -137,7 +130,10 @@ def reliability_figure(reliability: Reliability, path: Path) -> None:
     figure = new_figure((6.0, 6.4))
     shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     enough = reliability.open_entropy > _MIN_SHARE * reliability.open_entropy.sum()
-    predicted, realised = (share[enough].tolist() for share in reliability.shares())
+    predicted, realised = (
+        (part / reliability.open_entropy)[enough].tolist()
+        for part in (reliability.predicted, reliability.realised)
+    )
     shares.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="calibrated")
     shares.plot(predicted, realised, "o-", color="#0072B2", label="predictor")
     shares.set(ylabel="realised share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -147,7 +143,7 @@ def reliability_figure(reliability: Reliability, path: Path) -> None:
     counts.bar(middles, reliability.cells.tolist(), width=0.9 / BINS, color="#56B4E9")
     counts.set(xlabel="predicted share of the open entropy in the ROI", ylabel="lattice cells")
     figure.suptitle(
-        f"{int(reliability.cells.sum())} lattice cells of missions not learned from\n"
+        f"{int(reliability.cells.sum())} lattice cells of validation missions\n"
         f"expected calibration error {reliability.error():.3f}"
     )
     figure.savefig(path, dpi=DPI)

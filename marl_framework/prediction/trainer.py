@@ -182,17 +182,16 @@ class PredictorTrainer(RoundTrainer):
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
         """Return the missions of each world: the largest team in the longest missions."""
-        config, settings = self.config, self.config.prediction
+        config, missions = self.config, self._settings.missions
         config = config.of_mission(config.missions.most_agents, max(config.missions.budgets))
-
-        def world(number: int) -> MissionEnvironment:
-            update = {"simulation": settings.worlds[number]}
-            sensor = config.sensor.model_copy(update=update)
+        worlds = []
+        for number, simulation in enumerate(self._settings.worlds):
+            sensor = config.sensor.model_copy(update={"simulation": simulation})
+            there = config.model_copy(update={"sensor": sensor})
             with found_at(f"prediction.worlds[{number}]"):
-                there = config.model_copy(update={"sensor": sensor})
-                return MissionEnvironment(there, settings.missions, self.device, split, rank=number)
-
-        return [world(number) for number in range(len(settings.worlds))]
+                world = MissionEnvironment(there, missions, self.device, split, rank=number)
+            worlds.append(world)
+        return worlds
 
     def mission_streams(self) -> list[torch.Generator]:
         """Return the generators of all missions."""

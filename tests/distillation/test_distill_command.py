@@ -132,17 +132,17 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
 HAND_MADE = "tests.distillation.hand_made"
 WORKERS, TAUGHT, OF_TASKS = "--workers {tasks}", "--teacher a=random", "--tasks {tasks}"
 BAD = [
-    (WORKERS, "{a: {}}", "--workers: --run-name"),
-    (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--workers: --teacher"),
+    (WORKERS, "{a: {}}", "--workers --run-name"),
+    (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--workers --teacher"),
     (f"{WORKERS} --run-name w --init-from no/run", "{a: {}}", "--init-from: no/run"),
     (f"{WORKERS} --run-name w", "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
-    (f"{WORKERS} --run-name w", "{a b: {}}", "tasks.yaml: 'a b'"),
+    (f"{WORKERS} --run-name w", "{a b: {}}", "tasks.yaml: 'a b':"),
     (f"{WORKERS} --run-name w", "{a: {experiment: {policy: search}}}", "a: experiment.policy"),
     ("", None, "distillation.teachers: --teacher"),
     ("--teacher a=", None, "--teacher a=:"),
     ("--teacher a", None, "--teacher a: --tasks"),
     ("--teacher a=random --teacher a=oracle", None, "--teacher a=oracle"),
-    ("--teacher 'a b=random'", None, "distillation.teachers: 'a b'"),
+    ("--teacher 'a b=random'", None, "distillation.teachers: 'a b':"),
     ("--teacher a=nobody", None, "distillation.teachers.a: nobody"),
     ("--teacher a=no.such", None, "planner: no.such"),
     ("--teacher a={folder}", None, "distillation.teachers.a: checkpoint"),

@@ -18,8 +18,14 @@ from marl_framework.config.model import Config, coverage_level
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner
-from marl_framework.planners.coverage import _boustrophedon, _cut, _lanes, _Plan, _Team
-from marl_framework.planners.paths import path_lengths
+from marl_framework.planners.coverage import (
+    _boustrophedon,
+    _cut,
+    _lanes,
+    _Plan,
+    _Team,
+    path_lengths,
+)
 from tests.mission.zones import feature, write_zones, zone_config
 from tests.planners.missions import in_view
 from tests.small import small_config

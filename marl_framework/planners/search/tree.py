@@ -57,7 +57,7 @@ class TreeSearch:
             new = slice(first, min(first + walkers, end))
             levels = max(1, min(self._depth, problem.max_horizon))
             path, ends = tree.walk(new.stop - new.start, levels)
-            flight = fly_greedily(self._view, tree.add(new, ends, problem), self._loops)
+            flight = fly_greedily(self._view, tree.add(new, ends), self._loops)
             tree.back_up(new, path, ends, flight)
             first += walkers
         return tree
@@ -80,7 +80,7 @@ class Tree:
         self, view: LatticeView, problem: Problem, depth: Tensor, simulations: int, flight: Flight
     ) -> None:
         left, nodes = problem.entropy, simulations + 2
-        self._view = view
+        self._view, self._root = view, problem
         self._actions = view.lattice.num_actions
         self._depth = depth.unsqueeze(1)
         self._dummy = (nodes - 1) * self._actions
@@ -135,12 +135,8 @@ class Tree:
                 break
         return torch.stack(path, -1), ends
 
-    def add(self, nodes: slice, edges: Tensor, problem: Problem) -> Problem:
-        """Add K nodes at the ends of edges [E, K] to the trees of a problem.
-
-        Returns:
-            The problem from there, of E·K UAVs.
-        """
+    def add(self, nodes: slice, edges: Tensor) -> Problem:
+        """Add K nodes at the ends of edges [E, K]; return the problem from there, of E·K UAVs."""
         at, parents = self._missions, edges // self._actions
         position = self._view.move(self._positions[at, parents], edges % self._actions)
         self._positions[:, nodes] = position
@@ -153,13 +149,14 @@ class Tree:
         self.children[:, -1] = 0  # of walkers without an untried action
         # A node at the end of the mission, or of the tree, is visited only once.
         self._free.flatten(1).scatter_(1, edges, level < self._depth)
-        position = position.flatten(0, 1)
-        return problem._replace(
-            position=position,
-            mask=self._view.lattice.allowed(position, problem.allowed_moves),
+        position, root = position.flatten(0, 1), self._root
+        return Problem(
+            position,
+            mask=self._view.lattice.allowed(position, root.allowed_moves),
+            allowed_moves=root.allowed_moves,
             entropy=left.flatten(0, 1),
-            horizon=(problem.horizon.unsqueeze(1) - level).flatten(),
-            max_horizon=problem.max_horizon - 1,
+            horizon=(root.horizon.unsqueeze(1) - level).flatten(),
+            max_horizon=root.max_horizon - 1,
         )
 
     def back_up(self, nodes: slice, path: Tensor, ends: Tensor, flight: Flight) -> None:
