@@ -130,7 +130,8 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
 
 
 HAND_MADE = "tests.distillation.hand_made"
-WORKERS, TAUGHT, OF_TASKS = "--workers {tasks}", "--teacher a=random", "--tasks {tasks}"
+WORKERS, TAUGHT = "--workers {tasks}", "--teacher a=random"
+OF_TASKS = f"--tasks {{tasks}} {TAUGHT}"
 BAD = [
     (WORKERS, "{a: {}}", "--workers --run-name"),
     (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--workers --teacher"),
@@ -148,27 +149,19 @@ BAD = [
     ("--teacher a={folder}", None, "distillation.teachers.a: checkpoint"),
     (f"--teacher a={HAND_MADE}.Nonsense --run-name c", None, f"{HAND_MADE}.Nonsense.act"),
     (f"--teacher a={HAND_MADE}.Mute --run-name c", None, "distillation.teachers.a:"),
-    (f"{OF_TASKS} {TAUGHT}", "{a: {}, b: {}}", "distillation.teachers.b: --teacher"),
-    (f"{OF_TASKS} {TAUGHT} --teacher x=random", "{a: {}}", "distillation.tasks: x a"),
+    (OF_TASKS, "{a: {}, b: {}}", "distillation.teachers.b: --teacher"),
+    (f"{OF_TASKS} --teacher x=random", "{a: {}}", "distillation.tasks: x a"),
     (f"{TAUGHT} --set distillation.loss=both", None, "distillation.loss"),
     (f"{TAUGHT} --set distillation.rounds=0", None, "distillation.rounds"),
     (f"{TAUGHT} --set distillation.temperature=1e-300", None, "distillation.temperature"),
     (f"{TAUGHT} --resume", None, "--resume: --run-name"),
     (f"{TAUGHT} --init-from a", None, "--init-from: --workers"),
-    (f"{OF_TASKS} {TAUGHT}", "[]", "tasks.yaml:"),
-    (f"{OF_TASKS} {TAUGHT}", "{a: 3}", "tasks.yaml: 'a':"),
-    (f"{OF_TASKS} {TAUGHT}", "{a: {sea: 3}}", "distillation.tasks.a: sea"),
-    (
-        f"{OF_TASKS} {TAUGHT}",
-        "{a: {experiment: {missions: {n_agents: 0}}}}",
-        "distillation.tasks.a: experiment.missions.n_agents",
-    ),
-    (f"{OF_TASKS} {TAUGHT}", "{a: {environment: {x_dim: 40}}}", "task a: environment.x_dim 40 30"),
-    (
-        f"{OF_TASKS} {TAUGHT}",
-        "{a: {experiment: {constraints: {num_actions: 4}}}}",
-        "task a: experiment.constraints.num_actions 4 6",
-    ),
+    (OF_TASKS, "[]", "tasks.yaml:"),
+    (OF_TASKS, "{a: 3}", "tasks.yaml: 'a':"),
+    (OF_TASKS, "{a: {sea: 3}}", "distillation.tasks.a: sea"),
+    (OF_TASKS, "{a: {experiment: {missions: {n_agents: 0}}}}", "tasks.a: missions.n_agents"),
+    (OF_TASKS, "{a: {environment: {x_dim: 40}}}", "task a: environment.x_dim 40 30"),
+    (OF_TASKS, "{a: {experiment: {constraints: {num_actions: 4}}}}", "task a: num_actions 4 6"),
     ("--tasks {tasks} --teacher a={other}", "{a: {}}", "teacher of a: environment.x_dim 40 30"),
 ]
 

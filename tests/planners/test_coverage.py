@@ -17,15 +17,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config, coverage_level
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners import CoveragePlanner
-from marl_framework.planners.coverage import (
-    _boustrophedon,
-    _cut,
-    _lanes,
-    _Plan,
-    _Team,
-    path_lengths,
-)
+from marl_framework.planners import CoveragePlanner, coverage
 from tests.mission.zones import feature, write_zones, zone_config
 from tests.planners.missions import in_view
 from tests.small import small_config
@@ -96,7 +88,7 @@ def test_what_lies_behind_the_entry_is_flown_last_and_counts_as_far_as_moves_rea
 ) -> None:
     config = small_config(agents=2)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    team = _Team(config, env.lattice, 2)
+    team = coverage._Team(config, env.lattice, 2)
     points = torch.cat((team._lanes.points, torch.zeros(*team._lanes.points.shape[:2], 1)), -1)
     for left in (-1, 0, 3, 11, 20, 40, 90):
         moves_left = torch.full((1, 1, *points.shape[:2]), left)
@@ -116,11 +108,11 @@ def test_what_lies_behind_the_entry_is_flown_last_and_counts_as_far_as_moves_rea
                 assert promised[piece, entry].item() == seen
 
 
-def order_flown(team: _Team, piece: int, entry: int, way: int) -> list[list[int]]:
+def order_flown(team: coverage._Team, piece: int, entry: int, way: int) -> list[list[int]]:
     """Targets of a UAV that begins at a point of a piece, until all points were reached."""
     steps = torch.arange(int(team._lanes.length[piece])).unsqueeze(1)
     start = (torch.full_like(steps, value) for value in (piece, entry, way))
-    return team._target(_Plan(*start, steps))[:, 0, :2].tolist()
+    return team._target(coverage._Plan(*start, steps))[:, 0, :2].tolist()
 
 
 @settings(max_examples=100)
@@ -132,7 +124,7 @@ def order_flown(team: _Team, piece: int, entry: int, way: int) -> list[list[int]
 def test_lanes_leave_no_gap_and_none_can_go(starts: list[int], width: int, cells: int) -> None:
     low = [min(cells, sum(starts[: k + 1])) for k in range(len(starts))]
     high = [min(cells, a + width) for a in low]
-    lanes = _lanes(low, high)
+    lanes = coverage._lanes(low, high)
     assert lanes == sorted(set(lanes))
 
     def seen(chosen: list[int]) -> set[int]:
@@ -154,12 +146,12 @@ def test_lanes_leave_no_gap_and_none_can_go(starts: list[int], width: int, cells
 def test_the_path_is_one_move_at_a_time_and_cut_evenly(
     rows: list[int], cols: tuple[int, int], pieces: int
 ) -> None:
-    path = _boustrophedon(sorted(rows), list(cols))
+    path = coverage._boustrophedon(sorted(rows), list(cols))
     assert len(set(path)) == len(path)
     for (x, y), (next_x, next_y) in pairwise(path):
         assert abs(x - next_x) + abs(y - next_y) == 1
     assert {(x, y) for x in rows for y in range(cols[0], cols[1] + 1)} <= set(path)
-    lanes = _cut(path, [[2] * 13, [3] * 10], pieces, torch.device("cpu"))
+    lanes = coverage._cut(path, [[2] * 13, [3] * 10], pieces, torch.device("cpu"))
     lengths = lanes.length.tolist()
     assert max(lengths) - min(lengths) <= 1
     assert min(lengths) >= 1
@@ -194,7 +186,7 @@ def test_path_lengths_are_those_of_a_plain_search(seed: int, actions: int) -> No
     config = zone_config(None, 5, actions=actions, agents=2, seed=seed, dims=(25.0, 20.0))
     env = MissionEnvironment(config, 2, "cpu")
     state = env.reset(env.draw_reset())
-    found = path_lengths(env.lattice, state.moves, state.positions, 6)
+    found = coverage.path_lengths(env.lattice, state.moves, state.positions, 6)
     steps = env.lattice.offsets.tolist()
     for e, n in product(range(2), range(2)):
         expected = torch.full(env.lattice.shape, 7)

@@ -296,31 +296,26 @@ def test_planners_are_better_the_more_they_know() -> None:
     ("dims", "starts", "patches", "ends"),
     [
         # Straight to what only the truth shows.
-        ((50.0, 50.0), [[0, 0, 0]], [(6, 6, 0, 0)], [[6, 6, 0]]),
+        ((50.0, 50.0), [(0, 0)], [(6, 6, 0)], [[6, 6, 0]]),
         # Two patches, as far from both UAVs: only the first UAV takes the larger one.
-        (
-            (50.0, 10.0),
-            [[5, 0, 0], [5, 2, 0]],
-            [(2, 1, 0, 0), (8, 1, 0, 2)],
-            [[2, 1, 0], [8, 1, 0]],
-        ),
+        ((50.0, 10.0), [(5, 0), (5, 2)], [(2, 1, 0), (8, 1, 2)], [[2, 1, 0], [8, 1, 0]]),
     ],
 )
-def test_it_flies_to_patches_and_shares_them(
+def test_the_oracle_flies_to_patches_and_shares_them(
     dims: tuple[float, float],
-    starts: list[list[int]],
-    patches: list[tuple[int, int, int, int]],
+    starts: list[tuple[int, int]],
+    patches: list[tuple[int, int, int]],
     ends: list[list[int]],
 ) -> None:
     budget = 11 if len(starts) == 1 else 3
-    config = small_config(agents=len(starts), budget=budget, dims=dims, max_altitude=5.0, actions=4)
-    env = MissionEnvironment(config, 1, "cpu", "test")
-    state = env.reset(env.draw_reset())
-    state.positions[0] = torch.tensor(starts)
+    low = {"max_altitude": 5.0, "actions": 4}
+    env = environment(missions=1, agents=len(starts), budget=budget, dims=dims, **low)
+    state = flown(env, 0)
+    state.positions[0, :, :2] = torch.tensor(starts)
     state.global_belief.fill_(0.5)
     state.truth.fill_(False)
-    for *position, missing in patches:
-        rows, cols = in_view(env, *position)
+    for x, y, missing in patches:
+        rows, cols = in_view(env, x, y, 0)
         state.truth[:, rows.start : rows.stop - missing, cols] = True
     planner = make_planner("oracle", env)
     for _ in range(env.episode_length):

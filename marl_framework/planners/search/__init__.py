@@ -1,1 +1,1 @@
-"""Planners that search over all moves left: what to expect of the map, and how to search on it."""
+"""Planners that search over all moves left, on the true or a predicted map."""
