@@ -60,20 +60,20 @@ def test_all_is_seen_when_the_budget_allows(altitude: float, options: dict[str, 
 
 
 def test_a_mission_that_begins_gets_a_new_plan_and_the_others_keep_theirs() -> None:
-    env = MissionEnvironment(small_config(agents=2, budget=9), 3, "cpu", "test")
+    env = MissionEnvironment(small_config(agents=2, budget=40), 3, "cpu", "test")
 
     def act(planner: CoveragePlanner, missions: slice) -> torch.Tensor:
         return planner.act(state[missions], env.generator).actions
 
     planner, other = (CoveragePlanner(env.config, env.lattice) for _ in range(2))
     state = env.reset(env.draw_reset())
-    for _ in range(3):
+    for _ in range(15):
         actions = act(planner, slice(None))
         assert torch.equal(act(other, slice(2, 3)), actions[2:])
         env.step(state, actions, env.draw_step())
     state = env.reset(env.draw_reset(), state, torch.tensor([False, True, False]))
     fresh = CoveragePlanner(env.config, env.lattice)
-    for _ in range(3):
+    for _ in range(15):
         actions = act(planner, slice(None))
         assert torch.equal(act(other, slice(2, 3)), actions[2:])
         assert torch.equal(act(fresh, slice(1, 2)), actions[1:2])
