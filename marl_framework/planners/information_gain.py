@@ -97,7 +97,7 @@ class InformationGainPlanner:
         return actions, masks, torch.stack(scores, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
-        """Return the expected gain of UAV i at each destination, summed over cells, [E, A] [bit].
+        """Return the expected gain of UAV i at each destination in bit, summed over cells, [E, A].
 
         Args:
             state: E missions.
