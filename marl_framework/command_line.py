@@ -17,6 +17,7 @@ from marl_framework.config.errors import ConfigWarning
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes."""
+TRAINING_CONTINUES = "a training that has begun continues with --resume"
 
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -99,10 +100,15 @@ def warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def describe_os_error(error: OSError) -> str:
-    """Return the one line that a training run ends with when a file cannot be written."""
+def describe_os_error(error: OSError, again: str = TRAINING_CONTINUES) -> str:
+    """Return the one line that a command ends with when a file cannot be written.
+
+    Args:
+        error: the error.
+        again: how to continue afterwards.
+    """
     reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-    return f"error: {reason}; fix it; a training that has begun continues with --resume"
+    return f"error: {reason}; fix it; {again}"
 
 
 def as_program(main: Callable[[], int]) -> int:

@@ -12,9 +12,9 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks, worker_runs
+from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_checkpoint
-from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs, train_runs, worst
 from marl_framework.training.rounds_command import configured, rounds_parser
 from marl_framework.training.seeds import check_free

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from marl_framework.command_line import as_program, loaded
+from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
-from marl_framework.training.guard import guarded
 from marl_framework.training.rounds_command import configured, rounds_parser
 
 

@@ -14,9 +14,9 @@ from marl_framework.config.loading import config_to_dict, load_config, resolve_c
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
+from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_checkpoint, check_run_name, checkpoint_file
-from marl_framework.training.guard import guarded
 from marl_framework.training.jobs import check_jobs, train_runs
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.seeds import (

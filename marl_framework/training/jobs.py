@@ -26,8 +26,8 @@ from marl_framework.command_line import (
 )
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog, Screen
-from marl_framework.training.guard import guarded
 from marl_framework.training.signals import SIGNALS, URGENT, handled
 
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
+from marl_framework.runs.guard import ReportedError
 from marl_framework.runs.process import start_time
 
 T = TypeVar("T")
@@ -22,16 +23,11 @@ T = TypeVar("T")
 _LEADER_ENDS = 10.0  # seconds
 
 
-class LeaderError(RuntimeError):
-    """Rank 0 failed and has reported why.
-
-    Attributes:
-        exit_code: of rank 0; the other ranks end with the same.
-    """
+class LeaderError(ReportedError):
+    """Rank 0 failed and has reported why; the other ranks end with its exit code."""
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("rank 0 failed")
-        self.exit_code = exit_code
+        super().__init__("rank 0 failed", exit_code)
 
 
 @dataclass(frozen=True)
