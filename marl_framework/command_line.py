@@ -10,10 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from marl_framework.config.errors import ConfigWarning
+from marl_framework.config.errors import ConfigError, ConfigWarning
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes."""
@@ -109,6 +110,16 @@ def describe_os_error(error: OSError, again: str = TRAINING_CONTINUES) -> str:
     """
     reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
     return f"error: {reason}; fix it; {again}"
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Raise a ConfigError where the file or folder of `--out` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"--out {out} cannot be written: {reason}; name another place") from error
 
 
 def as_program(main: Callable[[], int]) -> int:

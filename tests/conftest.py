@@ -6,7 +6,7 @@ import gc
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # commands that tests start inherit it
@@ -21,7 +21,8 @@ import torch
 from hypothesis import settings
 
 from marl_framework import device as device_module
-from marl_framework.evaluation import comparison, deployment
+from marl_framework.deployment import flights
+from marl_framework.evaluation import comparison
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.training import outputs
 from marl_framework.training.signals import SIGNALS
@@ -99,7 +100,7 @@ def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
 DRAWINGS = [(outputs, "mission_figure")]
 DRAWINGS += [
     (module, name)
-    for module in (comparison, deployment)
+    for module in (comparison, flights)
     for name in ("mission_figure", "film_strip", "mission_gif")
 ]
 
@@ -129,6 +130,24 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let missions be drawn, as they are outside of tests."""
     for (module, name), real in zip(DRAWINGS, _REAL, strict=True):
         monkeypatch.setattr(module, name, real)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Call a command that must end with bad input and one line; return that line."""
+
+    def run(command: Callable[..., int], *arguments: object) -> str:
+        capsys.readouterr()
+        try:
+            code: object = command(*arguments)
+        except SystemExit as stop:  # of the parser
+            code = stop.code
+        assert code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        return line
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,7 @@ FLOORS = (
     "planners",
     "exporting",
     "evaluation",
+    "deployment",
     "training",
     "prediction",
     "distillation",

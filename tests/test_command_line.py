@@ -93,7 +93,7 @@ FLY_MAP = ("--set", "experiment.missions.mission_mode=deployment", "--check")
         (main.main, ("--check", "--config", "params_test.yaml", "--set", ON_CPU, *FORMER)),
         (main.main, ("--print-config", "--checkpoint", "{run}", *FLY_MAP, *FORMER)),
         (doctor.main, ("--config", "params_test.yaml", "--set", ON_CPU, *FORMER)),
-        (evaluate.main, ("--checkpoint", "{run}", "--agents", "1,2", *FLY)),
+        (evaluate.main, ("--checkpoint", "{run}", "--agents", "1,2", *FLY, *FORMER)),
         (evaluate.main, ("--checkpoint", "{run}", "--config", "{run}/config.yaml", *FLY)),
         (export.main, ("--checkpoint", "{run}", "--format", "torch", "--out", "{base}/a.pt2")),
         (history.main, ("--runs", "{base}/runs", "compare", "old", "old")),

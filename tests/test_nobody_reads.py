@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,23 +12,20 @@ from marl_framework import evaluate
 from marl_framework.command_line import as_program
 
 
-def test_an_evaluation_goes_on_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("buffering", [1, -1])
+def test_an_evaluation_goes_on_when_nobody_reads(
+    buffering: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    written = []
-
-    def main() -> int:
-        print("learned: 50 missions", flush=True)
-        print("warning: slow", file=sys.stderr, flush=True)
-        written.append("results.json")
-        return 0
-
-    monkeypatch.setattr(evaluate, "main", main)
-    with os.fdopen(writer, "w") as closed:
+    given = ["--config", "params_test.yaml", "--policies", "random", "--missions", "1"]
+    given += ["--device", "cpu", "--no-figures", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *given])
+    with os.fdopen(writer, "w", buffering) as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         monkeypatch.setattr(sys, "stderr", closed)
         assert evaluate.command() == 0
-    assert written == ["results.json"]
+    assert (tmp_path / "results.json").is_file()
 
 
 def test_a_command_without_output_does_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

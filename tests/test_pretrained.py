@@ -95,5 +95,5 @@ def test_the_student_flies_at_once_and_teaches(
 
 def test_records_keep_the_name_not_where_the_library_lies() -> None:
     assert find_checkpoint("pretrained:student").name == "pretrained:student"
-    names, runs = options.policies("learned=pretrained:student,random")
+    names, runs = options.read_policies("learned=pretrained:student,random")
     assert (names, runs) == (["student", "random"], {"student": "pretrained:student"})

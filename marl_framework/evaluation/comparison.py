@@ -14,18 +14,27 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import report
-from marl_framework.evaluation.figures import curves_figure, mission_figure
-from marl_framework.evaluation.film import film_strip, mission_gif
+from marl_framework.evaluation.figures import (
+    curves_figure,
+    film_strip,
+    mission_figure,
+    mission_gif,
+    worlds_figure,
+)
 from marl_framework.evaluation.flight import FlightRecord, evaluate, warn_without_interest
+from marl_framework.evaluation.mission_page import write_page
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import Checkpoint, with_team
+from marl_framework.planners.team import Checkpoint, other_mission, with_team
 from marl_framework.runs.files import write_json
 from marl_framework.runs.folder import describe_environment
 
 SPLIT = "test"
 _BATCH_BYTES = 2**30  # memory budget
+
+Records = Mapping[str, FlightRecord]
+"""Flights by the names of their policies."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,15 @@ class Comparison:
     """The same missions for each planner, with the observations it needs."""
     planners: Mapping[str, Planner]
     missions: int
+    """Number of missions of each planner."""
     seed: int
+    """Evaluation seed."""
     settings: Mapping[str, Any]
     """Settings for `results.json`."""
 
     @property
     def device(self) -> torch.device:
-        """Of the environments."""
+        """Device of the environments."""
         return next(iter(self.environments.values())).device
 
     def fly(self) -> dict[str, FlightRecord]:
@@ -57,7 +68,7 @@ class Comparison:
         warn_without_interest(record.metrics["roi_entropy"][:, 0])
         return records
 
-    def results(self, records: Mapping[str, FlightRecord]) -> dict[str, Any]:
+    def results(self, records: Records) -> dict[str, Any]:
         """Return the results of the flights, see `report.results`."""
         return report.results(records, self.settings, describe_environment(self.device))
 
@@ -77,12 +88,12 @@ def prepare(
     Args:
         config: configuration of the missions.
         device: device of environment and networks.
-        names: planners, see `planners.registry.make_planner`.
+        names: planners, see `planners.registry.make_planner`, and names of `teams`.
         missions: number of missions of each planner.
         seed: evaluation seed.
         checkpoint: trained team, for `learned`.
         greedy: trained teams take their most probable actions instead of sampling.
-        teams: other trained teams, by the names that stand for them in `names`.
+        teams: other trained teams by name.
 
     Raises:
         ConfigError: a planner or the terrain cannot be created.
@@ -108,44 +119,11 @@ def prepare(
     environments = dict.fromkeys(names, shared)
     for name, team in teams.items():
         environments[name] = MissionEnvironment(with_team(config, team), batch, device, SPLIT)
-    planners = {
-        name: make_planner(
-            LEARNED if name in teams else name,
-            environments[name],
-            teams.get(name, checkpoint),
-            greedy,
-        )
-        for name in names
-    }
+    planners = {}
+    for name in names:
+        kind, flying = LEARNED if name in teams else name, teams.get(name, checkpoint)
+        planners[name] = make_planner(kind, environments[name], flying, greedy)
     return Comparison(environments, planners, missions, seed, settings)
-
-
-def write(text: str, results: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write a table to `table.txt` and results to `results.json`; return the files."""
-    files = [folder / "results.json", folder / "table.txt"]
-    write_json(files[0], results)
-    files[1].write_text(text, encoding="utf-8")
-    return files
-
-
-def draw(
-    records: Mapping[str, FlightRecord], results: Mapping[str, Any], folder: Path
-) -> list[Path]:
-    """Draw the curves, each policy's first mission, and the first policy's mission as a GIF.
-
-    Returns:
-        The files.
-    """
-    files = [folder / "curves.png"]
-    curves_figure(results, files[0])
-    for name, record in records.items():
-        files += [folder / f"mission_{name}.png", folder / f"film_{name}.png"]
-        mission_figure(record, 0, files[-2])
-        film_strip(record, 0, files[-1])
-    name, record = next(iter(records.items()))
-    files.append(folder / f"mission_{name}.gif")
-    mission_gif(record, 0, files[-1])
-    return files
 
 
 def batch_size(config: Config, missions: int) -> int:
@@ -157,3 +135,78 @@ def batch_size(config: Config, missions: int) -> int:
     maps = config.missions.most_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
     return -(-missions // -(-missions // largest))
+
+
+def print_other_missions(own: Mapping[str, Config]) -> None:
+    """Print the teams that were trained for another mission than the first one, which all fly."""
+    (first, flown), *teams = own.items()
+    for name, config in teams:
+        if differing := other_mission(flown, config):
+            keys = ", ".join(differing[:4]) + (", …" if len(differing) > 4 else "")
+            print(f"all fly the mission of {first}; {name} was trained for another one: {keys}")
+
+
+def fly_and_write(
+    prepared: Mapping[str, Comparison],
+    out: Path,
+    figures: bool,
+    html: bool = False,
+    refresh: int | None = None,
+) -> tuple[str, list[Path]]:
+    """Fly the comparison of each world; write its results, then figures and pages into `out`.
+
+    The figures of several worlds lie in subfolders, next to an overview. For `refresh` see
+    `mission_page.write_page`.
+
+    Returns:
+        The tables and the files.
+    """
+    several = len(prepared) > 1
+    tables: list[str] = []
+    worlds: list[dict[str, Any]] = []
+    drawings: list[Path] = []
+    for name, flights in prepared.items():
+        if several:
+            print(name, flush=True)
+        records = flights.fly()
+        results = flights.results(records)
+        text = report.table_text(results)
+        if several:
+            tables.append(f"{name}\n{text}")
+            worlds.append({"name": name, **results})
+            text = "\n".join([*tables, report.as_text(report.overview(worlds))])
+        files = write(text, {"combinations": worlds} if several else results, out)
+        folder = out / name if several else out
+        if figures or html:
+            folder.mkdir(exist_ok=True)
+        if figures:
+            drawings += draw(records, results, folder)
+        if html:
+            drawings.append(folder / "mission.html")
+            write_page(records, 0, drawings[-1], refresh)
+    if several and figures:
+        drawings.append(out / "worlds.png")
+        worlds_figure(worlds, drawings[-1])
+    return text, [*files, *drawings]
+
+
+def write(text: str, results: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write a table to `table.txt` and results to `results.json`; return the files."""
+    files = [folder / "results.json", folder / "table.txt"]
+    write_json(files[0], results)
+    files[1].write_text(text, encoding="utf-8")
+    return files
+
+
+def draw(records: Records, results: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw curves, each policy's first mission, and the first one as a GIF; return the files."""
+    files = [folder / "curves.png"]
+    curves_figure(results, files[0])
+    for name, record in records.items():
+        files += [folder / f"mission_{name}.png", folder / f"film_{name}.png"]
+        mission_figure(record, 0, files[-2])
+        film_strip(record, 0, files[-1])
+    name, record = next(iter(records.items()))
+    files.append(folder / f"mission_{name}.gif")
+    mission_gif(record, 0, files[-1])
+    return files

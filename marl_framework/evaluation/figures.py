@@ -1,4 +1,7 @@
-"""PNG figures of an evaluation. Lengths are in metres, x points right, y up."""
+"""Figures of flights and their results. Lengths are in metres, x points right, y up.
+
+Figures of a mission take a flight record on the CPU that holds the maps of mission `index`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from kornia.geometry.bbox import bbox_to_mask
+from matplotlib.animation import PillowWriter
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, to_rgba
@@ -20,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.flight import FlightRecord, footprint_masks
 from marl_framework.evaluation.statistics import standard_error
 from marl_framework.evaluation.zone_outlines import draw_zones
 
@@ -37,105 +40,50 @@ BELIEF_COLOURS = "cividis"
 _UNSEEN_ALPHA = 0.38
 DPI = 150
 _SURFACE_CELLS = 80  # per side of the terrain in the 3-D plot
-
-
-def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a mask of the cells in each footprint, [B, R, C] bool.
-
-    Args:
-        footprints: half-open (row0, row1, col0, col1), [B, 4] int64.
-        shape: map shape (R, C).
-    """
-    row0, row1, col0, col1 = footprints.to(torch.float32).unbind(-1)
-    # kornia's x runs along columns and its corners are inclusive.
-    left, right, top, bottom = col0, col1 - 1, row0, row1 - 1
-    corners = ((left, top), (right, top), (right, bottom), (left, bottom))
-    boxes = torch.stack([torch.stack(corner, dim=-1) for corner in corners], dim=-2)
-    return bbox_to_mask(boxes, width=shape[1], height=shape[0]).bool()
-
-
-def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission: terrain with observed cells, final belief, trajectories in 3-D.
-
-    Args:
-        record: flight record on the CPU that holds the maps of mission `index`.
-        index: number of the mission in the record.
-        path: PNG file to write.
-
-    Raises:
-        IndexError: the record does not hold the maps of this mission.
-    """
-    if not 0 <= index < len(record.truth):
-        raise IndexError(
-            f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
-        )
-    record = record.alone(index)
-    figure = new_figure((15.6, 5.8))
-    grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
-    terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
-    space = figure.add_subplot(grid[0, 2], projection="3d")
-    _draw_terrain(terrain, record)
-    _draw_belief(figure, belief, record)
-    _draw_3d(space, record)
-    entropy, f1 = (record.metrics[name][0, -1].item() for name in ("roi_entropy", "f1"))
-    figure.suptitle(
-        f"{record.planner}: mission {index}, after {record.config.missions.episode_length} moves – "
-        f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
-    )
-    handles: list[Artist] = [
-        Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
-        for n, (colour, style) in enumerate(uav_lines(record.path.shape[2]))
-    ]
-    handles += [
-        _marker("o", "start"),
-        _marker("X", "end"),
-        Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
-        Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
-        Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
-        Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=10, frameon=False)
-    figure.savefig(path, dpi=DPI)
+_PANELS = 10  # of a film strip, including the terrain
+_GIF_DPI, _FRAMES_PER_SECOND, _LAST_FRAME_REPEATS = 72, 2, 4
 
 
 def curves_figure(results: Mapping[str, Any], path: Path) -> None:
-    """Draw ROI entropy and F1 after each round: mean over missions ± one standard error.
+    """Draw ROI entropy and F1 after each round as a PNG: mean over missions ± one standard error.
 
-    Args:
-        results: see `report.results`.
-        path: PNG file to write.
+    For the results see `report.results`.
     """
     figure = new_figure((11.0, 4.6))
     policies = results["policies"]
     blocks = None if results["blocks"] is None else torch.tensor(results["blocks"])
-    for axes, (metric, label) in zip(
-        figure.subplots(1, 2),
-        (("roi_entropy", "entropy of the ROI cells [bit]"), ("f1", "F1 of the ROI")),
-        strict=True,
-    ):
+    panels = (("roi_entropy", "entropy of the ROI cells [bit]"), ("f1", "F1 of the ROI"))
+    for axes, (metric, label) in zip(figure.subplots(1, 2), panels, strict=True):
         for k, (name, found) in enumerate(policies.items()):
             values = torch.tensor(found[metric], dtype=torch.float64)
-            _draw_curve(axes, values, blocks, name, k)
+            draw_curve(axes, values, blocks, name, k)
         axes.set(xlabel="readings of each UAV", ylabel=label, ylim=(0, 1.02))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     missions = len(next(iter(policies.values()))["f1"])
-    figure.suptitle(
-        f"Mean over {missions} missions; bands: ± one standard error"
-        if missions > 1
-        else "One mission"
-    )
+    several = f"Mean over {missions} missions; bands: ± one standard error"
+    figure.suptitle(several if missions > 1 else "One mission")
     _save_with_legend(figure, path)
 
 
-def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw ROI entropy and F1 of each policy in each world, with 95 % intervals.
+def draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, number: int) -> None:
+    """Draw the mean of `values` [missions, rounds] and a band of ± one standard error."""
+    mean, error = values.mean(0).numpy(), standard_error(values, blocks)
+    rounds = np.arange(len(mean))
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    style = _STYLES[number // len(_COLOURS) % len(_STYLES)]
+    axes.plot(rounds, mean, color=colour, label=name, linestyle=style, marker=marker, markersize=4)
+    if error is not None:
+        ends = (mean - error.numpy(), mean + error.numpy())
+        axes.fill_between(rounds, *ends, color=colour, alpha=0.25, linewidth=0)
 
-    Args:
-        worlds: results of each, see `report.results`, and its `name`.
-        path: PNG file to write.
+
+def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw ROI entropy and F1 of each policy in each world as a PNG, with 95 % intervals.
+
+    Each world holds its `name` and its `report.results`.
     """
     policies = list(worlds[0]["summary"])
     figure = new_figure((max(9.0, 1.5 + 0.35 * len(worlds) * len(policies)), 6.4))
@@ -147,15 +95,10 @@ def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
             x = np.arange(len(worlds)) + (k - (len(policies) - 1) / 2) * step
             means = np.array([each["iqm"] for each in found])
             ends = np.array([each["iqm_interval"] or (each["iqm"],) * 2 for each in found]).T
+            errors = (means - ends[0], ends[1] - means)
+            marker, colour = _MARKERS[k % len(_MARKERS)], _COLOURS[k % len(_COLOURS)]
             axes.errorbar(
-                x,
-                means,
-                yerr=(means - ends[0], ends[1] - means),
-                fmt=_MARKERS[k % len(_MARKERS)],
-                color=_COLOURS[k % len(_COLOURS)],
-                markersize=5,
-                capsize=2,
-                label=name,
+                x, means, errors, fmt=marker, color=colour, markersize=5, capsize=2, label=name
             )
         axes.set(ylabel=label, ylim=(0, 1.02))
         axes.set_xticks(np.arange(len(worlds)), [world["name"] for world in worlds], rotation=20)
@@ -174,35 +117,52 @@ def _save_with_legend(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=DPI)
 
 
-def new_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of a size [inch] that keeps its parts apart."""
-    figure = Figure(figsize=size)
-    figure.set_layout_engine(
-        "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)
+def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
+    """Draw one mission as a PNG: terrain with observed cells, final belief, trajectories in 3-D.
+
+    Raises:
+        IndexError: the record does not hold the maps of this mission.
+    """
+    if not 0 <= index < len(record.truth):
+        raise IndexError(
+            f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
+        )
+    record = record.alone(index)
+    figure = new_figure((15.6, 5.8))
+    grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
+    terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
+    space = figure.add_subplot(grid[0, 2], projection="3d")
+    draw_terrain(terrain, record)
+    image = draw_map(belief, record.belief[0], record.config, BELIEF_COLOURS)
+    bar = belief.inset_axes((1.03, 0, 0.045, 1))
+    figure.colorbar(image, cax=bar, label="P(region of interest)")
+    _label(belief, record, "Belief after the last reading")
+    _draw_3d(space, record)
+    entropy, f1 = (record.metrics[name][0, -1].item() for name in ("roi_entropy", "f1"))
+    figure.suptitle(
+        f"{record.planner}: mission {index}, after {record.config.missions.episode_length} moves – "
+        f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
     )
-    return figure
+    handles: list[Artist] = [
+        Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
+        for n, (colour, style) in enumerate(uav_lines(record.path.shape[2]))
+    ]
+    handles += [
+        Line2D([], [], color="white", marker=marker, markeredgecolor="k", linestyle="", label=label)
+        for marker, label in (("o", "start"), ("X", "end"))
+    ]
+    handles += [
+        Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
+        Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
+        Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
+        Line2D([], [], color="grey", linewidth=1.2, linestyle=":", label="last footprint"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=10, frameon=False)
+    figure.savefig(path, dpi=DPI)
 
 
-def _draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, number: int) -> None:
-    """Draw the mean of `values` [missions, rounds] and a band of ± one standard error."""
-    mean, error = values.mean(0).numpy(), standard_error(values, blocks)
-    rounds = np.arange(len(mean))
-    colour = _COLOURS[number % len(_COLOURS)]
-    axes.plot(
-        rounds,
-        mean,
-        color=colour,
-        label=name,
-        linestyle=_STYLES[number // len(_COLOURS) % len(_STYLES)],
-        marker=_MARKERS[number % len(_MARKERS)],
-        markersize=4,
-    )
-    if error is not None:
-        ends = (mean - error.numpy(), mean + error.numpy())
-        axes.fill_between(rounds, *ends, color=colour, alpha=0.25, linewidth=0)
-
-
-def _draw_terrain(axes: Axes, record: FlightRecord) -> None:
+def draw_terrain(axes: Axes, record: FlightRecord) -> None:
+    """Draw the ground truth, unseen cells, zones, last footprints and paths of one mission."""
     truth, footprints = record.truth[0], record.footprints[0]
     shape = (truth.shape[0], truth.shape[1])
     image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
@@ -215,65 +175,50 @@ def _draw_terrain(axes: Axes, record: FlightRecord) -> None:
         outline = footprint_outline(footprint, record.config)
         axes.plot(*outline, color=colour, linewidth=1.2, linestyle=":")
     draw_zones(axes, record)
-    _draw_paths(axes, record)
+    flown = record.path[0].numpy()
+    widths = np.linspace(3.6, 1.4, len(lines))  # keeps coinciding paths visible
+    for n, (colour, style) in enumerate(lines):
+        x, y = flown[:, n, 0], flown[:, n, 1]
+        axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
+        axes.plot(x[0], y[0], "o", color=colour, markeredgecolor="k", markersize=8, zorder=4)
+        axes.plot(x[-1], y[-1], "X", color=colour, markeredgecolor="k", markersize=9, zorder=4)
     _label(axes, record, "Terrain and flight paths")
 
 
-def _draw_belief(figure: Figure, axes: Axes, record: FlightRecord) -> None:
-    image = draw_map(axes, record.belief[0], record.config, BELIEF_COLOURS)
-    bar = axes.inset_axes((1.03, 0, 0.045, 1))
-    figure.colorbar(image, cax=bar, label="P(region of interest)")
-    _label(axes, record, "Belief after the last reading")
-
-
 def _draw_3d(axes: Any, record: FlightRecord) -> None:
-    truth = record.truth[0].numpy()
+    truth, altitudes = record.truth[0].numpy(), record.config.geometry.altitudes
     steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
     coarse = truth[:: steps[0], :: steps[1]]
-    x_dim, y_dim = record.config.environment.x_dim, record.config.environment.y_dim
-    x, y = (
-        np.linspace(0, length, cells + 1)
-        for length, cells in zip((x_dim, y_dim), coarse.shape, strict=True)
-    )
-    colours = np.where(coarse[..., None], to_rgba(_ROI), to_rgba(_BACKGROUND))
-    grid_x, grid_y = np.meshgrid(x, y, indexing="ij")
+    sides = record.config.environment.x_dim, record.config.environment.y_dim
+    edges = (np.linspace(0, side, n + 1) for side, n in zip(sides, coarse.shape, strict=True))
+    grid_x, grid_y = np.meshgrid(*edges, indexing="ij")
     axes.plot_surface(
-        grid_x, grid_y, np.zeros_like(grid_x), facecolors=colours, rstride=1, cstride=1,
-        shade=False, linewidth=0, antialiased=False, zorder=0,
+        grid_x, grid_y, np.zeros_like(grid_x), rstride=1, cstride=1, shade=False, linewidth=0,
+        facecolors=np.where(coarse[..., None], to_rgba(_ROI), to_rgba(_BACKGROUND)),
+        antialiased=False, zorder=0,
     )  # fmt: skip
     axes.computed_zorder = False
     flown = record.path[0].numpy()
     for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
         points = flown[:, n].T
-        axes.plot(points[0], points[1], np.zeros_like(points[0]), color=colour, linewidth=0.8,
-                  alpha=0.5, zorder=1)  # fmt: skip
+        shadow = (points[0], points[1], np.zeros_like(points[0]))
+        axes.plot(*shadow, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
         axes.plot(*points, color=colour, linestyle=style, linewidth=1.8, zorder=3)
-        axes.scatter(*points[:, :1], color=colour, marker="o", s=28, edgecolor="k", zorder=4,
-                     depthshade=False)  # fmt: skip
-        axes.scatter(*points[:, -1:], color=colour, marker="X", s=40, edgecolor="k", zorder=4,
-                     depthshade=False)  # fmt: skip
-    top = max(record.config.geometry.altitudes) * 1.05
-    axes.set(xlim=(0, x_dim), ylim=(0, y_dim), zlim=(0, top))
+        common = {"color": colour, "edgecolor": "k", "zorder": 4, "depthshade": False}
+        axes.scatter(*points[:, :1], marker="o", s=28, **common)
+        axes.scatter(*points[:, -1:], marker="X", s=40, **common)
+    top = max(altitudes) * 1.05
+    axes.set(xlim=(0, sides[0]), ylim=(0, sides[1]), zlim=(0, top))
     axes.set_xlabel("x [m]", labelpad=8)
     axes.set_ylabel("y [m]", labelpad=8)
     axes.set_zlabel("altitude [m]")
-    axes.set_zticks([0.0, *record.config.geometry.altitudes])
-    for axis, length in ((axes.xaxis, x_dim), (axes.yaxis, y_dim)):
-        axis.set_major_locator(MaxNLocator(max(2, round(5 * length / max(x_dim, y_dim)))))
+    axes.set_zticks([0.0, *altitudes])
+    for axis, side in zip((axes.xaxis, axes.yaxis), sides, strict=True):
+        axis.set_major_locator(MaxNLocator(max(2, round(5 * side / max(sides)))))
     # x and y to scale; z is stretched over large areas so that the altitudes stay apart.
-    axes.set_box_aspect((x_dim, y_dim, max(top, 0.4 * max(x_dim, y_dim))), zoom=0.85)
+    axes.set_box_aspect((*sides, max(top, 0.4 * max(sides))), zoom=0.85)
     axes.view_init(elev=28, azim=-58)
     axes.set_title("Flight paths in 3-D", y=0.985)
-
-
-def _draw_paths(axes: Axes, record: FlightRecord) -> None:
-    flown = record.path[0].numpy()
-    widths = np.linspace(3.6, 1.4, flown.shape[1])  # keeps coinciding paths visible
-    for n, (colour, style) in enumerate(uav_lines(flown.shape[1])):
-        x, y = flown[:, n, 0], flown[:, n, 1]
-        axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
-        axes.plot(x[0], y[0], "o", color=colour, markeredgecolor="k", markersize=8, zorder=4)
-        axes.plot(x[-1], y[-1], "X", color=colour, markeredgecolor="k", markersize=9, zorder=4)
 
 
 def _label(axes: Axes, record: FlightRecord, title: str) -> None:
@@ -283,10 +228,94 @@ def _label(axes: Axes, record: FlightRecord, title: str) -> None:
     axes.set(xlabel="x [m]", ylabel="y [m]", title=title)
 
 
-def _marker(marker: str, label: str) -> Line2D:
-    return Line2D(
-        [], [], color="white", marker=marker, markeredgecolor="k", linestyle="", label=label
+def film_strip(record: FlightRecord, index: int, path: Path) -> None:
+    """Draw one mission as a PNG: ground truth, and global belief after selected rounds."""
+    record = record.alone(index)
+    rounds = record.film.shape[1] - 1
+    shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
+    figure = Figure(figsize=(13.5, 6.2), layout="constrained")
+    axes = figure.subplots(2, _PANELS // 2, sharex=True, sharey=True).flatten()
+    _film_terrain(axes[0], record)
+    axes[0].set_title("truth")
+    for ax in axes[1 + len(shown) :]:
+        ax.set_axis_off()
+    for ax, number in zip(axes[1:], shown.tolist(), strict=False):
+        image = _film_belief(ax, record, number)
+        entropy = record.metrics["roi_entropy"][0, number].item()
+        ax.set_title(f"{number} readings, H {entropy:.2f}")
+        for n, (colour, _) in enumerate(uav_lines(record.path.shape[2])):
+            flown, marker = record.path[0, :number, n].numpy(), _uav_marker(record, number, n)
+            ax.plot(flown[:, 0], flown[:, 1], color=colour, linewidth=1.2)
+            ax.plot(flown[-1:, 0], flown[-1:, 1], marker, color=colour, markeredgecolor="w")
+    figure.colorbar(image, ax=list(axes), label="P(region of interest)", shrink=0.7)
+    figure.suptitle(f"{record.planner}: belief of mission {index}")
+    figure.supxlabel("x [m]")
+    figure.supylabel("y [m]")
+    figure.savefig(path, dpi=110)
+
+
+def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
+    """Animate one mission: flight paths over the terrain, next to the belief after each round."""
+    record = record.alone(index)
+    figure = Figure(figsize=(9.2, 4.9))
+    figure.subplots_adjust(left=0.06, right=0.98, bottom=0.1, top=0.87, wspace=0.12)
+    left, right = figure.subplots(1, 2)
+    _film_terrain(left, record)
+    image = _film_belief(right, record, 0)
+    left.set(xlabel="x [m]", ylabel="y [m]", title="terrain and flight paths")
+    right.set(xlabel="x [m]", title="belief")
+    colours = [colour for colour, _ in uav_lines(record.path.shape[2])]
+    outlines = [left.plot([], [], ":", color=c, linewidth=1.4)[0] for c in colours]
+    paths = [left.plot([], [], color=c, linewidth=1.8)[0] for c in colours]
+    ends = [
+        [ax.plot([], [], "o", color=c, markeredgecolor="k")[0] for c in colours]
+        for ax in (left, right)
+    ]
+    writer = PillowWriter(fps=_FRAMES_PER_SECOND)
+    rounds = record.film.shape[1] - 1
+    with writer.saving(figure, str(path), dpi=_GIF_DPI):
+        for number in range(1, rounds + 1):
+            image.set_data(record.film[0, number].T.float().numpy())
+            for n in range(len(colours)):
+                flown = record.path[0, :number, n].numpy()
+                paths[n].set_data(flown[:, 0], flown[:, 1])
+                for end in (ends[0][n], ends[1][n]):
+                    end.set_data(flown[-1:, 0], flown[-1:, 1])
+                    end.set_marker(_uav_marker(record, number, n))
+                footprint = record.footprints[0, number - 1, n].tolist()
+                outlines[n].set_data(*footprint_outline(footprint, record.config))
+            entropy, f1 = (record.metrics[name][0, number].item() for name in ("roi_entropy", "f1"))
+            figure.suptitle(
+                f"{record.planner}, {number} readings – ROI entropy {entropy:.3f}, F1 {f1:.3f}"
+            )
+            for _ in range(_LAST_FRAME_REPEATS if number == rounds else 1):
+                writer.grab_frame()
+
+
+def _uav_marker(record: FlightRecord, number: int, n: int) -> str:
+    """Return the marker of a UAV after so many readings: a cross once it has stopped."""
+    return "o" if number <= int(record.active[0, :, n].sum()) else "X"
+
+
+def _film_terrain(axes: Axes, record: FlightRecord) -> None:
+    draw_map(axes, record.truth[0], record.config, TERRAIN_COLOURS)
+    draw_zones(axes, record)
+    set_limits(axes, record.config)
+
+
+def _film_belief(axes: Axes, record: FlightRecord, number: int) -> AxesImage:
+    image = draw_map(axes, record.film[0, number], record.config, BELIEF_COLOURS)
+    set_limits(axes, record.config)
+    return image
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of a size [inch] that keeps its parts apart."""
+    figure = Figure(figsize=size)
+    figure.set_layout_engine(
+        "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)
     )
+    return figure
 
 
 def uav_lines(number: int) -> list[tuple[str, LineStyle]]:
@@ -306,7 +335,7 @@ def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap
 def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, Array]:
     """Return x and y [m] of the closed outline of a footprint (row0, row1, col0, col1).
 
-    Both are empty where it is: a UAV that has stopped sees nothing.
+    Both are empty for an empty footprint, that of a UAV that has stopped.
     """
     row0, row1, col0, col1 = footprint
     if row1 <= row0:

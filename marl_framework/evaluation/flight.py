@@ -25,7 +25,7 @@ from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
 StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
-"""Returns the draws of a batch from (env, seed, split, number of the first mission)."""
+"""Function of (env, seed, split, number of the first mission) that returns a batch's draws."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class FlightRecord:
     """Cells in view at each reading, half-open (row0, row1, col0, col1), [E, T + 1, N, 4]
     int64."""
     active: Tensor
-    """UAVs that took each reading, [E, T + 1, N] bool; the others stay where they are."""
+    """UAVs that took each reading, [E, T + 1, N] bool; the others do not move."""
     truth: Tensor
     """Ground truth of the first M ≤ E missions, [M, R, C] bool."""
     belief: Tensor
@@ -61,37 +61,38 @@ class FlightRecord:
     film: Tensor
     """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
     missions_per_batch: int
-    """Missions that flew at once."""
+    """Number of missions that flew at once."""
     planning_seconds: list[float]
     """Mean planning time of one step of each batch [s]."""
     window_origins: Tensor | None = None
     """Lower left corner of each mission's window on the measured map [m], [E, 2] float64, NaN
     over other ground; None where there is no map."""
     boxes: Tensor | None = None
-    """Obstacles of each mission as (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where one
-    is left out."""
+    """Obstacles of each mission as (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where a
+    mission has fewer."""
     zones: NoFlyZones | None = None
+    """No-fly zones of the map, if any."""
 
     def alone(self, index: int) -> FlightRecord:
-        """Return one mission by itself: its own UAVs and its own readings; E is 1.
+        """Return one mission with only its own UAVs and readings; E is 1.
 
-        The tensors are views. There are no maps where the record has not kept those of the mission.
+        Its tensors are views. It has maps only where the record keeps those of the mission.
         """
-        cut = self._with_each(lambda values: values[index : index + 1])
-        team, readings = cut.active[0, 0], int(cut.active.any(2).sum())
+        one = _combined([self], lambda values: values[index : index + 1])
+        team, readings = one.active[0, 0], int(one.active.any(2).sum())
         own: dict[str, Any] = {
-            name: getattr(cut, name)[:, :readings, team]
+            name: getattr(one, name)[:, :readings, team]
             for name in ("positions", "path", "footprints", "active")
         }
-        metrics = {name: values[:, : readings + 1] for name, values in cut.metrics.items()}
+        metrics = {name: values[:, : readings + 1] for name, values in one.metrics.items()}
         config = self.config
         if config.missions.has_inactive:
             config = config.of_mission(int(team.sum()), budget=readings - 2)
-        film = cut.film[:, : readings + 1]
-        return replace(cut, config=config, metrics=metrics, film=film, **own)
+        film = one.film[:, : readings + 1]
+        return replace(one, config=config, metrics=metrics, film=film, **own)
 
     def tracks(self, index: int) -> list[Tensor]:
-        """Return where each UAV of a mission made its readings [m], N times [readings, 3]."""
+        """Return the positions of each UAV's readings in a mission [m], N times [readings, 3]."""
         one = self.alone(index)
         return [
             one.path[0, :readings, n] for n, readings in enumerate(one.active[0].sum(0).tolist())
@@ -99,17 +100,21 @@ class FlightRecord:
 
     def cpu(self) -> FlightRecord:
         """Return a copy of the record on the CPU."""
-        return self._with_each(Tensor.cpu)
+        return _combined([self], Tensor.cpu)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, but for those of `metrics`."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def _with_each(self, change: Callable[[Tensor], Tensor]) -> FlightRecord:
-        """Return the record with every tensor changed."""
-        tensors: dict[str, Any] = {name: change(value) for name, value in self._tensors().items()}
-        metrics = {name: change(value) for name, value in self.metrics.items()}
-        return replace(self, metrics=metrics, **tensors)
+def _combined(records: Sequence[FlightRecord], combine: Callable[..., Tensor]) -> FlightRecord:
+    """Return a record whose tensors `combine` makes of the same tensors of all records."""
+    first = records[0]
+    tensors: dict[str, Any] = {
+        name: combine(*(getattr(record, name) for record in records))
+        for name, value in vars(first).items()
+        if isinstance(value, Tensor)
+    }
+    metrics = {
+        name: combine(*(record.metrics[name] for record in records)) for name in first.metrics
+    }
+    return replace(first, metrics=metrics, **tensors)
 
 
 @dataclass
@@ -120,7 +125,7 @@ class _Log:
     seen: Tensor
     """Cells observed so far, [E, R, C] bool."""
     keep_maps: int | None
-    """Number of missions to film; None for all."""
+    """Number of missions whose beliefs are kept; None for all."""
     metrics: dict[str, list[Tensor]] = field(default_factory=dict)
     positions: list[Tensor] = field(default_factory=list)
     footprints: list[Tensor] = field(default_factory=list)
@@ -128,12 +133,13 @@ class _Log:
     film: list[Tensor] = field(default_factory=list)
 
     def add_reading(self, state: MissionState, active: Tensor) -> None:
-        """Record the positions and the footprints of the UAVs, of which those `active` read."""
+        """Record positions and footprints of all UAVs; only those `active` take a reading."""
         boxes = self.env.camera.team_boxes(state.positions, active)
         self.positions.append(state.positions.clone())
         self.footprints.append(boxes[..., :4])
         self.active.append(active)
-        _mark_seen(self.seen, self.footprints[-1])
+        for footprints in self.footprints[-1].unbind(1):  # avoids a tensor [E, N, R, C]
+            self.seen |= footprint_masks(footprints, self.env.camera.shape)
 
     def add_round(self, belief: Tensor, truth: Tensor) -> None:
         """Record the metrics of a round."""
@@ -151,7 +157,7 @@ def fly(
     draws: DrawSource | None = None,
     keep_maps: int | None = None,
 ) -> FlightRecord:
-    """Fly E whole missions with one planner and record metrics after every round.
+    """Fly the E missions of an environment and record metrics after every round, on its device.
 
     No data is transferred to the host before the last move.
 
@@ -161,9 +167,6 @@ def fly(
         generator: generator of the planner's random choices.
         draws: random draws of the missions; None for those of `env`.
         keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
-
-    Returns:
-        The record, on the environment's device.
     """
     draws = draws or env
     start = draws.draw_reset()
@@ -174,14 +177,15 @@ def fly(
     log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
     log.add_reading(state, state.active.clone())
     log.add_round(state.global_belief, state.truth)
-    rewards, absolutes = [], []
+    rewards, absolutes, scale = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
         with timer("planning"):
             actions, *_ = planner.act(state, generator)
         active = state.active.clone()
         result = env.step(state, actions, draws.draw_step())
         rewards.append(result.reward)
-        absolutes.append(_absolute_reward(env.config, result.absolute, active))
+        absolute = scale.absolute_scale * result.absolute + scale.absolute_offset
+        absolutes.append(absolute * active.any(1))
         log.add_reading(state, active)
         log.add_round(state.global_belief, state.truth)
     positions = torch.stack(log.positions, dim=1)
@@ -218,11 +222,10 @@ def evaluate(
     keep_maps: int = 1,
     streams: StreamMaker = MissionStreams,
 ) -> FlightRecord:
-    """Fly the missions of an evaluation seed with one planner, in batches of E.
+    """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
-    The missions depend on configuration, seed, split and device type only, and on a GPU on whether
-    Triton draws the sensor's bits; not on the planner or E. The actions of a random planner do
-    depend on E.
+    The missions depend only on configuration, seed, split and device type, and on a GPU on whether
+    Triton draws the sensor's bits. The actions of a random planner depend on E, too.
 
     Args:
         env: environment of `split`; its generator is not used.
@@ -231,10 +234,7 @@ def evaluate(
         seed: evaluation seed, 0 ≤ seed < 2**20.
         split: test, validation or deployment.
         keep_maps: number of missions whose ground truth and beliefs are recorded.
-        streams: returns the random draws of each batch.
-
-    Returns:
-        The record, on the CPU.
+        streams: random draws of each batch.
 
     Raises:
         ValueError: `missions` is less than 1.
@@ -247,19 +247,17 @@ def evaluate(
         draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
         records.append(fly(env, planner, generator, draws, keep_maps=wanted).cpu())
-    return _concatenate(records, missions)
+    record = _combined(records, lambda *parts: torch.cat(parts)[:missions])
+    seconds = [value for each in records for value in each.planning_seconds]
+    return replace(record, planning_seconds=seconds)
 
 
 @torch.no_grad()
 def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
-    """Fly E fixed validation missions of the configuration's seed; return their final metrics.
+    """Fly E fixed missions of the validation split and the configuration's seed.
 
-    Suits validation during training: every call flies the same missions, uses none of training's
-    generators and does not synchronise with the host.
-
-    Args:
-        env: environment of the validation split.
-        planner: planner of all missions.
+    Every call flies the same missions, uses none of training's generators and does not
+    synchronise with the host.
 
     Returns:
         Tensors [E] on the device: `roi_entropy` and `f1` after the last move, and the
@@ -281,10 +279,7 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
 
 
 def warn_without_interest(roi_entropy: Tensor) -> None:
-    """Warn of missions without a region of interest: those whose ROI entropy [E] is 0.
-
-    Elsewhere beliefs have some, within the bounds of a probability.
-    """
+    """Warn of missions without a region of interest: their ROI entropy [E] is exactly 0."""
     if bare := int((roi_entropy == 0).sum()):
         warn(
             f"warning: {bare} of {len(roi_entropy)} missions have no region of interest; ROI "
@@ -293,40 +288,22 @@ def warn_without_interest(roi_entropy: Tensor) -> None:
         )
 
 
-def _absolute_reward(config: Config, absolute: Tensor, active: Tensor) -> Tensor:
-    """Return the scaled absolute gains [E] of a move that UAVs [E, N] flew, 0 where none did."""
-    reward = config.experiment.reward
-    return (reward.absolute_scale * absolute + reward.absolute_offset) * active.any(1)
+def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return a mask of the cells in each footprint, [B, R, C] bool.
 
-
-def _mark_seen(seen: Tensor, footprints: Tensor) -> None:
-    """Set the cells of `seen` [E, R, C] that lie in `footprints` [E, N, 4], in place."""
+    Args:
+        footprints: half-open (row0, row1, col0, col1), [B, 4] int64.
+        shape: map shape (R, C).
+    """
     row0, row1, col0, col1 = footprints.unsqueeze(-1).unbind(-2)
-    rows = torch.arange(seen.shape[1], device=seen.device)
-    cols = torch.arange(seen.shape[2], device=seen.device)
+    rows, cols = (torch.arange(length, device=footprints.device) for length in shape)
     in_rows = (rows >= row0) & (rows < row1)
     in_cols = (cols >= col0) & (cols < col1)
-    for n in range(footprints.shape[1]):  # one UAV at a time, to avoid an [E, N, R, C] tensor
-        seen |= in_rows[:, n].unsqueeze(-1) & in_cols[:, n].unsqueeze(-2)
+    return in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)
 
 
 def _altitude_shares(levels: Tensor, num_levels: int, active: Tensor) -> Tensor:
-    """Return the share of each altitude index, [E, Z], in `levels` [E, T + 1, N] of active UAVs."""
+    """Return the share of each level, [E, Z], in the `levels` [E, T + 1, N] of active UAVs."""
     one_hot = levels.unsqueeze(-1) == torch.arange(num_levels, device=levels.device)
     counts = (one_hot & active.unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
     return counts / active.sum(dim=(1, 2)).unsqueeze(1)
-
-
-def _concatenate(records: Sequence[FlightRecord], missions: int) -> FlightRecord:
-    """Concatenate the records of consecutive batches and keep the first `missions` missions."""
-    first = records[0]
-    tensors: dict[str, Any] = {
-        name: torch.cat([getattr(record, name) for record in records])[:missions]
-        for name in first._tensors()
-    }
-    metrics = {
-        name: torch.cat([record.metrics[name] for record in records])[:missions]
-        for name in first.metrics
-    }
-    seconds = [value for record in records for value in record.planning_seconds]
-    return replace(first, metrics=metrics, planning_seconds=seconds, **tensors)

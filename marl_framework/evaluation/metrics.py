@@ -35,11 +35,10 @@ MAP_METRICS = ("roi_entropy", "f1", "rmse", "wrmse", "mll", "wmll")
 
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all of `MAP_METRICS` by name, [E] each.
+    """Return all of `MAP_METRICS` by name, [E] each, computed in chunks of missions for speed.
 
-    `roi_entropy`, see there; `f1`, see `accuracy.f1`; `rmse`, the root mean squared error over the
-    whole map; `mll`, its mean log loss [nat], lower is better; `wrmse` and `wmll`, the same two
-    over the ROI cells. They are computed together, in chunks of missions, for speed.
+    `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
+    `wrmse` and `wmll` are the same over the ROI cells. For `f1` see `accuracy.f1`.
     """
     parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
     return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}

@@ -1,4 +1,4 @@
-"""A mission as one HTML file that needs no network: maps, paths and curves, reading by reading."""
+"""A mission as one HTML file that needs no network: maps, paths and curves after each reading."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from marl_framework.mission.area import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file, strict
 
 LARGEST = 5_000_000
-"""Bytes of a page with the largest maps it takes."""
+"""Size limit of a page [bytes]."""
 _FOLDER, _PARTS = Path(__file__).parent / "page", ("page.html", "page.css", "page.js")
 _LEVELS = 100  # of a belief between 0 and 1
-_MOST_CELLS = 512  # along a side; more are not seen
+_MOST_CELLS = 512  # along a side; more are not visible
 # Okabe and Ito's colours, safe for colour blindness; lighter ones on a dark page.
 _LINES = [
     {"light": "#0072b2", "dark": "#56b4e9"},
@@ -41,14 +41,14 @@ _LINES = [
 def write_page(
     records: Mapping[str, FlightRecord], index: int, path: Path, refresh: int | None = None
 ) -> None:
-    """Write one mission of several policies, side by side.
+    """Write one mission of several policies, side by side, of about `LARGEST` bytes at most.
+
+    Larger maps are averaged onto fewer cells.
 
     Args:
-        records: flight records on the CPU, by the names of their policies. All hold the maps of
-            mission `index`, which is the same mission for each.
+        records: flight records on the CPU, by policy, with the maps of the same mission `index`.
         index: number of the mission in the records.
-        path: HTML file to write, of about `LARGEST` bytes at most: larger maps are averaged onto
-            fewer cells.
+        path: HTML file to write.
         refresh: seconds after which a browser loads the page again; None for never.
     """
     records = {name: record.alone(index) for name, record in records.items()}
@@ -104,40 +104,39 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
 
 
 def _policy(name: str, record: FlightRecord, shape: tuple[int, int], rounds: int) -> dict[str, Any]:
-    """Return what a policy did; where it ended before others, all stays as it was then."""
+    """Return the data of a policy; after its end, the last values are repeated."""
     film = _held(record.film[0], rounds)
     levels = (_averaged(film.float(), shape) * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
     res_x, res_y = record.config.geometry.cell_size
-    size = torch.tensor([res_x, res_x, res_y, res_y])
+    curves = {
+        "footprints": record.footprints[0].transpose(0, 1)
+        * torch.tensor([res_x, res_x, res_y, res_y]),
+        "entropy": _held(record.metrics["roi_entropy"][0], rounds),
+        "f1": _held(record.metrics["f1"][0], rounds),
+    }
     return {
         "name": name,
         "belief": _packed(changes),
         "readings": record.active[0].sum(0).tolist(),
         "path": _held(record.path[0], rounds - 1).transpose(0, 1).tolist(),
-        "footprints": _rounded(record.footprints[0].transpose(0, 1) * size),
-        "entropy": _rounded(_held(record.metrics["roi_entropy"][0], rounds)),
-        "f1": _rounded(_held(record.metrics["f1"][0], rounds)),
+        **{name: values.double().numpy().round(4).tolist() for name, values in curves.items()},
     }
 
 
 def _held(values: Tensor, rounds: int) -> Tensor:
-    """Return values [T, …] of so many rounds: the last ones again at the end."""
+    """Repeat the last of the values [T, …] up to a number of rounds."""
     return torch.cat((values, values[-1:].repeat_interleave(rounds - len(values), 0)))
 
 
 def _averaged(maps: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Average maps [..., R, C] onto fewer cells; as they are where the number is the same."""
+    """Average maps [..., R, C] onto a smaller shape."""
     rows, cols = maps.shape[-2:]
     if (rows, cols) == shape:
         return maps
     return area_pool(maps, *lattice_weights((rows, cols), shape, maps.device))
 
 
-def _rounded(values: Tensor) -> Any:
-    return values.double().numpy().round(4).tolist()
-
-
 def _packed(values: np.ndarray[Any, Any]) -> str:
-    """Return bytes as the page unpacks them: zlib in base64."""
+    """Return an array as zlib in base64."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

@@ -1,14 +1,14 @@
 """Fixed evaluation missions: the same for every planner and every batch size.
 
 Each mission has its own random generator (terrain, start, sensor, radio), seeded by the
-evaluation seed, the split and the mission number. Training's generators are not used.
+evaluation seed (0 ≤ seed < 2**20), the split and the mission number, apart from training's.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from torch import Tensor
 from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
-
-Draws = TypeVar("Draws")
 
 _PLANNER_STREAM = MAX_RANK - 1  # missions use the streams below
 
@@ -37,11 +35,7 @@ class DrawSource(Protocol):
 class MissionStreams:
     """Random draws of missions `first` … `first + E - 1`, with one generator per mission.
 
-    Args:
-        env: defines the draws and E; its own generator is not used.
-        seed: evaluation seed, 0 ≤ seed < 2**20.
-        split: the split of `env`.
-        first: number of the first mission.
+    The generator of the environment, which is of the same split, is not used.
     """
 
     def __init__(
@@ -56,16 +50,16 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
-        return _concatenate([self._seeded(g).draw_reset() for g in self._generators])
+        return _concatenate([env.draw_reset() for env in self._each()])
 
     def draw_step(self) -> StepDraws:
         """Draw one step of E missions."""
-        return _concatenate([self._seeded(g).draw_step() for g in self._generators])
+        return _concatenate([env.draw_step() for env in self._each()])
 
-    def _seeded(self, generator: torch.Generator) -> MissionEnvironment:
-        """Return the single-mission environment, drawing from `generator`."""
-        self._single.generator = generator
-        return self._single
+    def _each(self) -> Iterator[MissionEnvironment]:
+        for generator in self._generators:
+            self._single.generator = generator
+            yield self._single
 
 
 def planner_generator(env: MissionEnvironment, seed: int, split: str = "test") -> torch.Generator:
@@ -80,20 +74,14 @@ def _mission_seed(seed: int, split: str, number: int) -> int:
     return split_seed((seed + block) % MAX_SEED, split, stream)
 
 
-def _concatenate(parts: Sequence[Draws]) -> Draws:
-    """Concatenate dataclasses of tensors, tuples of tensors and dataclasses along the first axis.
-
-    A field that is None stays None.
-    """
-    joined: dict[str, Any] = {}
-    for name, value in vars(parts[0]).items():
-        values = [getattr(part, name) for part in parts]
-        if value is None:
-            joined[name] = None
-        elif isinstance(value, Tensor):
-            joined[name] = torch.cat(values)
-        elif isinstance(value, tuple):
-            joined[name] = tuple(torch.cat(column) for column in zip(*values, strict=True))
-        else:
-            joined[name] = _concatenate(values)
-    return type(parts[0])(**joined)
+def _concatenate(parts: Sequence[Any]) -> Any:
+    """Concatenate tensors, tuples and dataclasses of tensors or None along the first axis."""
+    first = parts[0]
+    if first is None:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, tuple):
+        return tuple(_concatenate(column) for column in zip(*parts, strict=True))
+    fields = {name: _concatenate([getattr(part, name) for part in parts]) for name in vars(first)}
+    return type(first)(**fields)

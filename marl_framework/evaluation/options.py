@@ -1,110 +1,232 @@
-"""What the options of an evaluation ask for: worlds and policies. Loads no PyTorch."""
+"""Options of `python -m marl_framework.evaluate` and their checks. Loads no PyTorch."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
+from marl_framework.command_line import Parser, add_checkpoint, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.names import PRETRAINED, check_run_name
 
+SEED, MISSIONS = 10001, 50
+"""Defaults of a comparison; a suite has its own."""
 RASTER = "raster:"
 TERRAIN_NAMES = (*(name for name in TERRAINS if name != "raster"), "mixed")
 TASK = "{task}"
-"""Stands for the name of the task in the names of runs."""
+"""Placeholder for the name of the task in the names of runs."""
+_CONFLICTS = {
+    "suite": ("config", "terrain", "agents", "communication", "tasks", "sample", "html", "watch"),
+    "tasks": ("terrain", "agents", "communication"),
+    "watch": ("checkpoint",),
+}
+"""Options that cannot be combined with another one."""
+_ONLY_IN_SUITES = ("only", "maps")
 
-T = TypeVar("T")
+
+def read_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit with code 2 for wrong arguments."""
+    parser = Parser(prog="python -m marl_framework.evaluate", description=description)
+    _add_policies(parser)
+    _add_missions(parser)
+    _add_suite(parser)
+    _add_output(parser)
+    options = parser.parse_args(arguments)
+    if options.out is None and options.watch is None:
+        parser.error("the following arguments are required: --out")
+    return options
 
 
-def terrain_overrides(name: str | None) -> list[str]:
-    """Return the overrides that a --terrain stands for.
+def check_options(options: argparse.Namespace) -> None:
+    """Check that the options can be combined.
 
     Raises:
-        ConfigError: there is no such terrain.
+        ConfigError: names the option to leave out or to add.
     """
-    if name is None:
-        return []
+
+    def given(names: Iterable[str]) -> list[str]:
+        return [name for name in names if getattr(options, name) not in (None, False)]
+
+    for name in given(_CONFLICTS):
+        for other in given(_CONFLICTS[name]):
+            raise ConfigError(f"--{other} cannot be combined with --{name}; leave it out")
+    if options.suite is None:
+        for name in given(_ONLY_IN_SUITES):
+            raise ConfigError(f"--{name} requires --suite")
+
+
+def _add_policies(parser: argparse.ArgumentParser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--policies",
+        type=_option(read_policies),
+        metavar="NAME,…",
+        help=f"planners to compare: {', '.join(PLANNER_NAMES)} (the oracle sees the true map), or "
+        "your own as module.Class; NAME=RUN is a trained team, and learned=RUN takes the name of "
+        "its run; differences are to the best of information_gain, coverage and random",
+    )
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="sample the trained team's actions (default: the most probable ones)",
+    )
+
+
+def _add_missions(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--config",
+        metavar="FILE",
+        help="params file of the missions (default: the checkpoint's configuration); the "
+        "networks keep their inputs and widths",
+    )
+    add(
+        "--terrain",
+        type=_option(terrain_overrides),
+        metavar="KIND",
+        help=f"terrain: {', '.join(TERRAIN_NAMES)}, raster:PATH, or your own as module.Class "
+        "(default: the configuration's)",
+    )
+    sizes = _numbers("different team sizes such as 2,4,8", least=1, several=True)
+    add("--agents", type=sizes, metavar="N,…", help="team sizes; each flies with each range")
+    ranges = _numbers("different ranges [m] such as 0,25,inf", float, several=True)
+    meaning = "radio ranges [m]; inf: all UAVs hear each other"
+    add("--communication", type=ranges, metavar="M,…", help=meaning)
+    add(
+        "--tasks",
+        metavar="FILE",
+        help="fly the missions of each task of a file, see docs/distillation.md; "
+        f"{TASK} in a RUN stands for the task's name",
+    )
+    add_overrides(
+        parser,
+        "override a key of the configuration; repeatable; with --suite only keys of "
+        "experiment.baselines.search, whose predictor may name several runs, RUN,…",
+    )
+    number = _numbers("a number of missions, 1 or more", least=1)
+    add("--missions", type=number, help=f"number of missions (default: {MISSIONS})")
+    add(
+        "--seed",
+        type=_numbers(f"a whole number from 0 to {MAX_SEED - 1}", most=MAX_SEED - 1),
+        help=f"seed of the missions (default: {SEED}, with --suite the suite's); use seeds below "
+        "20000 for development",
+    )
+    add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
+
+
+def _add_suite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--suite",
+        choices=("standard", "teams"),
+        help="fly the fixed worlds of docs/suite.md; --policies has a default, and --checkpoint "
+        "may name runs of several training seeds",
+    )
+    parser.add_argument("--only", metavar="WORLD,…", help="with --suite: only these worlds")
+    meaning = "with --suite: measured maps, one world each"
+    parser.add_argument("--maps", metavar="NAME=PATH,…", help=meaning)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--no-figures", action="store_true", help="write no figures")
+    add("--html", action="store_true", help="write mission.html, the first mission to watch")
+    add(
+        "--watch",
+        metavar="RUN",
+        help="evaluate the latest team of a training run, with --html, again after each new "
+        "checkpoint until the training ends",
+    )
+    add(
+        "--out",
+        metavar="DIR",
+        help="folder of the results; earlier results of the same name are replaced "
+        "(with --watch: RUN/watch)",
+    )
+
+
+def _option(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a type for argparse that reports the message of a ConfigError."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _numbers(
+    wanted: str,
+    read: Callable[[str], float] = int,
+    least: float = 0,
+    most: float = math.inf,
+    several: bool = False,
+) -> Callable[[str], Any]:
+    """Return a type for argparse: a number from `least` to `most`, or a list of different ones."""
+
+    def convert(text: str) -> Any:
+        try:
+            values = [read(part) for part in (text.split(",") if several else [text])]
+        except ValueError:
+            values = []
+        if not values or len({v for v in values if least <= v <= most}) < len(values):
+            raise argparse.ArgumentTypeError(f"{text}: give {wanted}")
+        return values if several else values[0]
+
+    return convert
+
+
+def terrain_overrides(name: str) -> list[str]:
+    """Return the overrides of a terrain.
+
+    Raises:
+        ConfigError: the terrain does not exist.
+    """
     if name.startswith(RASTER) and name != RASTER:
         path = json.dumps(name.removeprefix(RASTER))  # a text in YAML, whatever it holds
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
     if name not in TERRAIN_NAMES and "." not in name:
         raise ConfigError(
-            f"--terrain {name}: use {', '.join(TERRAIN_NAMES)}, raster:PATH, or your own by "
-            "dotted path"
+            f"{name!r} does not exist; use {', '.join(TERRAIN_NAMES)}, raster:PATH, or your own "
+            "as module.Class"
         )
     return [f"sensor.simulation.kinds=[{name}]"]
 
 
-def team_and_radio_overrides(agents: str | None, ranges: str | None) -> dict[str, list[str]]:
-    """Return the overrides of each combination of team size and radio range, by its name.
+def world_overrides(
+    agents: Sequence[int] | None, ranges: Sequence[float] | None
+) -> dict[str, list[str]]:
+    """Return the overrides of each combination of team size and radio range [m], by its name.
 
-    Args:
-        agents: of --agents; None leaves the team as it is.
-        ranges: of --communication; None leaves the radio as it is.
-
-    Raises:
-        ConfigError: one is no list of numbers.
+    Without sizes or ranges, those of the configuration stay.
     """
-    teams: list[tuple[str, list[str]]] = [("", [])]
-    radios: list[tuple[str, list[str]]] = [("", [])]
-    if agents is not None:
-        teams = [
-            (f"agents_{n}", [f"experiment.missions.n_agents={n}"])
-            for n in _list("--agents", agents, _team_size, "team sizes such as 2,4,8")
-        ]
-    if ranges is not None:
-        radios = [
-            (f"range_{metres:g}", [f"experiment.uav.communication_range={_yaml_number(metres)}"])
-            for metres in _list("--communication", ranges, _range, "ranges [m] such as 0,25,inf")
-        ]
+    teams = {f"agents_{n}": [f"experiment.missions.n_agents={n}"] for n in agents or ()}
+    radios = {}
+    for metres in ranges or ():
+        value = ".inf" if math.isinf(metres) else metres  # as YAML has it
+        radios[f"range_{metres:g}"] = [f"experiment.uav.communication_range={value}"]
     return {
-        "_".join(filter(None, (team, radio))): [*of_team, *of_radio]
-        for (team, of_team), (radio, of_radio) in product(teams, radios)
+        "_".join(filter(None, (team, radio))): [*teams.get(team, ()), *radios.get(radio, ())]
+        for team, radio in product(teams or [""], radios or [""])
     }
 
 
-def _list(option: str, text: str, read: Callable[[str], T], wanted: str) -> list[T]:
-    """Read a list of numbers, each named once."""
-    try:
-        values = [read(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option} {text}: give {wanted}") from error
-    if len(set(values)) < len(values):
-        raise ConfigError(f"{option} {text}: name each value once")
-    return values
-
-
-def _team_size(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(text)
-    return int(text)
-
-
-def _range(text: str) -> float:
-    metres = float(text)
-    if not metres >= 0:
-        raise ValueError(text)
-    return metres
-
-
-def _yaml_number(number: float) -> str:
-    return ".inf" if math.isinf(number) else repr(number)
-
-
-def policies(text: str) -> tuple[list[str], dict[str, str]]:
+def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
     """Return the names of the policies, and the runs of those given as `NAME=RUN`.
 
-    A team given as `learned=RUN` has the name of its run, without `-{task}`; where two have the
-    same, that of its whole path.
+    A team given as `learned=RUN` takes the name of its run, without `-{task}`; where two have the
+    same name, the name of the whole path.
 
     Raises:
-        ConfigError: there is no such planner, or a name stands twice.
+        ConfigError: a planner does not exist, or a name is given twice.
     """
     given = [part.strip().partition("=") for part in text.split(",")]
     short = [_short_name(run) for name, _, run in given if name == LEARNED]
@@ -116,45 +238,18 @@ def policies(text: str) -> tuple[list[str], dict[str, str]]:
             name = own if short.count(own) == 1 else run.strip("/").replace("/", "_")
         elif equals:
             check_run_name(name)
+        elif name not in PLANNER_NAMES and "." not in name:
+            raise ConfigError(
+                f"{name!r} does not exist; use {', '.join(PLANNER_NAMES)}, or your own by dotted "
+                "path such as my_module.MyPlanner"
+            )
         if equals:
             runs[name] = run
         names.append(name)
-    planner_names(text, [name for name in names if name not in runs])
-    if len(set(names)) < len(names) or runs.keys() & set(PLANNER_NAMES):
-        raise ConfigError(f"--policies {text}: name each run once, and none like a planner")
+    if len({*names}) < len(names) or runs.keys() & {*PLANNER_NAMES}:
+        raise ConfigError(f"{text}: name each planner and each run once, and no run like a planner")
     return names, runs
 
 
 def _short_name(run: str) -> str:
     return Path(run.removeprefix(PRETRAINED)).name.removesuffix(f"-{TASK}")
-
-
-def planner_names(text: str, parts: Sequence[str]) -> list[str]:
-    """Return the planners that a text names in parts.
-
-    Raises:
-        ConfigError: there is no such planner, or one stands twice.
-    """
-    names = [part.strip() for part in parts]
-    for name in names:
-        if name not in PLANNER_NAMES and "." not in name:
-            raise ConfigError(
-                f"--policies {text}: there is no planner {name!r}; known are "
-                f"{', '.join(PLANNER_NAMES)}, and your own by dotted path such as "
-                "my_module.MyPlanner"
-            )
-    if len(set(names)) < len(names):
-        raise ConfigError(f"--policies {text}: name each planner once")
-    return names
-
-
-def check_numbers(missions: int, seed: int) -> None:
-    """Check options that say what to fly.
-
-    Raises:
-        ConfigError: one is out of range.
-    """
-    if missions < 1:
-        raise ConfigError(f"--missions {missions}: give a number of missions, 1 or more")
-    if not 0 <= seed < MAX_SEED:
-        raise ConfigError(f"--seed {seed}: give a whole number from 0 to {MAX_SEED - 1}")

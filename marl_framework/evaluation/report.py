@@ -1,4 +1,4 @@
-"""Evaluation report: a table, and the content of a JSON file."""
+"""Report of an evaluation: a table, and the content of a JSON file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,62 @@ _LABELS = {
     "return": "return",
     "absolute_return": "absolute return",
 }
-_MINUS = " - "
-"""Between two policies in the name of their difference."""
+_MINUS = " - "  # between two policies in the name of their difference
 _WIDTH = 200  # characters; no table is wider
+
+
+def results(
+    records: Mapping[str, FlightRecord], settings: Mapping[str, Any], machine: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all results of an evaluation in plain types.
+
+    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), missions ×
+    altitudes (`altitude_shares`) or one number per mission; `summary.<name>.<metric>` the
+    statistics after the last move; `differences` the paired differences to the `reference_policy`;
+    `blocks` the number of each mission's ground (see `mission_blocks`). `timing` and `machine`
+    vary between runs.
+    """
+    finals = {name: final_values(record) for name, record in records.items()}
+    blocks = mission_blocks(next(iter(records.values())))
+    summary = {
+        name: {key: statistics(values, blocks) for key, values in final.items()}
+        for name, final in finals.items()
+    }
+    reference = reference_policy(summary)
+    return {
+        "settings": dict(settings),
+        "blocks": None if blocks is None else blocks.tolist(),
+        "policies": {
+            name: {
+                **{metric: values.tolist() for metric, values in record.metrics.items()},
+                "path_length": record.path_length.tolist(),
+                "altitude_shares": record.altitude_shares.tolist(),
+                "return": record.episode_return.tolist(),
+                "absolute_return": record.absolute_return.tolist(),
+            }
+            for name, record in records.items()
+        },
+        "summary": summary,
+        "differences": {
+            name + _MINUS + reference: {
+                key: paired_difference(values, finals[reference][key], blocks)
+                for key, values in final.items()
+            }
+            for name, final in finals.items()
+            if name != reference
+        },
+        "timing": {name: _timing(record) for name, record in records.items()},
+        "machine": dict(machine),
+    }
+
+
+def _timing(record: FlightRecord) -> dict[str, Any]:
+    seconds = record.planning_seconds
+    return {
+        "planning_seconds_per_batch_step": seconds,
+        "missions_per_batch": record.missions_per_batch,
+        "planning_seconds_per_step": sum(seconds) / len(seconds) / record.missions_per_batch,
+    }
 
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
@@ -53,34 +106,21 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
 
 
 def reference_policy(summary: Mapping[str, Any]) -> str:
-    """Return the reference policy: the classical planner with the lowest mean ROI entropy.
-
-    Without a classical planner, return the first policy.
+    """Return the classical planner with the lowest mean ROI entropy, or else the first policy.
 
     Args:
-        summary: of `results`, by policy.
+        summary: `summary` of `results`, by policy.
     """
-    classical = [name for name in summary if name in CLASSICAL]
-    if not classical:
-        return next(iter(summary))
+    classical = [name for name in summary if name in CLASSICAL] or [*summary][:1]
     return min(classical, key=lambda name: summary[name]["roi_entropy"]["mean"])
 
 
 def mission_blocks(record: FlightRecord) -> Tensor | None:
-    """Return which missions are over the same ground, [E]; see `statistics.window_blocks`.
-
-    None where no mission is over a measured map.
-    """
+    """Return the `statistics.window_blocks` of missions, [E]; None without a measured map."""
     if record.window_origins is None:
         return None
     area = record.config.environment
     return window_blocks(record.window_origins, (area.x_dim, area.y_dim))
-
-
-def planning_seconds(record: FlightRecord) -> float:
-    """Return the mean planning time of one move of one mission [s]."""
-    mean = sum(record.planning_seconds) / len(record.planning_seconds)
-    return mean / record.missions_per_batch
 
 
 def table_text(found: Mapping[str, Any]) -> str:
@@ -93,20 +133,20 @@ def table_text(found: Mapping[str, Any]) -> str:
     """
     summary, differences = found["summary"], found["differences"]
     first, reference = next(iter(summary)), reference_policy(summary)
-    drawn = Table(box=SIMPLE_HEAD, title=_title(found["policies"][first], found["blocks"]))
-    for header in ("", "policy"):
-        drawn.add_column(header, no_wrap=True)
+    missions, blocks = len(found["policies"][first]["return"]), found["blocks"]
+    ground = "" if blocks is None else f", {len(set(blocks))} blocks of ground"
+    title = f"{missions} mission{'s' * (missions != 1)}{ground}, after the last move"
     columns = ["mean ± std", "interquartile mean [95 %]"]
-    if differences:
-        columns.append(f"− {reference} [95 %]")
-    for column in columns:
-        drawn.add_column(Text(column), justify="right", no_wrap=True)
+    columns += [f"− {reference} [95 %]"] if differences else []
+    drawn = new_table(title, ("", "policy"), columns)
     for key in summary[first]:
         for name, rows in summary.items():
-            of = rows[key]
+            row = rows[key]
+            digits = _digits(row["mean"])
+            spread = "" if row["std"] is None else f" ± {row['std']:.{digits}f}"
             cells = [
-                _with_spread(of["mean"], of["std"]),
-                with_interval(of["iqm"], of["iqm_interval"]),
+                f"{row['mean']:.{digits}f}{spread}",
+                with_interval(row["iqm"], row["iqm_interval"]),
             ]
             if name != reference:
                 change = differences[name + _MINUS + reference][key]
@@ -125,7 +165,7 @@ def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of mean ROI entropy and F1 of every policy in every world.
 
     Args:
-        worlds: results of each, see `results`, and its `name`.
+        worlds: `results` of each world, and its `name`.
     """
     drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
     drawn.add_column("")
@@ -133,10 +173,20 @@ def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
         drawn.add_column(name, justify="right")
     for found in worlds:
         means = [
-            f"{of['roi_entropy']['mean']:.4f} / {of['f1']['mean']:.4f}"
-            for of in found["summary"].values()
+            f"{row['roi_entropy']['mean']:.4f} / {row['f1']['mean']:.4f}"
+            for row in found["summary"].values()
         ]
         drawn.add_row(found["name"], *means)
+    return drawn
+
+
+def new_table(title: str, labels: Sequence[str], columns: Sequence[str]) -> Table:
+    """Return a table without rows, with columns of labels and of numbers (or words, unnamed)."""
+    drawn = Table(box=SIMPLE_HEAD, title=title)
+    for header in labels:
+        drawn.add_column(header, no_wrap=True)
+    for header in columns:
+        drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
     return drawn
 
 
@@ -145,76 +195,6 @@ def as_text(drawn: Table) -> str:
     buffer = StringIO()
     Console(file=buffer, width=_WIDTH, color_system=None).print(drawn)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def results(
-    records: Mapping[str, FlightRecord], settings: Mapping[str, Any], machine: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return all results of an evaluation in plain types.
-
-    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), missions ×
-    altitudes (`altitude_shares`) or one number per mission; `summary.<name>.<metric>` the
-    statistics after the last move; `differences` the paired differences to the `reference_policy`;
-    `blocks` which missions are over the same ground (see `mission_blocks`). `timing` and `machine`
-    vary between runs.
-    """
-    finals = {name: final_values(record) for name, record in records.items()}
-    blocks = mission_blocks(next(iter(records.values())))
-    summary = {
-        name: {key: vars(statistics(values, blocks)) for key, values in final.items()}
-        for name, final in finals.items()
-    }
-    reference = reference_policy(summary)
-    return {
-        "settings": dict(settings),
-        "blocks": None if blocks is None else blocks.tolist(),
-        "policies": {name: _policy(record) for name, record in records.items()},
-        "summary": summary,
-        "differences": {
-            name + _MINUS + reference: {
-                key: vars(paired_difference(values, finals[reference][key], blocks))
-                for key, values in final.items()
-            }
-            for name, final in finals.items()
-            if name != reference
-        },
-        "timing": {
-            name: {
-                "planning_seconds_per_batch_step": record.planning_seconds,
-                "missions_per_batch": record.missions_per_batch,
-                "planning_seconds_per_step": planning_seconds(record),
-            }
-            for name, record in records.items()
-        },
-        "machine": dict(machine),
-    }
-
-
-def _policy(record: FlightRecord) -> dict[str, Any]:
-    return {
-        **{name: values.tolist() for name, values in record.metrics.items()},
-        "path_length": record.path_length.tolist(),
-        "altitude_shares": record.altitude_shares.tolist(),
-        "return": record.episode_return.tolist(),
-        "absolute_return": record.absolute_return.tolist(),
-    }
-
-
-def _title(policy: Mapping[str, Any], blocks: Sequence[int] | None) -> str:
-    missions = len(policy["return"])
-    plural = "s" if missions != 1 else ""
-    ground = "" if blocks is None else f", {len(set(blocks))} blocks of ground"
-    return f"{missions} mission{plural}{ground}, after the last move"
-
-
-def _digits(mean: float) -> int:
-    return 4 if abs(mean) < 10 else 1
-
-
-def _with_spread(mean: float, spread: float | None) -> str:
-    digits = _digits(mean)
-    number = f"{mean:.{digits}f}"
-    return number if spread is None else f"{number} ± {spread:.{digits}f}"
 
 
 def with_interval(
@@ -226,3 +206,7 @@ def with_interval(
     if interval is None:
         return number
     return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
+
+
+def _digits(mean: float) -> int:
+    return 4 if abs(mean) < 10 else 1

@@ -1,16 +1,19 @@
-"""Statistics over missions and training seeds, with 95 % bootstrap intervals.
+"""Statistics over missions and training seeds, with 95 % bootstrap confidence intervals.
 
-Missions over windows of one measured map are not independent where windows overlap: they are
-resampled in blocks (`window_blocks`), and the training seeds of a team together with the missions.
-All intervals come from the same draws, so that policies and metrics are paired.
+Missions over overlapping windows of one measured map are not independent: they are resampled in
+blocks (`window_blocks`), and the training seeds of a team together with the missions. All
+intervals use the same draws, so that policies and metrics are paired.
+
+`blocks` is [E] int64: missions with the same number are resampled together. None resamples each
+mission by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,46 +26,29 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # for 1 t
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Statistics of a sample of missions; None for the spread of a single mission."""
+def statistics(values: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
+    """Return the statistics of `values` [E].
 
-    mean: float
-    std: float | None
-    """Sample standard deviation (divisor n - 1)."""
-    standard_error: float | None
-    """Standard error of the mean, std / sqrt(n) without blocks."""
-    iqm: float
-    """Interquartile mean: mean of the middle half of the missions."""
-    iqm_interval: Interval | None
-    """95 % bootstrap confidence interval of the interquartile mean (Agarwal et al. 2021)."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Paired difference of two policies; None for the spread of a single mission."""
-
-    mean: float
-    std: float | None
-    standard_error: float | None
-    interval: Interval | None
-    """95 % bootstrap confidence interval of the mean."""
-
-
-def statistics(values: Tensor, blocks: Tensor | None = None) -> Statistics:
-    """Return the statistics of `values` [E]; for `blocks` see `interval`."""
+    Returns:
+        `mean`, `std` (sample standard deviation, divisor n - 1), `standard_error` (of the mean),
+        `iqm` (interquartile mean: mean of the middle half of the missions) and `iqm_interval`
+        (Agarwal et al. 2021). Spreads are None for a single mission.
+    """
     sample = values.detach().double().cpu()
     iqm = trimmed_mean(sample, torch.ones_like(sample)[None])
-    counts = _resampled_missions(blocks, len(sample))
     found = None
-    if counts is not None:
-        deviations = (trimmed_mean(sample, counts) - iqm) * _mission_stretch(blocks, len(sample))
-        found = middle(iqm + deviations)
-    return Statistics(*_moments(sample, blocks), iqm=iqm.item(), iqm_interval=found)
+    if drawn := _resampled_missions(blocks, len(sample)):
+        counts, stretch = drawn
+        found = middle(iqm + (trimmed_mean(sample, counts) - iqm) * stretch)
+    return {**_moments(sample, blocks), "iqm": iqm.item(), "iqm_interval": found}
 
 
-def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> Difference:
+def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     """Return the statistics of `ours - theirs`, paired by mission; both are [E].
+
+    Returns:
+        `mean`, `std`, `standard_error` and `interval` (of the mean). Spreads are None for a
+        single mission.
 
     Raises:
         ValueError: their lengths differ.
@@ -70,36 +56,45 @@ def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None
     if ours.shape != theirs.shape:
         raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")
     sample = (ours.detach().double() - theirs.detach().double()).cpu()
-    return Difference(*_moments(sample, blocks), interval=interval(sample[None], blocks))
+    return {**_moments(sample, blocks), "interval": interval(sample[None], blocks)}
+
+
+def _moments(sample: Tensor, blocks: Tensor | None) -> dict[str, float | None]:
+    error = standard_error(sample, blocks)
+    return {
+        "mean": sample.mean().item(),
+        "std": sample.std().item() if len(sample) > 1 else None,
+        "standard_error": None if error is None else error.item(),
+    }
 
 
 def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     """Return the 95 % bootstrap interval of the mean over training seeds and missions.
 
-    Each resample draws seeds, and missions that are the same for all of them. Few seeds, missions
-    or blocks vary less than what they are drawn from, so their deviations are stretched by the
-    factor by which Student's interval is wider than the bootstrap's.
+    Each resample draws seeds, and the same missions for all of them. Few seeds, missions or
+    blocks underestimate the spread, so deviations are stretched by the ratio of Student's
+    interval to the bootstrap's.
 
     Args:
         values: [S, E], E missions flown by the teams of S training seeds; S = 1 for a planner. For
-            a paired difference, those of the reference [E] subtracted.
-        blocks: [E] int64, missions of one number are resampled together; None: each by itself.
+            a paired difference, minus those of the reference [E].
+        blocks: see the module.
 
     Returns:
-        None where there is a single mission or block.
+        None for a single mission or block.
     """
     sample = values.detach().double().cpu()
     seeds, missions = sample.shape
-    counts = _resampled_missions(blocks, missions)
-    if counts is None:
+    drawn = _resampled_missions(blocks, missions)
+    if drawn is None:
         return None
+    counts, stretch = drawn
     of_seeds = sample.mean(1, keepdim=True)
-    resampled = (sample @ counts.mT) / counts.sum(1)  # [S, B]
-    deviations = (resampled - of_seeds) * _mission_stretch(blocks, missions)
+    deviations = ((sample @ counts.mT) / counts.sum(1) - of_seeds) * stretch  # [S, B]
     if seeds == 1:
         return middle((of_seeds + deviations)[0])
     centre = of_seeds.mean()
-    means = centre + (of_seeds - centre) * _stretch(seeds) + deviations
+    means = centre + (of_seeds - centre) * bootstrap_stretch(seeds) + deviations
     return middle((means * resample_counts(seeds, generator_seed=1).mT).sum(0) / seeds)
 
 
@@ -110,10 +105,10 @@ def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | Non
 
     Args:
         values: missions first, [E, …].
-        blocks: see `interval`.
+        blocks: see the module.
 
     Returns:
-        [...], of the other axes; None where there is a single mission or block.
+        [...], of the other axes; None for a single mission or block.
     """
     sample = values.detach().double().cpu()
     numbers = _numbered(blocks, len(sample))
@@ -129,44 +124,49 @@ def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
     """Return the blocks of missions over windows of one map, [E] int64.
 
     A block is a tile of the map as large as a window: windows overlap where their lower left
-    corners lie in one tile. Those of neighbouring tiles may still overlap in part.
+    corners lie in one tile. Windows of neighbouring tiles may still overlap in part.
 
     Args:
-        origins: lower left corners [m], [E, 2]; NaN where a mission has other ground, which is a
-            block of its own.
+        origins: lower left corners [m], [E, 2]; NaN for a mission over other ground, which is a
+            separate block.
         extent: sides of a window (x, y) [m].
     """
     tiles = (origins.double().cpu() / torch.tensor(extent, dtype=torch.float64)).floor()
-    elsewhere = tiles.isnan().any(1)
-    own = -1.0 - torch.arange(len(tiles), dtype=torch.float64)
-    tiles = torch.where(elsewhere[:, None], own[:, None], tiles)
+    separate = -1.0 - torch.arange(len(tiles), dtype=torch.float64)
+    tiles = torch.where(tiles.isnan().any(1, keepdim=True), separate[:, None], tiles)
     return tiles.unique(dim=0, return_inverse=True)[1]
 
 
 def _numbered(blocks: Tensor | None, missions: int) -> Tensor:
-    """Return blocks numbered from 0 without gaps, [E]; each mission is one without `blocks`."""
+    """Return blocks numbered from 0 without gaps, [E]."""
     if blocks is None:
         return torch.arange(missions)
     return blocks.cpu().unique(return_inverse=True)[1]
 
 
+def _resampled_missions(blocks: Tensor | None, missions: int) -> tuple[Tensor, float] | None:
+    """Return the number of draws of each mission, [B, E], and their `bootstrap_stretch`.
+
+    Returns:
+        None for a single block.
+    """
+    numbers = _numbered(blocks, missions)
+    groups = int(numbers.max()) + 1
+    if groups < 2:
+        return None
+    return resample_counts(groups, generator_seed=0)[:, numbers], bootstrap_stretch(groups)
+
+
 def resample_counts(items: int, generator_seed: int) -> Tensor:
-    """Return how often each item is drawn in each resample, [B, items] float64."""
+    """Return the number of draws of each item in each resample, [B, items] float64."""
     generator = torch.Generator().manual_seed(generator_seed)
     drawn = torch.randint(items, (_RESAMPLES, items), generator=generator)
     counts = torch.zeros(_RESAMPLES, items, dtype=torch.float64)
     return counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
 
 
-def _resampled_missions(blocks: Tensor | None, missions: int) -> Tensor | None:
-    """Return how often each mission is drawn with its block, [B, E]; None for a single block."""
-    numbers = _numbered(blocks, missions)
-    total = int(numbers.max()) + 1
-    return None if total < 2 else resample_counts(total, generator_seed=0)[:, numbers]
-
-
-def _stretch(items: int) -> float:
-    """Return how much wider Student's interval of a mean is than the bootstrap's."""
+def bootstrap_stretch(items: int) -> float:
+    """Return the ratio of Student's interval of a mean to the bootstrap's."""
     return math.sqrt(items / (items - 1)) * student_quantile(items - 1) / _NORMAL
 
 
@@ -183,20 +183,6 @@ def student_interval(values: Sequence[float]) -> Interval | None:
         return None
     half = student_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return fmean(values) - half, fmean(values) + half
-
-
-def _mission_stretch(blocks: Tensor | None, missions: int) -> float:
-    """Return the stretch of deviations over missions, or over their blocks."""
-    return _stretch(missions if blocks is None else len(blocks.unique()))
-
-
-def _moments(
-    sample: Tensor, blocks: Tensor | None = None
-) -> tuple[float, float | None, float | None]:
-    """Return mean, standard deviation and standard error."""
-    std = sample.std().item() if len(sample) > 1 else None
-    error = standard_error(sample, blocks)
-    return sample.mean().item(), std, None if error is None else error.item()
 
 
 def trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:

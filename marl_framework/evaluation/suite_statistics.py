@@ -1,4 +1,4 @@
-"""What the flights of a suite tell: statistics of every policy in every world, and their table."""
+"""Statistics of every policy in every world of a suite, and their table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
@@ -25,14 +23,13 @@ def summary(
     """Return the statistics of every policy and metric in a world.
 
     Args:
-        finals: by policy and metric, training seeds × missions.
-        blocks: missions over the same ground, see `statistics.interval`.
+        finals: training seeds × missions, by policy and metric.
+        blocks: missions over the same ground, see `statistics`.
 
     Returns:
         By policy and metric: `mean`, `std` over missions (root mean square over seeds), `interval`
-        (95 %, over seeds and missions), `seeds` (mean of each), and `difference` to the best
-        classical planner in that metric: `reference`, `mean`, `interval`, `verdict`. None where
-        there is none.
+        (95 %, over seeds and missions), `seeds` (mean of each), and the `difference` to the best
+        classical planner in that metric. Missing values are None.
     """
     found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
     for metric, sign in METRICS.items():
@@ -60,10 +57,10 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     """Return the statistics of paired differences to a reference, and a verdict.
 
     Args:
-        sample: training seeds × missions.
-        reference: its name.
+        sample: differences, training seeds × missions.
+        reference: name of the reference.
         sign: 1 where more is better, −1 where less is.
-        blocks: missions over the same ground, see `statistics.interval`.
+        blocks: missions over the same ground, see `statistics`.
 
     Returns:
         `reference`, `mean`, `interval` (95 %), `verdict`: better, worse or undecided.
@@ -72,23 +69,19 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     verdict = "undecided"
     if ends is not None and (ends[0] > 0 or ends[1] < 0):
         verdict = "better" if sign * ends[0] > 0 else "worse"
-    return {
-        "reference": reference,
-        "mean": sample.mean().item(),
-        "interval": ends,
-        "verdict": verdict,
-    }
+    mean = sample.mean().item()
+    return {"reference": reference, "mean": mean, "interval": ends, "verdict": verdict}
 
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the table of `suite.results` as text, a row for each world and policy."""
+    columns = [
+        header
+        for label in LABELS.values()
+        for header in (f"{label} [95 %]", "− best classical [95 %]", "")
+    ]
     title = f"Suite {found['suite']} {found['version']}, {_size(found)}"
-    drawn = Table(box=SIMPLE_HEAD, title=title)
-    for header in ("world", "policy"):
-        drawn.add_column(header, no_wrap=True)
-    for label in LABELS.values():
-        for header in (f"{label} [95 %]", "− best classical [95 %]", ""):
-            drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
+    drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in found["worlds"].items():
         for number, (policy, row) in enumerate(world["summary"].items()):
             cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
@@ -123,19 +116,17 @@ def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
-    """Return how often each policy other than the classical ones wins and loses."""
+    """Return the verdicts of each policy that is not classical, a line per metric."""
     lines = []
     names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
     for name in names:
         for metric, label in LABELS.items():
             rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
-            verdicts = [row["verdict"] for row in rows if row is not None]
-            if not verdicts:  # no classical planner flew
-                continue
-            lines.append(f"{name}, {label}: {counted(verdicts)}")
+            if verdicts := [row["verdict"] for row in rows if row is not None]:
+                lines.append(f"{name}, {label}: {counted(verdicts)}")
     return lines
 
 
 def counted(verdicts: Sequence[str]) -> str:
-    """Return how many verdicts of each kind there are, as text."""
+    """Return the number of verdicts of each kind as text."""
     return ", ".join(f"{verdicts.count(v)} {v}" for v in ("better", "worse", "undecided"))

@@ -1,4 +1,4 @@
-"""Follows a training run: hands over its latest team whenever there is a newer one."""
+"""Follows a training run and its latest checkpoints."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _SECONDS = 5.0
 
 
 def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Iterator[Path]:
-    """Yield the last checkpoint of a run, again whenever it is newer, until its training ends.
+    """Yield the last checkpoint of a run after each change until its training ends.
 
     Args:
-        run: run folder, of a training run under way or not.
-        wait: waits for some seconds.
+        run: run folder of a training, finished or not.
+        wait: function that waits for some seconds.
 
     Raises:
-        ConfigError: no training is under way, and there is no checkpoint.
+        ConfigError: the run has neither a training in progress nor a checkpoint.
     """
     last, seen = run / "checkpoints" / "last.pt", None
     while True:
-        training = state_of(run) == "in training"  # asked first: none is missed at the end
+        training = state_of(run) == "in training"  # first, to miss no last checkpoint
         newest = last.stat().st_mtime_ns if last.is_file() else None
         if newest != seen:
             seen = newest
@@ -32,6 +32,6 @@ def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Itera
         elif training:
             wait(_SECONDS)
         elif seen is None:
-            raise ConfigError(f"--watch {run}: no training is under way there, nor a checkpoint")
+            raise ConfigError(f"--watch {run} has no checkpoint and no training; name a run folder")
         else:
             return

@@ -1,7 +1,7 @@
-"""The worlds of the suites: fixed, so that results of different teams compare.
+"""The worlds of the suites: fixed, so that results of different teams are comparable.
 
-Whoever changes a world, the seed or the number of missions raises `VERSION`: results of two
-versions do not compare. docs/suite.md says what each world is for.
+After a change of a world, the seed or the number of missions, raise `VERSION`: results of
+different versions are not comparable. docs/suite.md describes each world.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,28 @@ from marl_framework.mission.files import file_checksum
 
 VERSION = 1
 SEED = 30001
-"""Seed of all missions of the standard. Development uses seeds below 20000."""
+"""Standard seed of all missions. Development uses seeds below 20000."""
 MISSIONS = 50
-"""Missions of a world."""
+"""Standard number of missions of a world."""
 BASE = str(PARAMS / "params.yaml")
 """The mission that the worlds change."""
 FLIGHTS = ("throne_0755", "throne_1121", "throne_held_out")
-"""Measured maps of the suite that are not shipped: thermal flights of the throne data set."""
+"""Measured maps that are not shipped: thermal flights of the throne data set."""
 
-_DEFINING = ("environment", "sensor", "mapping", "experiment")  # sections that decide a mission
-_NOT_DEFINING = {
+_DEFINING: dict[str, tuple[str, ...]] = {
     "environment": ("num_envs", "seed"),
+    "sensor": (),
+    "mapping": (),
     "experiment": ("title", "algorithm", "policy", "reward", "baselines"),
 }
+"""Sections that determine a mission, and their keys that do not."""
 _OFF: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("constraints", "cost"): lambda cost: cost["limit"] is None,
     ("constraints", "no_fly_zones"): lambda file: file is None,
     ("constraints", "obstacles"): lambda boxes: boxes["number"] == 0,
     ("uav", "crash_rate"): lambda rate: rate == 0,
 }
-"""Parts of `experiment` that define nothing while they are off."""
+"""Parts of `experiment` that are left out of the definition while they are off."""
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -48,41 +51,37 @@ class World:
 
     name: str
     meaning: str
+    """Description in words."""
     overrides: tuple[str, ...] = ()
-    """What differs from params.yaml, `section.key=value` each."""
+    """Differences from params.yaml, `section.key=value` each."""
     map_file: Path | None = None
     """Measured map that is not shipped."""
 
     def definition(self, seed: int = SEED) -> dict[str, Any]:
-        """Return all that decides the missions of a seed, in plain types.
+        """Return all settings that determine the missions of a seed, in plain types.
 
-        A map file stands there by its name and SHA-256 instead of its path.
+        A map file is identified by its name and SHA-256 instead of its path.
 
         Raises:
             ConfigError: the map cannot be read.
         """
         tree = config_to_dict(load_config(BASE, self.overrides))
         mission = {
-            section: {
-                key: value
-                for key, value in tree[section].items()
-                if key not in _NOT_DEFINING.get(section, ())
-            }
-            for section in _DEFINING
+            section: {k: v for k, v in tree[section].items() if k not in left_out}
+            for section, left_out in _DEFINING.items()
         }
         for (part, key), off in _OFF.items():
             if off(mission["experiment"][part][key]):
                 del mission["experiment"][part][key]
         if self.map_file is not None:
-            mission["sensor"]["simulation"]["raster"]["path"] = _fingerprint(self.map_file)
+            try:
+                checksum = file_checksum(self.map_file)
+            except OSError as error:
+                reason = error.strerror or error
+                raise ConfigError(f"--maps {self.map_file} cannot be read: {reason}") from error
+            path = f"{self.map_file.name} sha256 {checksum}"
+            mission["sensor"]["simulation"]["raster"]["path"] = path
         return {"name": self.name, "meaning": self.meaning, "seed": seed, "mission": mission}
-
-
-def _fingerprint(file: Path) -> str:
-    try:
-        return f"{file.name} sha256 {file_checksum(file)}"
-    except OSError as error:
-        raise ConfigError(f"--maps {file}: cannot be read: {error.strerror or error}") from error
 
 
 def _kind(name: str) -> str:
@@ -94,21 +93,15 @@ def _field(exponent: int) -> tuple[str, str]:
 
 
 def _teams(place: World, sizes: Sequence[int]) -> list[World]:
-    """Return a place with teams of all sizes that hear each other never, up to 25 m, or always."""
-    return [
-        World(
-            f"{place.name}_{uavs}_uavs_radio_{radio.removeprefix('.')}",
-            f"{place.meaning}, {uavs} UAVs, {text}",
-            (
-                *place.overrides,
-                f"experiment.missions.n_agents={uavs}",
-                f"experiment.uav.communication_range={radio}",
-            ),
-            place.map_file,
-        )
-        for uavs in sizes
-        for radio, text in _RADIOS.items()
-    ]
+    """Return a place with teams of all sizes and all radio ranges."""
+    found = []
+    for uavs, (radio, text) in product(sizes, _RADIOS.items()):
+        size = f"experiment.missions.n_agents={uavs}"
+        reach = f"experiment.uav.communication_range={radio}"
+        name = f"{place.name}_{uavs}_uavs_radio_{radio.removeprefix('.')}"
+        meaning = f"{place.meaning}, {uavs} UAVs, {text}"
+        found.append(World(name, meaning, (*place.overrides, size, reach), place.map_file))
+    return found
 
 
 _RADIOS = {"0": "no radio", "25": "25 m radio", ".inf": "unlimited radio"}
@@ -141,14 +134,14 @@ WORLDS = (
 )
 """Worlds of the standard suite that need nothing but this package."""
 TEAM_SIZES = (2, 4, 8, 12)
-"""Of the suite `teams`."""
+"""Team sizes of the suite `teams`."""
 
 
-def map_worlds(text: str) -> tuple[World, ...]:
-    """Return the worlds of `NAME=PATH,…`, measured maps that say their own resolution.
+def _map_worlds(text: str) -> list[World]:
+    """Return the worlds of `NAME=PATH,…`, measured maps that hold their resolution.
 
     Raises:
-        ConfigError: a name or a file is not right.
+        ConfigError: a name or a file is invalid.
     """
     worlds: list[World] = []
     for part in text.split(","):
@@ -160,10 +153,10 @@ def map_worlds(text: str) -> tuple[World, ...]:
         file = Path(path).expanduser()
         place = f"sensor.simulation.raster.path={json.dumps(str(file))}"
         worlds.append(World(name, "measured map", (_kind("raster"), place), file))
-    return tuple(worlds)
+    return worlds
 
 
-def suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
+def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
     """Return all worlds of `standard`, or of `teams`: all teams in each place."""
     if suite == "standard":
         return [*WORLDS, *maps]
@@ -174,20 +167,19 @@ def chosen_worlds(suite: str, maps: str | None, only: str | None) -> list[World]
     """Return the worlds of the command line's `--maps` and `--only`, in the suite's order.
 
     Raises:
-        ConfigError: there is no such world.
+        ConfigError: a world does not exist.
     """
-    worlds = suite_worlds(suite, map_worlds(maps) if maps is not None else ())
+    worlds = _suite_worlds(suite, [] if maps is None else _map_worlds(maps))
     if only is None:
         return worlds
-    wanted = [name.strip() for name in only.split(",")]
+    wanted = {name.strip() for name in only.split(",")}
     known = [world.name for world in worlds]
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f"--only {name}: choose from {', '.join(known)}")
+    if unknown := wanted.difference(known):
+        raise ConfigError(f"--only {min(unknown)}: choose from {', '.join(known)}")
     return [world for world in worlds if world.name in wanted]
 
 
 def left_out(suite: str, flown: Mapping[str, Any]) -> list[str]:
-    """Return the worlds of the suite that are not among those flown."""
-    worlds = suite_worlds(suite, [World(name, "measured map") for name in FLIGHTS])
+    """Return the worlds of the suite that were not flown."""
+    worlds = _suite_worlds(suite, [World(name, "measured map") for name in FLIGHTS])
     return [world.name for world in worlds if world.name not in flown]

@@ -1,4 +1,4 @@
-"""Where zones and obstacles of a flown mission lie, for figures and pages."""
+"""Outlines of the zones and obstacles of a flown mission."""
 
 from __future__ import annotations
 
@@ -11,27 +11,47 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.mission.no_fly_zones import Zone
 
 _COLOUR = "#C1272D"
-
-Ring = list[list[float]]
 
 
 @dataclass(frozen=True)
 class Outline:
     """One closed polygon."""
 
-    rings: list[Ring]
-    """Its border, then its holes: points (x, y) in metres of the area, the first one again last."""
+    rings: list[list[list[float]]]
+    """Border and holes: points (x, y) in metres of the area; the last point repeats the first."""
     floor: float
+    """Lowest closed altitude [m]."""
     height: float
-    """Between these altitudes it is closed [m]; inf is the sky."""
+    """Highest closed altitude [m]; inf for the sky."""
 
     @property
     def label(self) -> str:
-        """What a reader is told of it."""
+        """Closed altitudes in words."""
         top = "up" if math.isinf(self.height) else f"to {self.height:.3g} m"
         return f"closed from {self.floor:.3g} m {top}"
+
+
+def polygons(
+    zone: Zone, origin: tuple[float, float], size: tuple[float, float], margin: float = 0.0
+) -> list[Any]:
+    """Return the polygons of a zone in and near a window, from the window's lower left corner.
+
+    Args:
+        zone: zone of the map.
+        origin: lower left corner of the window on the map [m].
+        size: sides of the window (x, y) [m].
+        margin: width of the strip around the window that counts as near [m].
+    """
+    import shapely
+    from shapely.affinity import translate
+
+    x, y = origin
+    near = shapely.box(x - margin, y - margin, x + size[0] + margin, y + size[1] + margin)
+    parts = shapely.get_parts(translate(zone.shape.intersection(near), -x, -y))
+    return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]
 
 
 def zone_outlines(record: FlightRecord) -> list[Outline]:
@@ -40,37 +60,24 @@ def zone_outlines(record: FlightRecord) -> list[Outline]:
     Args:
         record: flight record on the CPU, of this mission alone.
     """
-    found = list(_polygons(record))
+    found = []
+    if record.zones is not None:
+        area, origin = record.config.environment, (0.0, 0.0)
+        if record.zones.follows_windows and record.window_origins is not None:
+            origin = tuple(record.window_origins[0].tolist())
+        for zone in record.zones.zones:
+            for part in polygons(zone, origin, (area.x_dim, area.y_dim)):
+                rings = [
+                    [[float(x), float(y)] for x, y in ring.coords]
+                    for ring in (part.exterior, *part.interiors)
+                ]
+                found.append(Outline(rings, zone.floor, zone.height))
     boxes = [] if record.boxes is None else record.boxes[0].tolist()
     for x0, x1, y0, y1, height in boxes:
         if not math.isnan(height):
             ring = [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
             found.append(Outline([ring], 0.0, height))
     return found
-
-
-def _polygons(record: FlightRecord) -> list[Outline]:
-    if record.zones is None:
-        return []
-    import shapely
-    from shapely.affinity import translate
-
-    area, origin = record.config.environment, (0.0, 0.0)
-    if record.zones.follows_windows and record.window_origins is not None:
-        origin = tuple(record.window_origins[0].tolist())
-    window = shapely.box(*origin, origin[0] + area.x_dim, origin[1] + area.y_dim)
-    outlines = []
-    for zone in record.zones.zones:
-        inside = translate(zone.shape.intersection(window), -origin[0], -origin[1])
-        for part in shapely.get_parts(inside):
-            if part.geom_type == "Polygon" and not part.is_empty:
-                rings = [_points(ring) for ring in (part.exterior, *part.interiors)]
-                outlines.append(Outline(rings, zone.floor, zone.height))
-    return outlines
-
-
-def _points(ring: Any) -> Ring:
-    return [[float(x), float(y)] for x, y in ring.coords]
 
 
 def draw_zones(axes: Axes, record: FlightRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Protocol
@@ -64,7 +65,10 @@ def guarded(
     with log if leads else nullcontext():
         try:
             with plain_warnings(leads):
-                return run(log)
+                code = run(log)
+            if leads:
+                sys.stdout.flush()  # here a lost reader does no harm
+            return code
         except ConfigError as error:
             if leads:
                 warn(f"error: {error}")

@@ -57,7 +57,8 @@ def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
         if ranks.leads:
             print(format_yaml(config_to_dict(config)), end="", flush=True)
         return 0
-    from marl_framework.evaluation.commands import deploy, fly_baseline
+    from marl_framework.deployment.flights import deploy
+    from marl_framework.evaluation.flight_run import fly_baseline
     from marl_framework.training.distributed import check_ranks, rank_device
     from marl_framework.training.launch import Start, train
 

@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.loading import config_to_dict, dump_config
 from marl_framework.config.model import Config
 from marl_framework.evaluate import main
-from marl_framework.evaluation.comparison import batch_size
-from marl_framework.runs.checkpoint import save_checkpoint
+from marl_framework.evaluation import comparison
 from tests.small import small_config
+from tests.teams import save_team
 
-TRAINED = small_config(agents=2, compute={"device": "cpu"})
-
-
-def write_checkpoint(path: Path, seed: int = 0, trained: Config = TRAINED, **changes: Any) -> Path:
-    torch.manual_seed(seed)
-    wrapper = COMAWrapper(trained, trained.network_sizes, "cpu")
-    payload = {**wrapper.state_dict(), "config": config_to_dict(trained), **changes}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(path, payload)
-    return path
+ON_CPU = {"compute": {"device": "cpu"}}
+TRAINED = small_config(agents=2, **ON_CPU)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run folder whose best and last checkpoints differ."""
-    folder = tmp_path / "run"
-    write_checkpoint(folder / "checkpoints" / "last.pt", 1, training_step=20)
-    write_checkpoint(folder / "checkpoints" / "best.pt", 0, training_step=10)
-    return folder
+    checkpoints = tmp_path / "run" / "checkpoints"
+    save_team(checkpoints / "last.pt", TRAINED, 1, training_step=20)
+    save_team(checkpoints / "best.pt", TRAINED, 0, training_step=10)
+    return tmp_path / "run"
 
 
 @pytest.fixture
-def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the drawing where a test is about something else."""
-    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", lambda *_: [])
+def world(tmp_path: Path) -> Path:
+    """A params file."""
+    dump_config(TRAINED, tmp_path / "world.yaml")
+    return tmp_path / "world.yaml"
 
 
-def results(out: Path) -> dict[str, Any]:
+def evaluate(out: Path, policies: str, *arguments: object, figures: bool = False) -> dict[str, Any]:
+    """Fly two missions and return the results."""
+    given = ["--policies", policies, "--missions", "2", *map(str, arguments), "--out", str(out)]
+    assert main([*given, *([] if figures else ["--no-figures"])]) == 0
     found: dict[str, Any] = json.loads((out / "results.json").read_text(encoding="utf-8"))
     return found
 
@@ -57,8 +52,7 @@ def test_an_evaluation_leaves_all_it_promises(
     out = tmp_path / "new" / "out"
     out.mkdir(parents=True)
     (out / "notes.txt").write_text("of somebody else")
-    arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "3"]
-    assert main([*arguments, "--out", str(out)]) == 0
+    found = evaluate(out, "learned,random", "--checkpoint", run, figures=True)
     names = ["results.json", "table.txt", "curves.png", "mission_learned.gif"]
     names += [
         f"{kind}_{name}.png" for kind in ("mission", "film") for name in ("learned", "random")
@@ -67,38 +61,36 @@ def test_an_evaluation_leaves_all_it_promises(
     printed = capsys.readouterr().out
     assert (out / "table.txt").read_text(encoding="utf-8") in printed
     assert printed.splitlines()[-len(names) :] == [str(out / name) for name in sorted(names)]
-    assert "notes.txt" not in printed
-    found = results(out)
-    assert found["settings"]["checkpoint"] == str(run / "checkpoints" / "best.pt")
-    assert found["settings"]["training_step"] == 10
-    assert found["settings"]["seed"] == 10001
-    assert found["settings"]["configuration"]["experiment"] == config_to_dict(TRAINED)["experiment"]
+    settings = found["settings"]
+    assert settings["checkpoint"] == str(run / "checkpoints" / "best.pt")
+    assert (settings["training_step"], settings["seed"]) == (10, 10001)
+    assert settings["configuration"]["experiment"] == config_to_dict(TRAINED)["experiment"]
     for name in ("learned", "random"):
         rows = found["policies"][name]["roi_entropy"]
-        assert [len(row) for row in rows] == [TRAINED.missions.episode_length + 2] * 3
+        assert [len(row) for row in rows] == [TRAINED.missions.episode_length + 2] * 2
     # Both fly the same missions: the first reading, at the start, is the same.
     first = [[row[1] for row in p["mll"]] for p in found["policies"].values()]
     assert first[0] == first[1]
 
 
-@pytest.mark.usefixtures("_no_figures")
-def test_the_same_command_gives_the_same_results(run: Path, tmp_path: Path) -> None:
-    arguments = ["--policies", "random,learned", "--checkpoint", str(run), "--missions", "2"]
-    outs = [tmp_path / name for name in ("a", "b", "c")]
-    for out, seed in zip(outs, ("5", "5", "6"), strict=True):
-        assert main([*arguments, "--seed", seed, "--out", str(out)]) == 0
-    first, again, other = (results(out)["policies"] for out in outs)
-    assert first == again
-    assert first != other
+def test_results_depend_on_seed_and_sampling_alone(run: Path, tmp_path: Path) -> None:
+    variants = {"a": (), "b": (), "seed": ("--seed", 6), "sample": ("--sample",)}
+    found = {
+        name: evaluate(tmp_path / name, "random,learned", "--checkpoint", run, *more)
+        for name, more in variants.items()
+    }
+    flown = {name: each["policies"] for name, each in found.items()}
+    assert flown["a"] == flown["b"]
+    assert flown["a"] != flown["seed"]
+    assert flown["a"]["random"] == flown["sample"]["random"]
+    assert flown["a"]["learned"] != flown["sample"]["learned"]
+    assert [each["settings"]["greedy"] for each in found.values()] == [True, True, True, False]
 
 
-@pytest.mark.usefixtures("_no_figures")
 def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
     (run / "checkpoints" / "best.pt").unlink()
-    out = tmp_path / "out"
-    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
-    assert main([*arguments, "--out", str(out)]) == 0
-    assert results(out)["settings"]["training_step"] == 20
+    found = evaluate(tmp_path / "out", "learned", "--checkpoint", run)
+    assert found["settings"]["training_step"] == 20
 
 
 @pytest.mark.usefixtures("_no_figures")
@@ -114,104 +106,83 @@ def test_former_keys_of_the_users_are_told_in_one_line(
 
 
 def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None:
-    world = small_config(
-        agents=3, budget=6, compute={"device": "cpu"}, networks={"actor": {"conv_channels": 99}}
-    )
-    dump_config(world, tmp_path / "world.yaml")
-    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
-    arguments += ["--config", str(tmp_path / "world.yaml"), "--set", "mapping.prior=0.4"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
-    used = results(tmp_path / "out")["settings"]["configuration"]
+    other = small_config(agents=3, budget=6, networks={"actor": {"conv_channels": 99}}, **ON_CPU)
+    dump_config(other, tmp_path / "other.yaml")
+    arguments = ["--checkpoint", run, "--config", tmp_path / "other.yaml"]
+    found = evaluate(tmp_path / "out", "learned", *arguments, "--set", "mapping.prior=0.4")
+    used = found["settings"]["configuration"]
     assert used["experiment"]["missions"]["n_agents"] == 3
     assert used["experiment"]["constraints"]["budget"] == 6
     assert used["mapping"]["prior"] == 0.4
     assert used["networks"]["actor"]["conv_channels"] == 8
 
 
-@pytest.mark.usefixtures("_no_figures")
-def test_random_flight_needs_no_checkpoint(tmp_path: Path) -> None:
-    dump_config(TRAINED, tmp_path / "world.yaml")
-    arguments = ["--policies", "random", "--config", str(tmp_path / "world.yaml")]
-    arguments += ["--device", "cpu", "--missions", "1", "--out", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    assert results(tmp_path / "out")["settings"]["checkpoint"] is None
-
-
-def test_all_classical_planners_and_the_oracle_fly(tmp_path: Path) -> None:
-    dump_config(TRAINED, tmp_path / "world.yaml")
+def test_all_classical_planners_and_the_oracle_fly_without_a_team(
+    world: Path, tmp_path: Path
+) -> None:
     names = ["coverage", "information_gain", "random", "oracle"]
-    arguments = ["--policies", ",".join(names), "--config", str(tmp_path / "world.yaml")]
-    arguments += ["--missions", "2", "--no-figures", "--out", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    found = results(tmp_path / "out")
+    out = tmp_path / "out"
+    found = evaluate(out, ",".join(names), "--config", world, "--device", "cpu")
     assert list(found["policies"]) == names
     assert len(found["differences"]) == 3
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "results.json",
-        "table.txt",
-    ]
+    assert found["settings"]["checkpoint"] is None
+    assert {path.name for path in out.iterdir()} == {"results.json", "table.txt"}
 
 
 def test_several_teams_are_compared_in_one_table_and_figure(tmp_path: Path) -> None:
-    first = write_checkpoint(tmp_path / "a.pt")
-    sees_more = small_config(agents=2, compute={"device": "cpu"}, observation={"uncertainty": True})
-    second = write_checkpoint(tmp_path / "b.pt", 1, sees_more)
+    first = save_team(tmp_path / "a.pt", TRAINED)
+    sees_more = small_config(agents=2, observation={"uncertainty": True}, **ON_CPU)
+    second = save_team(tmp_path / "b.pt", sees_more, 1)
     out = tmp_path / "out"
-    teams = f"learned={first},random,learned={second}"
-    assert main(["--policies", teams, "--missions", "2", "--out", str(out)]) == 0
-    found = results(out)
+    found = evaluate(out, f"learned={first},random,learned={second}", figures=True)
     assert list(found["policies"]) == ["a.pt", "random", "b.pt"]
     assert found["settings"]["teams"] == {"a.pt": str(first), "b.pt": str(second)}
     assert (out / "curves.png").stat().st_size > 0
-    alone = tmp_path / "alone"
-    one = ["--checkpoint", str(second), "--policies", "learned", "--missions", "2"]
-    assert main([*one, "--no-figures", "--out", str(alone)]) == 0
-    assert results(alone)["policies"]["learned"] == found["policies"]["b.pt"]
+    alone = evaluate(tmp_path / "alone", "learned", "--checkpoint", second)
+    assert alone["policies"]["learned"] == found["policies"]["b.pt"]
 
 
-@pytest.mark.usefixtures("_no_figures")
 def test_teams_of_other_missions_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All fly the mission of the first one, so the order counts."""
-    first = write_checkpoint(tmp_path / "a.pt")
-    alike = write_checkpoint(tmp_path / "b.pt", 1)
-    seen = {"uav": {"communication_range": 7.0}, "compute": {"device": "cpu"}}
-    other = small_config(agents=2, budget=7, **seen)
-    third = write_checkpoint(tmp_path / "c.pt", 1, other)
-    teams = ["--policies", f"learned={first},learned={alike},learned={third}", "--missions", "2"]
-    assert main([*teams, "--out", str(tmp_path / "out")]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if "another one" in line]
-    (line,) = said
-    assert line.startswith("all fly the mission of a.pt, and c.pt learned another one: ")
-    for key in ("experiment.constraints.budget", "experiment.uav.communication_range"):
-        assert key in line
+    first = save_team(tmp_path / "a.pt", TRAINED)
+    alike = save_team(tmp_path / "b.pt", TRAINED, 1)
+    other = small_config(agents=2, budget=7, uav={"communication_range": 7.0}, **ON_CPU)
+    third = save_team(tmp_path / "c.pt", other, 1)
+    keys = ("experiment.constraints.budget", "experiment.uav.communication_range")
+
+    def named(policies: str, *arguments: object) -> list[str]:
+        capsys.readouterr()
+        evaluate(tmp_path / "out", policies, *arguments)
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if all(key in line for key in keys)]
+
+    teams = f"learned={first},learned={alike},learned={third}"
+    (line,) = named(teams)
+    assert line.index("a.pt") < line.index("c.pt")
+    assert "b.pt" not in line
     # What the command line sets is the same for all.
     same = ["--communication", "5", "--set", "experiment.constraints.budget=2"]
-    assert main([*teams, *same, "--out", str(tmp_path / "same")]) == 0
-    assert "another one" not in capsys.readouterr().out
+    assert named(teams, *same) == []
     # A team of --checkpoint flies its mission, and so do all others.
-    teams = ["--policies", f"learned={first}", "--checkpoint", str(third), "--missions", "2"]
-    assert main([*teams, "--out", str(tmp_path / "led")]) == 0
-    assert f"all fly the mission of {third}, and a.pt learned" in capsys.readouterr().out
+    (line,) = named(f"learned={first}", "--checkpoint", third)
+    assert line.index(str(third)) < line.index("a.pt")
 
 
-@pytest.mark.usefixtures("_no_figures")
 def test_a_trained_team_flies_with_any_number_and_any_radio(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--policies", "learned,random", "--checkpoint", str(run), "--missions", "2"]
-    arguments += ["--agents", "2,5", "--communication", "0,inf", "--set", "environment.seed=9"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    arguments = ["--checkpoint", run, "--agents", "2,5", "--communication", "0,inf"]
+    found = evaluate(tmp_path / "out", "learned,random", *arguments, figures=True)["combinations"]
     labels = [f"agents_{n}_range_{r}" for n in (2, 5) for r in ("0", "inf")]
-    found = results(tmp_path / "out")["combinations"]
     assert [each["name"] for each in found] == labels
     for each, agents in zip(found, (2, 2, 5, 5), strict=True):
         used = each["settings"]["configuration"]["experiment"]
         assert used["missions"]["n_agents"] == each["settings"]["agents"] == agents
         assert used["uav"]["communication_range"] in (0.0, "inf")
         assert len(each["policies"]["learned"]["f1"]) == 2
-        assert (tmp_path / "out" / each["name"]).is_dir()  # of its figures
+        assert (tmp_path / "out" / each["name"] / "curves.png").is_file()
     # More UAVs map more.
     entropy = [each["summary"]["random"]["roi_entropy"]["mean"] for each in found]
     assert max(entropy[2:]) < min(entropy[:2])
@@ -225,151 +196,114 @@ def test_results_are_there_before_anything_is_drawn(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marl_framework.evaluation.comparison.draw", interrupt)
+    monkeypatch.setattr(comparison, "draw", interrupt)
     arguments = ["--policies", "random", "--checkpoint", str(run), "--missions", "1"]
-    assert main([*arguments, "--out", str(tmp_path / "one")]) == 130
-    assert len(results(tmp_path / "one")["policies"]["random"]["f1"]) == 1
-    assert main([*arguments, "--agents", "1,2", "--out", str(tmp_path / "grid")]) == 130
-    (only,) = results(tmp_path / "grid")["combinations"]
+    assert main([*arguments, "--agents", "1,2", "--out", str(tmp_path)]) == 130
+    (only,) = json.loads((tmp_path / "results.json").read_text())["combinations"]
     assert only["name"] == "agents_1"
-    assert "agents_1" in (tmp_path / "grid" / "table.txt").read_text(encoding="utf-8")
-    assert "interrupted" in capsys.readouterr().err
+    assert "agents_1" in (tmp_path / "table.txt").read_text(encoding="utf-8")
+    assert capsys.readouterr().err.splitlines() == ["interrupted"]
 
 
-@pytest.mark.usefixtures("_no_figures")
 def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "my map: #1.npy", np.random.default_rng(0).random((90, 120)))
     raster = f"raster:{tmp_path / 'my map: #1.npy'}"
-    arguments = ["--policies", "random", "--checkpoint", str(run), "--missions", "2"]
-    for terrain, kinds in (("mixed", ["mixed"]), ("band", ["band"]), (raster, ["raster"])):
-        out = tmp_path / kinds[0]
-        extra = ["--set", "sensor.simulation.raster.resolution=1.5"] if terrain == raster else []
-        assert main([*arguments, "--terrain", terrain, *extra, "--out", str(out)]) == 0
-        assert results(out)["settings"]["terrain"] == kinds
-
-
-@pytest.mark.usefixtures("_no_figures")
-def test_a_sampling_team_flies_another_way_than_a_greedy_one(run: Path, tmp_path: Path) -> None:
-    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "2"]
-    assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
-    assert main([*arguments, "--sample", "--out", str(tmp_path / "b")]) == 0
-    greedy, drawn = (results(tmp_path / name) for name in "ab")
-    assert (greedy["settings"]["greedy"], drawn["settings"]["greedy"]) == (True, False)
-    assert greedy["policies"]["learned"]["mll"] != drawn["policies"]["learned"]["mll"]
+    resolution = ("--set", "sensor.simulation.raster.resolution=1.5")
+    for terrain, kind, more in (
+        ("mixed", "mixed", ()),
+        ("band", "band", ()),
+        (raster, "raster", resolution),
+    ):
+        given = ["--checkpoint", run, "--terrain", terrain, *more]
+        assert evaluate(tmp_path / kind, "random", *given)["settings"]["terrain"] == [kind]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "named"),
     [
-        (["--policies", "learnt"], ["learnt", "learned, information_gain, coverage, random"]),
-        (["--terrain", "hills"], ["--terrain hills", "split", "raster:PATH"]),
-        (["--terrain", "raster:"], ["--terrain raster:", "raster:PATH"]),
-        (["--terrain", "raster:nowhere.tif"], ["nowhere.tif"]),
-        (["--agents", "two"], ["--agents two", "2,4,8"]),
-        (["--agents", "2,2"], ["--agents 2,2", "once"]),
-        (["--agents", "17"], ["experiment.missions.n_agents"]),
-        (["--agents", "0"], ["experiment.missions.n_agents"]),
-        (["--communication", "far"], ["--communication far", "0,25,inf"]),
-        (["--communication", "-1"], ["--communication -1", "0,25,inf"]),
-        (["--communication", "nan"], ["--communication nan", "0,25,inf"]),
+        (["--policies", "learnt"], "--policies: 'learnt'"),
+        (["--policies", ""], "--policies"),
+        (["--policies", "random,random"], "--policies"),
+        (["--policies", "learned=nowhere.pt"], "nowhere.pt"),
+        (["--policies", "learned=a,learned=a"], "--policies"),
+        (["--policies", "random,learned=random"], "--policies"),
+        (["--terrain", "hills"], "--terrain: 'hills'"),
+        (["--terrain", "raster:"], "--terrain: 'raster:'"),
+        (["--terrain", "raster:nowhere.tif"], "nowhere.tif"),
+        (["--agents", "two"], "--agents: two"),
+        (["--agents", "2,2"], "--agents: 2,2"),
+        (["--agents", "0"], "--agents: 0"),
+        (["--agents", "17"], "experiment.missions.n_agents"),
+        (["--communication", "far"], "--communication: far"),
+        (["--communication", "-1"], "--communication: -1"),
+        (["--communication", "nan"], "--communication: nan"),
         (
-            [
-                *("--policies", "coverage"),
-                *("--set", "experiment.baselines.coverage.altitude=6"),
-            ],
-            ["experiment.baselines.coverage.altitude", "5, 10, 15"],
+            ["--policies", "coverage", "--set", "experiment.baselines.coverage.altitude=6"],
+            "experiment.baselines.coverage.altitude",
         ),
-        (["--policies", ""], ["--policies", "random"]),
-        (["--policies", "random,random"], ["once"]),
-        (["--policies", "learned=nowhere.pt"], ["nowhere.pt"]),
-        (["--policies", "learned=a,learned=a"], ["each run once"]),
-        (["--policies", "random,learned=random"], ["none like a planner"]),
-        (["--missions", "0"], ["--missions 0", "1 or more"]),
-        (["--missions", "many"], ["--missions", "many"]),
-        (["--seed", "-1"], ["--seed -1", "1048575"]),
-        (["--seed", "1048576"], ["--seed 1048576"]),
-        (["--checkpoint", "nowhere.pt"], ["nowhere.pt"]),
-        (["--checkpoint", "{tmp}"], ["best.pt", "last.pt"]),
-        (["--checkpoint", "{tmp}/world.yaml"], ["world.yaml"]),
-        (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["--set", "networks.actor.conv_channels=16"], ["8x7x5x5 there, 16x7x5x5 here"]),
-        (["--set", "experiment.constraints.num_actions=9"], ["does not fit", "num_actions"]),
-        (["--set", "environment.x_dim=40"], ["does not fit", "lattice"]),
-        (["--set", "observation.budget=false"], ["does not fit", "observation"]),
-        (["--set", "environment.sed=4"], ["sed", "seed"]),
-        (["--device", "tpu"], ["tpu"]),
-        (["--surprise"], ["--surprise"]),
+        (["--missions", "0"], "--missions: 0"),
+        (["--missions", "many"], "--missions: many"),
+        (["--missions", "1,2"], "--missions: 1,2"),
+        (["--seed", "-1"], "--seed: -1"),
+        (["--seed", "1048576"], "--seed: 1048576"),
+        (["--checkpoint", "nowhere.pt"], "nowhere.pt"),
+        (["--checkpoint", "{tmp}"], "checkpoints/best.pt"),
+        (["--checkpoint", "{tmp}/world.yaml"], "world.yaml"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--set", "networks.actor.conv_channels=16"], "8x7x5x5 there, 16x7x5x5 here"),
+        (["--set", "experiment.constraints.num_actions=9"], "num_actions"),
+        (["--set", "environment.x_dim=40"], "environment.x_dim"),
+        (["--set", "observation.budget=false"], "observation"),
+        (["--set", "environment.sed=4"], "environment.sed"),
+        (["--device", "tpu"], "tpu"),
+        (["--surprise"], "--surprise"),
+        (["--only", "split"], "--only"),
+        (["--maps", "split"], "--maps"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    arguments: list[str],
-    words: list[str],
-    run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], named: str, run: Path, world: Path, refused: Callable[..., str]
 ) -> None:
-    dump_config(TRAINED, tmp_path / "world.yaml")
-    out = tmp_path / "out"
+    out = run.parent / "out"
     given = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
-    given += ["--out", str(out), *(text.format(tmp=tmp_path) for text in arguments)]
-    assert exit_code(given) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    assert all(word in captured.err for word in words), captured.err
+    given += ["--out", str(out), *(text.format(tmp=run.parent) for text in arguments)]
+    assert named in refused(main, given)
     assert not out.exists()
 
 
 def test_checkpoints_that_lack_something_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    arguments = ["--policies", "learned", "--out", str(tmp_path / "out"), "--checkpoint"]
-    for key in ("config", "actor"):
-        path = write_checkpoint(tmp_path / f"{key}.pt", **{key: None})
-        assert exit_code([*arguments, str(path)]) == 2
-        assert f"it lacks the key {key}" in capsys.readouterr().err
     broken = config_to_dict(TRAINED)
     broken["mapping"]["prior"] = 7
-    path = write_checkpoint(tmp_path / "broken.pt", config=broken)
-    assert exit_code([*arguments, str(path)]) == 2
-    assert "mapping.prior" in capsys.readouterr().err
+    cases = {"config": {"config": None}, "actor": {"actor": None}}
+    for named, changes in (*cases.items(), ("mapping.prior", {"config": broken})):
+        path = save_team(tmp_path / "team.pt", TRAINED, **changes)
+        given = ["--policies", "learned", "--out", str(tmp_path / "out"), "--checkpoint", str(path)]
+        assert named in refused(main, given)
 
 
-def test_something_to_fly_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--out", str(tmp_path / "out"), "--policies"]
-    assert exit_code([*arguments, "random"]) == 2
-    assert "--config" in capsys.readouterr().err
-    dump_config(TRAINED, tmp_path / "world.yaml")
-    assert exit_code([*arguments, "learned", "--config", str(tmp_path / "world.yaml")]) == 2
-    assert "--checkpoint" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_flying(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--policies", "random"], "--config"),
+        (["--policies", "learned", "--config", "{world}"], "--checkpoint"),
+        (["--config", "{world}"], "--policies"),
+        (["--policies", "random", "--config", "{world}", "--out", "{world}"], "--out"),
+        (["--policies", "random", "--config", "{world}", "--out", "{world}/below"], "--out"),
+        (["--policies", "random", "--config", "{world}", "--out", ""], "--out"),
+    ],
+)
+def test_something_to_fly_and_a_folder_are_needed(
+    arguments: list[str], named: str, world: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        given = ["--policies", "learned", "--checkpoint", str(run), "--out", str(out)]
-        assert exit_code(given) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert "cannot be written" in captured.err
-    assert exit_code(["--policies", "learned", "--checkpoint", str(run), "--out", ""]) == 2
-    assert capsys.readouterr().err == "error: --out: name a folder\n"
+    given = [text.format(world=world) for text in arguments]
+    assert named in refused(main, ["--device", "cpu", "--out", str(tmp_path / "out"), *given])
 
 
 @pytest.mark.parametrize("missions", [1, 50, 77, 100, 1000])
 def test_batches_are_equal_and_bounded(missions: int) -> None:
-    batch = batch_size(Config(), missions)
+    batch = comparison.batch_size(Config(), missions)
     batches = -(-missions // batch)
     assert 1 <= batch <= 100
     assert batches * batch - missions < batches
-
-
-def exit_code(arguments: list[str]) -> object:
-    """Return the exit code, whether returned or raised by the parser."""
-    try:
-        return main(arguments)
-    except SystemExit as stop:
-        return stop.code

@@ -12,7 +12,6 @@ from sklearn.metrics import f1_score, log_loss, root_mean_squared_error
 
 from marl_framework.evaluation import metrics
 from marl_framework.mission import accuracy
-from marl_framework.mission.accuracy import f1
 
 
 def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,17 +74,6 @@ def test_a_truth_without_region_of_interest_gives_finite_numbers() -> None:
             assert torch.equal(value, torch.zeros(2)), name
 
 
-def test_a_perfect_and_an_ignorant_map() -> None:
-    truth = torch.zeros(1, 6, 6, dtype=torch.bool)
-    truth[:, :3] = True
-    perfect, ignorant = truth.float(), torch.full((1, 6, 6), 0.5)
-    assert f1(perfect, truth).item() == 1
-    assert metrics.map_metrics(perfect, truth)["rmse"].item() == 0
-    assert metrics.roi_entropy(perfect, truth).item() < 0.002
-    assert f1(ignorant, truth).item() == 0
-    assert metrics.roi_entropy(ignorant, truth).item() == pytest.approx(1)
-
-
 def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     belief, truth = random_maps(3, missions=5)
     expected = metrics.map_metrics(belief, truth)
@@ -93,20 +81,3 @@ def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -
     for name, values in metrics.map_metrics(belief, truth).items():
         assert values.shape == (5,)
         torch.testing.assert_close(values, expected[name])
-
-
-def test_coverage_is_the_share_of_seen_cells() -> None:
-    seen = torch.zeros(2, 10, 4, dtype=torch.bool)
-    seen[1, 2:7, 1:3] = True
-    torch.testing.assert_close(metrics.coverage(seen), torch.tensor([0.0, 0.25]))
-
-
-def test_metrics_never_read_back() -> None:
-    belief = torch.empty(2, 8, 8, device="meta")
-    truth = torch.empty(2, 8, 8, dtype=torch.bool, device="meta")
-    for values in (
-        metrics.roi_entropy(belief, truth),
-        *metrics.map_metrics(belief, truth).values(),
-    ):
-        assert values.shape == (2,)
-    assert metrics.coverage(truth).shape == (2,)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.evaluation.figures import mission_figure
-from marl_framework.evaluation.film import film_strip, mission_gif
-from marl_framework.evaluation.flight import FlightRecord, fly, validate
+from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
+from marl_framework.evaluation.flight import FlightRecord, fly
 from marl_framework.evaluation.mission_page import write_page
 from marl_framework.evaluation.missions import DrawSource, MissionStreams
 from marl_framework.evaluation.report import final_values
@@ -92,17 +91,6 @@ def test_each_mission_is_flown_as_if_it_were_alone(planner: str) -> None:
         # What comes after the last move changes nothing.
         last = {name: values[e, readings:] for name, values in record.metrics.items()}
         assert all((values == values[:1]).all() for values in last.values())
-
-
-def test_a_validation_measures_what_was_flown() -> None:
-    env = MissionEnvironment(small_config(**MIXED), 6, "cpu", "validation")
-    planner = make_planner("information_gain", env, None, True)
-    found = validate(env, planner)
-    draws = MissionStreams(env, env.config.environment.seed, "validation")
-    record = fly(env, planner, torch.Generator(), draws)
-    torch.testing.assert_close(found["return"], record.episode_return)
-    for name in ("roi_entropy", "f1"):
-        torch.testing.assert_close(found[name], record.metrics[name][:, -1])
 
 
 def test_figures_show_one_mission_alone(tmp_path: Path) -> None:

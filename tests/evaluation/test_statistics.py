@@ -12,9 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from marl_framework.evaluation.statistics import (
-    Difference,
-    Statistics,
-    _stretch,
+    bootstrap_stretch,
     interval,
     paired_difference,
     statistics,
@@ -27,9 +25,9 @@ def test_statistics_equal_scipy() -> None:
     values = torch.rand(40, generator=torch.Generator().manual_seed(0))
     found = statistics(values)
     sample = values.double().numpy()
-    assert found.mean == pytest.approx(np.mean(sample))
-    assert found.std == pytest.approx(np.std(sample, ddof=1))
-    assert found.standard_error == pytest.approx(stats.sem(sample))
+    assert found["mean"] == pytest.approx(np.mean(sample))
+    assert found["std"] == pytest.approx(np.std(sample, ddof=1))
+    assert found["standard_error"] == pytest.approx(stats.sem(sample))
 
 
 def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
@@ -38,9 +36,8 @@ def test_a_paired_difference_is_what_a_paired_t_test_uses() -> None:
     theirs = ours + 0.1 * torch.randn(30, generator=generator)  # paired far better than unpaired
     found = paired_difference(ours, theirs)
     t = stats.ttest_rel(ours.double().numpy(), theirs.double().numpy()).statistic
-    assert found.standard_error is not None
-    assert found.mean / found.standard_error == pytest.approx(t)
-    with pytest.raises(ValueError, match="cannot pair 30 and 2 missions"):
+    assert found["mean"] / found["standard_error"] == pytest.approx(t)
+    with pytest.raises(ValueError, match="30 and 2"):
         paired_difference(ours, theirs[:2])
 
 
@@ -50,18 +47,19 @@ def test_quantiles_are_students() -> None:
 
 
 def test_one_mission_has_no_spread() -> None:
-    assert statistics(torch.tensor([0.3])) == Statistics(
-        pytest.approx(0.3), None, None, pytest.approx(0.3), None
-    )
+    nothing = {"std": None, "standard_error": None}
+    mean = pytest.approx(0.3)
+    expected = {"mean": mean, **nothing, "iqm": mean, "iqm_interval": None}
+    assert statistics(torch.tensor([0.3])) == expected
     difference = paired_difference(torch.tensor([0.3]), torch.tensor([0.1]))
-    assert difference == Difference(pytest.approx(0.2), None, None, None)
+    assert difference == {"mean": pytest.approx(0.2), **nothing, "interval": None}
 
 
 def test_interquartile_means_and_intervals_equal_scipy() -> None:
     values = torch.rand(43, generator=torch.Generator().manual_seed(4)).double() ** 3
-    sample, stretch = values.numpy(), _stretch(43)
+    sample, stretch = values.numpy(), bootstrap_stretch(43)
     found = statistics(values)
-    assert found.iqm == pytest.approx(stats.trim_mean(sample, 0.25))
+    assert found["iqm"] == pytest.approx(stats.trim_mean(sample, 0.25))
 
     def bootstrap(statistic: Callable[..., Any]) -> tuple[float, float]:
         done = stats.bootstrap(
@@ -76,9 +74,9 @@ def test_interquartile_means_and_intervals_equal_scipy() -> None:
         return low, high
 
     of_iqm = bootstrap(lambda x, axis: stats.trim_mean(x, 0.25, axis=axis))
-    assert found.iqm_interval == pytest.approx(of_iqm, abs=0.006)
+    assert found["iqm_interval"] == pytest.approx(of_iqm, abs=0.006)
     difference = paired_difference(values, torch.zeros_like(values))
-    assert difference.interval == pytest.approx(bootstrap(np.mean), abs=0.006)
+    assert difference["interval"] == pytest.approx(bootstrap(np.mean), abs=0.006)
     assert statistics(values) == found  # resampling repeats
 
 
@@ -133,9 +131,9 @@ def test_one_seed_without_blocks_is_the_stretched_bootstrap_of_missions() -> Non
     values = torch.rand(37, generator=torch.Generator().manual_seed(2)).double()
     drawn = torch.randint(37, (4000, 37), generator=torch.Generator().manual_seed(0))
     ends = values[drawn].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
-    ends = values.mean() + (ends - values.mean()) * _stretch(37)
+    ends = values.mean() + (ends - values.mean()) * bootstrap_stretch(37)
     assert interval(values[None]) == pytest.approx(tuple(ends.tolist()), abs=1e-12)
-    assert paired_difference(values, torch.zeros(37)).interval == interval(values[None])
+    assert paired_difference(values, torch.zeros(37))["interval"] == interval(values[None])
 
 
 @pytest.mark.parametrize("missions", [4, 6])
@@ -149,20 +147,22 @@ def test_an_interval_over_few_missions_covers(missions: int) -> None:
 def test_a_single_block_has_no_interval() -> None:
     values, block = torch.rand(9), torch.full((9,), 4)
     assert interval(values[None], block) is None
-    assert statistics(values, block).standard_error is None
+    assert statistics(values, block)["standard_error"] is None
     assert interval(torch.rand(3, 1)) is None
 
 
 def test_the_standard_error_of_blocks_is_that_of_their_means_where_they_are_equal() -> None:
     values = torch.rand(40, generator=torch.Generator().manual_seed(3)).double()
-    found = statistics(values, torch.arange(40) // 8).standard_error
+    found = statistics(values, torch.arange(40) // 8)["standard_error"]
     assert found == pytest.approx(stats.sem(values.view(5, 8).mean(1).numpy()))
 
 
 @pytest.mark.parametrize("items", [2, 3, 5, 10, 11, 20, 50])
 def test_the_stretch_makes_a_bootstrap_as_wide_as_students_interval(items: int) -> None:
     t = stats.t.ppf(0.975, items - 1)
-    assert _stretch(items) == pytest.approx((items / (items - 1)) ** 0.5 * t / 1.96, rel=2e-3)
+    assert bootstrap_stretch(items) == pytest.approx(
+        (items / (items - 1)) ** 0.5 * t / 1.96, rel=2e-3
+    )
 
 
 def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:

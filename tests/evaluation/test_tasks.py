@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from marl_framework.evaluate import main
-from tests.evaluation.test_evaluate import TRAINED, results, write_checkpoint
+from tests.evaluation.test_evaluate import TRAINED, evaluate
+from tests.teams import save_team
 
 TASKS = """\
 pair: {}
@@ -25,20 +27,15 @@ def folder(tmp_path: Path) -> Path:
     """A tasks file, a worker for each task and one team for all."""
     (tmp_path / "tasks.yaml").write_text(TASKS)
     for seed, name in enumerate(("team", "expert-pair", "expert-crowd", "expert-deaf")):
-        write_checkpoint(tmp_path / name / "checkpoints" / "best.pt", seed)
+        save_team(tmp_path / name / "checkpoints" / "best.pt", TRAINED, seed)
     return tmp_path
-
-
-def evaluate(folder: Path, policies: str, *more: str) -> int:
-    given = ["--policies", policies, "--missions", "2", "--out", str(folder / "out")]
-    return main([*given, "--tasks", str(folder / "tasks.yaml"), *more])
 
 
 @pytest.mark.usefixtures("drawn")
 def test_every_task_is_flown_by_the_team_of_all_and_by_its_own(folder: Path) -> None:
     policies = f"learned={folder}/expert-{{task}},all={folder}/team,information_gain"
-    assert evaluate(folder, policies) == 0
-    found = results(folder / "out")["combinations"]
+    out, tasks = folder / "out", ("--tasks", folder / "tasks.yaml")
+    found = evaluate(out, policies, *tasks, figures=True)["combinations"]
     assert [each["name"] for each in found] == ["pair", "crowd", "deaf"]
     for each in found:
         assert list(each["policies"]) == ["expert", "all", "information_gain"]
@@ -49,60 +46,32 @@ def test_every_task_is_flown_by_the_team_of_all_and_by_its_own(folder: Path) -> 
     assert [world["experiment"]["uav"]["communication_range"] for world in worlds] == [25, 25, 0]
     assert worlds[2]["sensor"]["simulation"]["kinds"] == ["band"]
     steps = {world["learning"]["training_steps"] for world in worlds}
-    assert steps == {TRAINED.learning.training_steps}  # the mission is all that counts
-    assert (folder / "out" / "worlds.png").stat().st_size > 0
-
-
-def test_a_task_is_the_world_that_its_overrides_make(folder: Path) -> None:
-    team = f"learned={folder}/team"
-    assert evaluate(folder, team, "--no-figures") == 0
-    crowd = results(folder / "out")["combinations"][1]
-    given = ["--policies", team, "--missions", "2", "--no-figures", "--agents", "5"]
-    assert main([*given, "--out", str(folder / "alone")]) == 0
-    assert results(folder / "alone")["policies"] == crowd["policies"]
+    assert steps == {TRAINED.learning.training_steps}  # only the mission of a task counts
+    assert (out / "worlds.png").stat().st_size > 0
+    # A task is the world that its overrides make.
+    alone = evaluate(folder / "alone", f"all={folder}/team,information_gain", "--agents", 5)
+    assert alone["policies"]["all"] == found[1]["policies"]["all"]
 
 
 @pytest.mark.parametrize(
-    ("policies", "more", "said"),
+    ("policies", "more", "named"),
     [
         ("learned=nowhere-{task}", [], "nowhere-pair"),
-        ("random=team", [], "none like a planner"),
+        ("random=team", [], "--policies"),
         ("a/b=team", [], "a/b"),
-        ("random", ["--agents", "2"], "--agents: --tasks says what is flown"),
-        ("random", ["--terrain", "band"], "--terrain: --tasks says what is flown"),
+        ("random", ["--agents", "2"], "--agents"),
+        ("random", ["--terrain", "band"], "--terrain"),
         ("random", ["--tasks", "missing.yaml"], "missing.yaml"),
+        ("all={0}/team", ["--tasks", "{0}/odd.yaml"], "odd: experiment.missions.n_agents"),
+        ("all={0}/team", ["--tasks", "{0}/name.yaml"], "a/b"),
     ],
 )
 def test_bad_input_is_one_line(
-    policies: str,
-    more: list[str],
-    said: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    policies: str, more: list[str], named: str, folder: Path, refused: Callable[..., str]
 ) -> None:
-    assert evaluate(folder, policies, *more) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert said in error
-    assert error.count("\n") == 1
-    assert not (folder / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        (
-            "odd: {experiment: {missions: {n_agents: many}}}",
-            ["odd", "experiment.missions.n_agents"],
-        ),
-        ("a/b: {}", ["a/b"]),
-    ],
-)
-def test_a_bad_task_is_named(
-    task: str, said: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "tasks.yaml").write_text(f"{task}\n")
-    assert evaluate(folder, f"learned={folder}/team") == 2
-    error = capsys.readouterr().err
-    assert all(word in error for word in said)
+    (folder / "odd.yaml").write_text("odd: {experiment: {missions: {n_agents: many}}}")
+    (folder / "name.yaml").write_text("a/b: {}")
+    given = ["--tasks", str(folder / "tasks.yaml"), *(text.format(folder) for text in more)]
+    given += ["--policies", policies.format(folder, task="{task}"), "--out", str(folder / "out")]
+    assert named in refused(main, given)
     assert not (folder / "out").exists()

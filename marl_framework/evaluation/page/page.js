@@ -338,8 +338,8 @@ async function start() {
   }
 
   function follow() {
-    const asked = Number.parseInt(location.hash.slice(1), 10);
-    if (asked >= 0) slider.value = asked;
+    const reading = Number.parseInt(location.hash.slice(1), 10);
+    if (reading >= 0) slider.value = reading;
     show();
   }
 

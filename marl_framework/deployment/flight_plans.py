@@ -1,0 +1,169 @@
+"""Flight plans of a team: from home to the starts, along the mission, and back.
+
+All UAVs leave at the same moment and wait at every stop for the slowest. They climb and descend
+in separate columns, and fly to their starts and back at separate altitudes above the mission.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.mission import DeploymentConfig
+from marl_framework.config.model import Config
+from marl_framework.evaluation.zone_outlines import polygons
+from marl_framework.mission.no_fly_zones import NoFlyZones
+from marl_framework.mission.terrains.geotiff import Place
+
+Array = npt.NDArray[Any]
+Degrees = list[float]
+"""(latitude, longitude) in WGS 84."""
+
+BEFORE, AFTER = 3, 3
+"""Number of stops before the first and after the last reading, including those on the ground."""
+# MAV_CMD and MAV_FRAME of MAVLink's common message set.
+WAYPOINT, RETURN, TAKE_OFF, SPEED, PHOTO = 16, 20, 22, 178, 2000
+COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
+_FARTHEST_HOME = 50e3  # [m]
+_FENCED = 1e3  # [m] around a window
+_FENCE_ERROR = 0.02  # [m]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a MAVLink mission."""
+
+    command: int
+    frame: int
+    params: tuple[float | None, ...]
+    """Seven parameters, None if unused; a position (latitude, longitude, altitude) is last."""
+
+
+@dataclass(frozen=True)
+class FlightPlan:
+    """Flight of one UAV from take-off to landing."""
+
+    uav: int
+    """Number of the UAV, from 1."""
+    home: Degrees
+    """Place of take-off."""
+    speed: float
+    """Speed [m/s]."""
+    items: Sequence[Item]
+    fences: Sequence[Sequence[Degrees]] = ()
+    """Polygons that the UAV must not enter."""
+
+
+def flight_plans(
+    stops: Array,
+    readings: Sequence[int],
+    place: Place,
+    settings: DeploymentConfig,
+    fences: Sequence[Sequence[Degrees]] = (),
+) -> Iterator[FlightPlan]:
+    """Yield the plan of each UAV, from the `team_stops` in a place, [S, N, 3] [m]."""
+    waiting = waits(stops, settings.speed)
+    for n in range(stops.shape[1]):
+        degrees = place.degrees(stops[:, n, :2])[:, ::-1].round(9)
+        positions = np.column_stack((degrees, stops[:, n, 2].round(3))).tolist()
+        items = _items(positions, waiting[:, n], readings[n], settings)
+        yield FlightPlan(n + 1, positions[0][:2], settings.speed, items, fences)
+
+
+def _items(
+    positions: Sequence[Sequence[float]], waiting: Array, readings: int, settings: DeploymentConfig
+) -> list[Item]:
+    """Return the mission of one UAV: take-off, waypoints with photos, return.
+
+    Its stops have `positions` (latitude, longitude, altitude [m]), [S, 3], and `waiting` times
+    [s], [S].
+    """
+    frame = ABOVE_GROUND if settings.altitudes == "ground" else ABOVE_HOME
+    items = [
+        Item(TAKE_OFF, ABOVE_HOME, (0, 0, 0, None, *positions[1])),
+        Item(SPEED, COMMAND_FRAME, (1, settings.speed, -1, 0, 0, 0, 0)),
+    ]
+    for k in range(1, BEFORE + readings + AFTER - 1):
+        seconds = round(float(waiting[k]), 1)
+        items.append(Item(WAYPOINT, frame, (seconds, 0, 0, None, *positions[k])))
+        if BEFORE <= k < BEFORE + readings:
+            items.append(Item(PHOTO, COMMAND_FRAME, (0, 0, 1, 0, 0, 0, 0)))
+    return [*items, Item(RETURN, COMMAND_FRAME, (0, 0, 0, 0, 0, 0, 0))]
+
+
+def team_stops(
+    tracks: Sequence[Array], home: tuple[float, float], separation: float, top: float
+) -> Array:
+    """Return all stops of a team from take-off to landing, [S, N, 3] [m].
+
+    A UAV with fewer readings than others flies home at once and stays on the ground.
+
+    Args:
+        tracks: position of each reading of each UAV [m], [readings, 3] each; x points east.
+        home: take-off of UAV 1, (x, y) [m]; the others take off east of it.
+        separation: distance between the UAVs at home, and between their transit altitudes [m].
+        top: highest altitude of the mission [m].
+    """
+    most = max(map(len, tracks))
+    stops = []
+    for n, track in enumerate(tracks):
+        pad, level = (home[0] + separation * n, home[1]), top + separation * (n + 1)
+        start, end = track[0, :2], track[-1, :2]
+        out = [(*pad, 0.0), (*pad, level), (*start, level)]
+        back = [(*end, level), (*pad, level), *[(*pad, 0.0)] * (most - len(track) + 1)]
+        stops.append(np.concatenate((out, track, back)))
+    return np.stack(stops, axis=1)
+
+
+def waits(stops: Array, speed: float) -> Array:
+    """Return the time that each UAV waits for the slowest at each stop [s], [S, N]."""
+    seconds = np.linalg.norm(np.diff(stops, axis=0), axis=-1) / speed
+    waiting = seconds.max(axis=1, keepdims=True) - seconds
+    return np.concatenate((np.zeros_like(waiting[:1]), waiting))
+
+
+def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the take-off of UAV 1, (x, y) from the lower left corner of a place [m].
+
+    Home is (latitude, longitude) [degrees]; None is the corner itself.
+
+    Raises:
+        ConfigError: home is far away.
+    """
+    if home is None:
+        return (0.0, 0.0)
+    try:
+        x, y = place.metres(np.array([home[::-1]]))[0].tolist()
+    except ValueError:
+        x = y = math.inf
+    distance = math.hypot(x, y)
+    if distance > _FARTHEST_HOME:
+        raise ConfigError(
+            f"deployment.home: [{home[0]:g}, {home[1]:g}] lies {distance / 1e3:.0f} km from the "
+            "map; give the latitude, then the longitude of a place near it"
+        )
+    return (x, y)
+
+
+def geofences(
+    zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
+) -> list[list[Degrees]]:
+    """Return the zones near a window as polygons, without their holes.
+
+    Fences of autopilots have no limits in altitude, so only zones from the ground to the sky
+    become fences. `origin` is the lower left corner of the window on the map [m].
+    """
+    area = config.environment
+    closed = [z for z in zones.zones if z.floor <= 0 and math.isinf(z.height)]
+    fences = []
+    for zone in closed:
+        for part in polygons(zone, origin, (area.x_dim, area.y_dim), _FENCED):
+            border = np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1]
+            fences.append(place.degrees(border)[:, ::-1].round(9).tolist())
+    return fences

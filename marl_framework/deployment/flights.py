@@ -1,0 +1,200 @@
+"""Flights over windows of a measured map, and the files that they leave."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.model import Config
+from marl_framework.deployment.flight_plans import (
+    flight_plans,
+    geofences,
+    home_metres,
+    team_stops,
+)
+from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
+from marl_framework.deployment.mission_files import WRITERS
+from marl_framework.deployment.survey_files import FRAME, Survey, write_survey
+from marl_framework.device import describe_device
+from marl_framework.evaluation import mission_page, report
+from marl_framework.evaluation.comparison import batch_size
+from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
+from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.flight_run import fly_into_run
+from marl_framework.evaluation.missions import MissionStreams
+from marl_framework.mission.draws import ResetDraws
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
+from marl_framework.mission.terrains.raster import SYMMETRY
+from marl_framework.planners import Planner
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.folder import RunFolder
+
+
+def deploy(
+    config: Config,
+    device: torch.device,
+    checkpoint: Checkpoint | None,
+    options: argparse.Namespace,
+) -> int:
+    """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
+
+    The options are `missions`, `html` and those of `fly_into_run`.
+    """
+    flights = prepare(config, device, options.missions or 1, checkpoint)
+
+    def write(record: FlightRecord, run: RunFolder, seconds: float) -> None:
+        missions = flights.write(record, run.path)
+        results = {
+            "planner": record.planner,
+            "checkpoint": None if checkpoint is None else checkpoint.name,
+            "coordinate_frame": FRAME,
+            "coordinate_system": None if flights.place is None else flights.place.system,
+            "cell_size_m": config.geometry.cell_size,
+            "missions": missions,
+        }
+        run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+        warn_of_hazards(missions, config.experiment.constraints.spacing / 2)
+        flights.draw(record, run.path, options.html)
+
+    return fly_into_run(config, device, options, flights.fly, write)
+
+
+class UprightStreams(MissionStreams):
+    """Draws of missions whose windows, with their zones, are neither turned nor mirrored."""
+
+    def draw_reset(self) -> ResetDraws:
+        """Draw the start of E missions."""
+        draws = super().draw_reset()
+        (windows,) = draws.terrain.numbers  # a deployment has no terrain except the map
+        windows[:, SYMMETRY] = 0
+        env = self._single
+        origins = env.terrain.window_origins(draws.terrain)
+        if env.zones is not None and origins is not None:
+            moves = [env.zones.moves((x, y)) for x, y in origins.tolist()]
+            draws.moves = torch.stack(moves).to(env.device)
+        return draws
+
+
+@dataclass
+class Deployment:
+    """A planner and the windows of a map that it flies."""
+
+    environment: MissionEnvironment
+    planner: Planner
+    missions: int
+    """Number of windows."""
+    place: Place | None
+    """Place of the map on Earth; None if unknown."""
+
+    def fly(self) -> FlightRecord:
+        """Fly the windows drawn with `environment.seed`."""
+        seed = self.environment.config.environment.seed
+        return evaluate(
+            self.environment, self.planner, self.missions, seed, DEPLOYMENT,
+            keep_maps=self.missions, streams=UprightStreams,
+        )  # fmt: skip
+
+    def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
+        """Write the data of each mission to a subfolder; return their entries in `summary.json`."""
+        assert record.window_origins is not None  # a deployment has no terrain except the map
+        finals, cell = report.final_values(record), self.environment.config.geometry.cell_size
+        entries = []
+        for index, (x, y) in enumerate(record.window_origins.tolist()):
+            place = None if self.place is None else self.place.moved(x, y)
+            tracks = [track.double().numpy() for track in record.tracks(index)]
+            survey = Survey(record.belief[index].float().numpy(), tracks, (x, y), cell, place)
+            target = _mission_folder(folder, index)
+            target.mkdir()
+            write_survey(survey, target)
+            hazards = {} if place is None else self._write_plans(survey, place, target)
+            values = {name: value[index].item() for name, value in finals.items()}
+            entries.append({"folder": target.name, "window_origin_m": [x, y], **hazards, **values})
+        return entries
+
+    def draw(self, record: FlightRecord, folder: Path, html: bool = False) -> None:
+        """Draw each mission into its subfolder, with `html` also as an interactive page."""
+        for index in range(self.missions):
+            target = _mission_folder(folder, index)
+            mission_figure(record, index, target / "mission.png")
+            film_strip(record, index, target / "film.png")
+            mission_gif(record, index, target / "mission.gif")
+            if html:
+                mission_page.write_page({record.planner: record}, index, target / "mission.html")
+
+    def _write_plans(self, survey: Survey, place: Place, folder: Path) -> dict[str, Any]:
+        """Write the mission files of each UAV; return their hazards."""
+        config, zones = self.environment.config, self.environment.zones
+        settings, top = config.deployment, config.geometry.altitudes[-1]
+        home = home_metres(place, settings.home)
+        stops = team_stops(survey.tracks, home, settings.separation, top)
+        readings = [len(track) for track in survey.tracks]
+        fences = [] if zones is None else geofences(zones, place, config, survey.origin)
+        for flight in flight_plans(stops, readings, place, settings, fences):
+            for suffix, write in WRITERS.items():
+                write(flight, folder / f"uav_{flight.uav}{suffix}")
+        return find_hazards(stops, readings, settings.speed, zones, survey.origin)
+
+
+def prepare(
+    config: Config, device: torch.device, missions: int, checkpoint: Checkpoint | None
+) -> Deployment:
+    """Create the environment and the planner that `experiment.policy` names.
+
+    Raises:
+        ConfigError: the map or the checkpoint is missing or does not fit, UAVs may crash, or
+            `deployment` contradicts the map.
+    """
+    if config.sensor.simulation.drawn_kinds != ("raster",):
+        kinds = ", ".join(config.sensor.simulation.kinds)
+        raise ConfigError(
+            f"sensor.simulation.kinds: deployment needs a measured map, not {kinds}; "
+            "set it to [raster], and sensor.simulation.raster.path to the file"
+        )
+    if config.missions.has_crashes:
+        raise ConfigError(
+            "experiment.uav.crash_rate: a deployment cannot plan crashes; set it to 0"
+        )
+    name = config.experiment.policy
+    if name == "learned" and checkpoint is None:
+        raise ConfigError(
+            "experiment.missions.mission_mode: deployment needs a trained team; "
+            "add --checkpoint RUN_OR_FILE"
+        )
+    batch = batch_size(config, missions)
+    environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
+    planner = make_planner(name, environment, checkpoint)
+    if environment.zones is not None:  # report closed windows before anything is written
+        for first in range(0, missions, batch):
+            UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
+    return Deployment(environment, planner, missions, _place(environment))
+
+
+def _place(environment: MissionEnvironment) -> Place | None:
+    """Return the place of the map from its file or from `deployment.origin`."""
+    raster, settings = environment.terrain.raster, environment.config.deployment
+    name = environment.config.sensor.simulation.raster.path
+    place = None if raster is None else raster.place
+    if settings.origin is not None:
+        if place is not None:
+            raise ConfigError(f"deployment.origin: {name} has coordinates; leave it null")
+        require_rasterio("deployment.origin", "it places the map on Earth")
+        place = place_at(*settings.origin)
+    if place is not None:
+        home_metres(place, settings.home)  # raises an error for a distant home
+    elif settings.home is not None:
+        raise ConfigError(
+            f"deployment.home: {name} has no coordinates; place it with deployment.origin"
+        )
+    return place
+
+
+def _mission_folder(folder: Path, index: int) -> Path:
+    return folder / f"mission_{index:03d}"

@@ -1,0 +1,123 @@
+"""Hazards of a team's flight plans: UAVs that come close to each other, and no-fly zones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+
+from marl_framework.deployment.flight_plans import BEFORE, Array
+from marl_framework.mission.no_fly_zones import NoFlyZones
+
+
+@dataclass(frozen=True)
+class Approach:
+    """Smallest distance between two UAVs."""
+
+    metres: float
+    leg: int
+    """Number of the leg, from 0; it ends at stop leg + 1."""
+    uavs: tuple[int, int]
+    """Numbers of the UAVs, from 1."""
+
+
+def find_hazards(
+    stops: Array,
+    readings: Sequence[int],
+    speed: float,
+    zones: NoFlyZones | None,
+    origin: tuple[float, float],
+) -> dict[str, Any]:
+    """Return the hazards of a team's flight as `summary.json` lists them.
+
+    Args:
+        stops: see `flight_plans.team_stops`, [S, N, 3] [m].
+        readings: number of readings of each UAV.
+        speed: speed of the UAVs [m/s].
+        zones: zones of the map, if any.
+        origin: lower left corner of the window on the map [m].
+
+    Returns:
+        `closest_approach` for two UAVs or more, and `through_zones` where there are zones.
+    """
+    found: dict[str, Any] = {}
+    if nearest := closest_approach(stops, speed):
+        where = describe_leg(nearest.leg, max(readings[uav - 1] for uav in nearest.uavs))
+        metres = round(nearest.metres, 3)
+        found["closest_approach"] = {"metres": metres, "uavs": [*nearest.uavs], "where": where}
+    if zones is not None:
+        crossings = [
+            (n + 1, describe_leg(leg, readings[n]))
+            for leg, (start, end) in enumerate(pairwise(stops))
+            for n in range(stops.shape[1])
+            if zones.touch(start[n], end[n], origin)
+        ]
+        found["through_zones"] = [
+            {"uav": uav, "where": where} for uav, where in dict.fromkeys(crossings)
+        ]
+    return found
+
+
+def warn_of_hazards(missions: Sequence[Mapping[str, Any]], least: float) -> None:
+    """Print the missions whose UAVs come closer than `least` metres or fly through zones.
+
+    Each of `missions` holds its `folder` and the results of `find_hazards`.
+    """
+    for mission in missions:
+        nearest = mission.get("closest_approach")
+        if nearest is not None and nearest["metres"] < least:
+            first, second = nearest["uavs"]
+            print(
+                f"warning: {mission['folder']}: UAVs {first} and {second} come within "
+                f"{nearest['metres']:.1f} m of each other {nearest['where']}; change the mission "
+                "files before you fly them"
+            )
+    for mission in missions:
+        for way in mission.get("through_zones", ()):
+            print(
+                f"warning: {mission['folder']}: UAV {way['uav']} flies through a no-fly zone "
+                f"{way['where']}; set deployment.home, or change the mission files before you fly "
+                "them"
+            )
+
+
+def describe_leg(leg: int, readings: int) -> str:
+    """Return the part of the flight that a leg belongs to, in words."""
+    if leg < BEFORE:
+        return "on the way to their starts"
+    move = leg - BEFORE + 1
+    return f"on move {move}" if move < readings else "on the way home"
+
+
+def closest_approach(stops: Array, speed: float) -> Approach | None:
+    """Return the smallest distance between two UAVs; None for a single UAV."""
+    found = [
+        Approach(_smallest_distance(start[[a, b]], end[[a, b]], speed), leg, (a + 1, b + 1))
+        for leg, (start, end) in enumerate(pairwise(stops))
+        for a, b in combinations(range(stops.shape[1]), 2)
+    ]
+    return min(found, key=lambda approach: approach.metres, default=None)
+
+
+def _smallest_distance(start: Array, end: Array, speed: float) -> float:
+    """Return the smallest distance of two UAVs that fly from `start` to `end`, [2, 3] each."""
+    arrival = np.linalg.norm(end - start, axis=-1) / speed
+
+    def gap(time: float) -> Array:
+        share = np.divide(time, arrival, out=np.ones(2), where=arrival > 0)
+        positions = start + np.minimum(share, 1.0)[:, None] * (end - start)
+        return np.subtract(*positions)
+
+    gaps = map(gap, (0.0, *sorted(arrival)))
+    return min(_distance_to_origin(a, b) for a, b in pairwise(gaps))
+
+
+def _distance_to_origin(a: Array, b: Array) -> float:
+    """Return the distance of the line from a to b to the origin."""
+    line = b - a
+    square = float(line @ line)
+    share = 0.0 if square == 0 else min(1.0, max(0.0, float(-a @ line) / square))
+    return float(np.linalg.norm(a + share * line))

@@ -1,0 +1,151 @@
+"""Belief maps and tracks of a flown window, one writer for each format."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from marl_framework.mission.terrains.geotiff import Array, Place, quiet_rasterio
+from marl_framework.runs.files import write_json
+
+FRAME = (
+    "local: metres from the lower left corner of the mission's window, x to the right, y up, "
+    "altitude above ground; not longitude and latitude"
+)
+"""Coordinate frame of tracks, as the files describe it."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Belief and tracks of one window of a map."""
+
+    belief: Array
+    """P(region of interest), [R, C] float32."""
+    tracks: Sequence[Array]
+    """Position of each reading of each UAV in `FRAME` [m], [readings, 3] float64 each."""
+    origin: tuple[float, float]
+    """Lower left corner (x, y) of the window on the map [m]."""
+    cell: tuple[float, float]
+    """Size of a cell along x and y [m]."""
+    place: Place | None
+    """Place of the window on Earth; None if unknown."""
+
+
+def write_survey(survey: Survey, folder: Path) -> None:
+    """Write a survey in all formats that its place allows, into an existing folder."""
+    for write in (*ALWAYS, *(LOCAL if survey.place is None else ON_EARTH)):
+        write(survey, folder)
+
+
+def write_array(survey: Survey, folder: Path) -> None:
+    """Write the belief to `belief.npy`, [x, y] float32."""
+    np.save(folder / "belief.npy", survey.belief)
+
+
+def write_image(survey: Survey, folder: Path) -> None:
+    """Write the belief to `belief.tiff`, float32, x right and y up."""
+    done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(survey.belief)))
+    if not done:
+        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
+    (folder / "belief.tiff").write_bytes(data.tobytes())
+
+
+def write_geotiff(survey: Survey, folder: Path) -> None:
+    """Write the belief to `belief.tif`, a GeoTIFF in float32, north up."""
+    import rasterio
+    from rasterio.transform import from_origin
+
+    assert survey.place is not None
+    image = np.rot90(survey.belief)
+    north = survey.place.corner[1] + image.shape[0] * survey.cell[1]
+    with (
+        quiet_rasterio(),
+        rasterio.open(
+            folder / "belief.tif",
+            "w",
+            driver="GTiff",
+            height=image.shape[0],
+            width=image.shape[1],
+            count=1,
+            dtype="float32",
+            crs=survey.place.system,
+            transform=from_origin(survey.place.corner[0], north, *survey.cell),
+            compress="deflate",
+        ) as file,
+    ):
+        file.write(image, 1)
+        file.set_band_description(1, "P(region of interest)")
+
+
+def write_table(survey: Survey, folder: Path) -> None:
+    """Write the position of each reading to `waypoints.csv`."""
+    with (folder / "waypoints.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("uav", "reading", "x_m", "y_m", "altitude_m"))
+        for n, track in enumerate(survey.tracks, start=1):
+            points = enumerate(track.tolist(), start=1)
+            writer.writerows((n, reading, *point) for reading, point in points)
+
+
+def write_tracks(survey: Survey, folder: Path) -> None:
+    """Write the position of each reading to `waypoints.json`."""
+    tracks = enumerate(survey.tracks, start=1)
+    content = {
+        "coordinate_frame": FRAME,
+        "window_origin_m": survey.origin,
+        "uavs": [{"uav": n, "positions_m": track.tolist()} for n, track in tracks],
+    }
+    write_json(folder / "waypoints.json", content)
+
+
+def write_geojson(survey: Survey, folder: Path) -> None:
+    """Write the tracks to `waypoints.geojson`, longitude and latitude (RFC 7946).
+
+    The standard measures a third coordinate from the ellipsoid; altitudes above ground are
+    therefore properties.
+    """
+    assert survey.place is not None
+    features = []
+    for n, track in enumerate(survey.tracks, start=1):
+        altitudes = {"altitudes_above_ground_m": track[:, 2].tolist()}
+        properties = {"uav": n, "readings": len(track), **altitudes}
+        geometry = line_geometry(survey.place.degrees(track[:, :2]).round(9))
+        features.append({"type": "Feature", "properties": properties, "geometry": geometry})
+    content = {"type": "FeatureCollection", "features": features}
+    write_json(folder / "waypoints.geojson", content)
+
+
+def line_geometry(degrees: Array) -> dict[str, Any]:
+    """Return a line as a GeoJSON geometry, cut where it crosses the antimeridian.
+
+    Args:
+        degrees: (longitude, latitude), [P, 2].
+    """
+    parts: list[list[list[float]]] = [[]]
+    for start, end in pairwise(degrees):
+        parts[-1].append(start.tolist())
+        turn = end[0] - start[0]
+        if abs(turn) > 180:
+            side = 180.0 if start[0] > 0 else -180.0
+            share = (side - start[0]) / (turn + 2 * side)
+            latitude = round(start[1] + share * (end[1] - start[1]), 9)
+            parts[-1].append([side, latitude])
+            parts.append([[-side, latitude]])
+    parts[-1].append(degrees[-1].tolist())
+    if len(parts) == 1:
+        return {"type": "LineString", "coordinates": parts[0]}
+    return {"type": "MultiLineString", "coordinates": parts}
+
+
+Writer = Callable[[Survey, Path], None]
+ALWAYS: tuple[Writer, ...] = (write_array, write_table)
+LOCAL: tuple[Writer, ...] = (write_image, write_tracks)
+"""Formats of surveys whose place is unknown."""
+ON_EARTH: tuple[Writer, ...] = (write_geotiff, write_geojson)

@@ -1,0 +1,76 @@
+"""Deployments over a map in UTM, and their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyproj
+from affine import Affine
+
+from marl_framework.main import main
+from tests.mission.terrains.test_geotiff import write
+
+MAP = "sensor.simulation.raster"
+WEST, SOUTH = 691000.0, 5334870.0
+INTO_UTM = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True)
+
+
+def deploy(folder: Path, path: Path, *settings: str) -> int:
+    """Deploy a planner over the map of a file into folder/runs/t; return the exit code."""
+    keys = (
+        "experiment.missions.mission_mode=deployment",
+        "experiment.policy=coverage",
+        "sensor.simulation.kinds=[raster]",
+        f"{MAP}.path={path}",
+        f"logging.directory={folder / 'runs'}",
+        *settings,
+    )
+    given = [word for key in keys for word in ("--set", key)]
+    options = ["--run-name", "t", "--device", "cpu", "--missions", "2"]
+    return main(["--config", "params_test.yaml", *options, *given])
+
+
+def bumps() -> np.ndarray:
+    y, x = np.mgrid[:260, :300]
+    return (np.sin(x / 17) + np.cos(y / 23)).astype(np.float32)
+
+
+def write_utm(folder: Path) -> Path:
+    """Write a map in UTM with pixels of half a metre."""
+    at = Affine(0.5, 0, WEST, 0, -0.5, SOUTH + 130)
+    return write(folder / "map.tif", bumps(), crs="EPSG:32632", transform=at)
+
+
+def missions(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the folder of each mission and its entry in the summary."""
+    found = json.loads((folder / "runs" / "t" / "summary.json").read_text())["results"]
+    return [(folder / "runs" / "t" / m["folder"], m) for m in found["missions"]]
+
+
+def tracks(folder: Path) -> list[dict[str, Any]]:
+    """Return the features of a mission's GeoJSON."""
+    found = json.loads((folder / "waypoints.geojson").read_text())
+    assert found["type"] == "FeatureCollection"
+    assert "crs" not in found  # RFC 7946, section 4
+    features: list[dict[str, Any]] = found["features"]
+    return features
+
+
+def readings(folder: Path, uav: int) -> np.ndarray:
+    """Return x, y and altitude of a UAV's readings from the window's corner."""
+    rows = np.genfromtxt(folder / "waypoints.csv", delimiter=",", skip_header=1)
+    return rows[rows[:, 0] == uav, 2:]
+
+
+def corner(mission: dict[str, Any]) -> np.ndarray:
+    """Return easting and northing of a window's lower left corner."""
+    return np.add(mission["window_origin_m"], (WEST, SOUTH))
+
+
+def plan(folder: Path, uav: int) -> dict[str, Any]:
+    """Return a UAV's plan file."""
+    found: dict[str, Any] = json.loads((folder / f"uav_{uav}.plan").read_text())
+    return found
