@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from marl_framework.command_line import (
-    BAD_INPUT,
     FAILED,
     Parser,
     add_checkpoint,
     add_overrides,
     as_program,
     loaded,
-    plain_warnings,
+    warn,
+    writing,
 )
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
+from marl_framework.runs.guard import guarded
 from marl_framework.runs.names import checkpoint_file
 
 TOLERANCE = 1e-5
@@ -31,21 +31,20 @@ TOLERANCE = 1e-5
 
 _WEIGHTS = "weights"
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", _WEIGHTS: ".pt"}
-_PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "torch": (), _WEIGHTS: ()}
+_PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript")}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.export", description=__doc__)
-    add = parser.add_argument
     add_checkpoint(parser, required=True)
-    add(
+    parser.add_argument(
         "--format",
         required=True,
         choices=tuple(_SUFFIXES),
-        help="onnx (.onnx), torch (.pt2), or weights (.pt), a checkpoint of nothing but the actor "
-        "or map predictor and its configuration",
+        help="onnx (.onnx), torch (.pt2), or weights (.pt), a checkpoint with only the actor or "
+        "map predictor and its configuration",
     )
-    add(
+    parser.add_argument(
         "--observations",
         action="store_true",
         help="export the whole team with its observations and masks: maps in, actions out "
@@ -55,27 +54,22 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         "override a key of the checkpoint's configuration, such as the team size; repeatable",
     )
-    add("--out", required=True, metavar="FILE", help="file to write")
+    parser.add_argument("--out", required=True, metavar="FILE", help="file to write")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 if done, 1 if outputs differ from PyTorch, 2 on bad input."""
+    """Run the command line; return its exit code.
+
+    0 done, 1 failed or outputs differ from PyTorch, 2 bad input, 130 interrupted.
+    """
     options = _parser().parse_args(arguments)
-    try:
-        with plain_warnings():
-            return _run(options)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    return guarded(lambda _: _run(options), again="then run the command again")
 
 
 def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
-    _check(options.format, out)
-    checkpoint = checkpoint_file(options.checkpoint)
-    if out.exists() and out.samefile(checkpoint):
-        raise ConfigError(f"--out {out}: it is the checkpoint to export; name another file")
+    _check(options, out)
     if options.format == _WEIGHTS:
         return _write_weights(options, out)
 
@@ -92,63 +86,56 @@ def _run(options: argparse.Namespace) -> int:
     if options.observations:
         module = PortableTeam(actor, config, "cpu")
     samples = sample_inputs(module, config)
-    portable = export(module, samples, options.format, mission_facts(config))
+    portable = export(module, samples[0], options.format, mission_facts(config))
     difference = largest_difference(portable.run, module, samples)
     if not difference <= TOLERANCE:
-        print(
+        warn(
             f"error: the exported team differs from PyTorch by {difference:.1e}, more than the "
-            f"allowed {TOLERANCE:g}; nothing was written",
-            file=sys.stderr,
+            f"allowed {TOLERANCE:g}; nothing was written"
         )
         return FAILED
-    with _writable(out), atomic_file(out) as file:
+    with writing(out), atomic_file(out) as file:
         file.write(portable.content)
-    print(report(out, portable, module, samples, difference))
+    print(report(out, portable, module, samples[-1], difference))
     return 0
 
 
 def _write_weights(options: argparse.Namespace, out: Path) -> int:
-    if options.observations:
-        raise ConfigError(f"--observations: not with --format {_WEIGHTS}; leave it out")
-
     from marl_framework.planners.team import find_checkpoint, weights_alone
     from marl_framework.runs.checkpoint import save_checkpoint
 
     loaded()
     payload = weights_alone(find_checkpoint(options.checkpoint), options.overrides)
-    with _writable(out):
+    with writing(out):
         save_checkpoint(out, payload)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
     return 0
 
 
-@contextmanager
-def _writable(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
-
-
-def _check(form: str, out: Path) -> None:
-    """Check format and file name.
+def _check(options: argparse.Namespace, out: Path) -> None:
+    """Check all options before PyTorch loads.
 
     Raises:
-        ConfigError: the suffix does not fit the format, the folder does not exist, the file is a
-            checkpoint of a run, or a package is not installed.
+        ConfigError: a package or the checkpoint is missing, the file has another suffix, no
+            folder, or is a checkpoint, or options cannot be combined.
     """
+    form = options.format
     if out.suffix != _SUFFIXES[form]:
         raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
     if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+        raise ConfigError(f"--out {out}: the folder {out.parent} does not exist; create it")
     if out.exists() and out.resolve().parent.name == "checkpoints":
-        raise ConfigError(f"--out {out}: it is a checkpoint of a run; name another file")
-    missing = [name for name in _PACKAGES[form] if find_spec(name) is None]
-    if missing:
+        raise ConfigError(f"--out {out} is a checkpoint of a run; name another file")
+    if missing := [name for name in _PACKAGES.get(form, ()) if find_spec(name) is None]:
         raise ConfigError(
             f"--format {form}: {', '.join(missing)} not installed; "
             "run pip install 'marl_framework[onnx]'"
         )
+    checkpoint = checkpoint_file(options.checkpoint)
+    if out.exists() and out.samefile(checkpoint):
+        raise ConfigError(f"--out {out} is the checkpoint to export; name another file")
+    if options.observations and form == _WEIGHTS:
+        raise ConfigError(f"--observations cannot be combined with --format {form}; leave it out")
 
 
 def command() -> int:

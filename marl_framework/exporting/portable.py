@@ -21,6 +21,15 @@ from marl_framework.mission.state import Seen
 from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
+_UNSUPPORTED = {
+    "has_zones": (
+        "zones",
+        ("experiment.constraints.no_fly_zones=null", "experiment.constraints.obstacles.number=0"),
+    ),
+    "has_cost": ("costs of moves", ("experiment.constraints.cost.limit=null",)),
+    "has_crashes": ("crashes", ("experiment.uav.crash_rate=0",)),
+}
+"""Properties of missions that a portable team does not support, and overrides without them."""
 
 
 class PortableActor(nn.Module):
@@ -58,33 +67,23 @@ class PortableTeam(nn.Module):
         device: device of the actor.
 
     Attributes:
-        inputs: names of what `forward` takes; `starts` is the last one of teams that see sectors.
+        inputs: names of the arguments of `forward`; `starts` only for teams that see sectors.
 
     Raises:
-        ConfigError: the mission has zones, obstacles, a limit of cost or crashes, which it would
-            not know.
+        ConfigError: the mission has zones, obstacles, a limit of cost or crashes.
     """
 
     outputs = ("actions", "probabilities")
 
     def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
         super().__init__()
-        if config.missions.has_zones:
-            raise ConfigError(
-                "--observations: the file knows no zones; add --set "
-                "experiment.constraints.no_fly_zones=null --set "
-                "experiment.constraints.obstacles.number=0, or leave it out and mask moves yourself"
-            )
-        if config.missions.has_cost:
-            raise ConfigError(
-                "--observations: the file knows no cost of moves; add --set "
-                "experiment.constraints.cost.limit=null, or leave it out and mask moves yourself"
-            )
-        if config.missions.has_crashes:
-            raise ConfigError(
-                "--observations: the file knows no crashes; add --set "
-                "experiment.uav.crash_rate=0, or leave it out and choose for those that fly"
-            )
+        for name, (what, overrides) in _UNSUPPORTED.items():
+            if getattr(config.missions, name):
+                settings = " ".join(f"--set {override}" for override in overrides)
+                raise ConfigError(
+                    f"--observations: the file does not support {what}; add {settings}, or leave "
+                    "it out and mask moves yourself"
+                )
         self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
@@ -111,7 +110,7 @@ class PortableTeam(nn.Module):
         Args:
             positions: lattice indices (x, y, z), [E, N, 3] int64.
             t: number of moves made, [E] int64.
-            heard: [e, i, j] is True if UAV i hears UAV j or i = j, [E, N, N] bool.
+            heard: True at [e, i, j] if UAV i hears UAV j or i = j, [E, N, N] bool.
             beliefs: P(region of interest) in each UAV's map, [E, N, R, C] float32.
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
@@ -124,7 +123,7 @@ class PortableTeam(nn.Module):
         if starts is not None:
             sector = self._lattice.sectors.deal(starts, sizes)
         elif "starts" in self.inputs:
-            raise ValueError("starts: the team sees sectors, which go by the first positions")
+            raise ValueError("starts: required by teams that see sectors")
         else:
             sector = torch.full_like(positions[..., 0], self._size)
         pooled = area_pool(beliefs, *self._area)
@@ -159,16 +158,16 @@ class PortableTeam(nn.Module):
 def mission_facts(config: Config) -> dict[str, Any]:
     """Return the data needed to fly the mission without this library, in plain types.
 
-    `rows[x][z]` and `cols[y][z]` hold, for a lattice index and an altitude index, the footprint's
-    first cell, one past its last cell, and the first cell of its window along each axis.
+    `rows[x][z]` and `cols[y][z]` hold the footprint's first cell, one past its last cell, and the
+    first cell of its window along each axis, by lattice index and altitude index.
 
     Raises:
         ConfigError: missions differ in team, budget or radio.
     """
     if config.missions.drawn_keys:
         raise ConfigError(
-            f"{' and '.join(config.missions.drawn_keys)}: an exported team flies one kind of "
-            "mission; choose one value, such as --set experiment.missions.n_agents=4"
+            f"{' and '.join(config.missions.drawn_keys)}: an exported team supports one value; "
+            "choose it, such as --set experiment.missions.n_agents=4"
         )
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
     x, y, z = lattice.shape
@@ -200,5 +199,5 @@ def mission_facts(config: Config) -> dict[str, Any]:
 
 
 def _shortest_range(config: Config) -> float:
-    """Return the communication range [m]; infinity has no number in a file."""
+    """Return the communication range [m] as a finite number."""
     return min(*choices(config.experiment.uav.communication_range), _UNLIMITED_RANGE)

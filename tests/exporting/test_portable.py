@@ -58,7 +58,7 @@ def test_starts_are_not_forgotten() -> None:
     env = MissionEnvironment(config, 2, "cpu")
     team = PortableTeam(COMAWrapper(config, config.network_sizes, "cpu").actor, config, "cpu")
     state = env.reset(env.draw_reset())
-    with pytest.raises(ValueError, match="starts: the team sees sectors"):
+    with pytest.raises(ValueError, match="starts"):
         team(*(getattr(state, name) for name in team.inputs[:-1]))
 
 
@@ -80,6 +80,5 @@ def test_the_facts_of_a_mission_are_those_of_its_camera_and_lattice() -> None:
 
 def test_missions_that_differ_have_no_facts() -> None:
     config = small_config(agents=(2, 3), uav={"communication_range": (0.0, 25.0)})
-    words = "n_agents and experiment.uav.communication_range: an exported team flies one kind"
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=r"missions\.n_agents and .*communication_range"):
         mission_facts(config)
