@@ -93,13 +93,11 @@ def test_a_run_without_best_uses_last(run: Path, tmp_path: Path) -> None:
     assert found["settings"]["training_step"] == 20
 
 
-@pytest.mark.usefixtures("_no_figures")
 def test_former_keys_of_the_users_are_told_in_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--policies", "learned", "--checkpoint", str(run), "--missions", "1"]
-    arguments += ["--set", "networks.gamma=0.9", "--communication", "0,25"]
-    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    changes = ["--set", "networks.gamma=0.9", "--communication", "0,25"]
+    evaluate(tmp_path / "out", "learned", "--checkpoint", run, *changes)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: override networks.gamma=0.9: ")
     assert "learning.gamma" in line
