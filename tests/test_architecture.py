@@ -21,6 +21,7 @@ FLOORS = (
     "command_line",
     "device",
     "stage_timer",
+    "kernels",
     "runs",
     "mission",
     "networks",
@@ -38,7 +39,7 @@ FLOORS = (
 )
 COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill"}
 """On top: they import any folder, and none of them is imported."""
-KNOW_NO_MISSION = ("networks", "algorithms")
+KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
 ON_DEVICE_TOO = ("integrations/missions.py", "integrations/torchrl.py", "integrations/coma_loss.py")
@@ -114,7 +115,7 @@ def test_lower_floors_never_import_higher_ones(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [p for p in SOURCES if p.parent.name in KNOW_NO_MISSION], ids=_label
 )
-def test_networks_and_algorithms_know_no_mission(path: Path) -> None:
+def test_kernels_networks_and_algorithms_know_no_mission(path: Path) -> None:
     folders = {name.split(".")[1] for name in _imports(path) if name in MODULES and "." in name}
     assert folders & {"mission", "observations"} == set()
 

@@ -22,7 +22,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.draws import StepDraws
 from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.planners import RandomPlanner
 
 MISSIONS = 8

@@ -21,7 +21,7 @@ TESTS = (
     "tests/planners/test_planners.py",
     "tests/exporting/test_portable.py",
     *(f"tests/training/test_{name}.py" for name in ("cuda_graphs", "hardware", "logging")),
-    *(f"tests/mission/kernels/test_triton_{name}.py" for name in ("windows", "team")),
+    "tests/kernels/test_triton.py",
     *(f"tests/mission/terrains/test_{name}.py" for name in ("raster", "mixture", "rectangles")),
     *("tests/benchmarks/reference/test_replay.py", "tests/runs/test_checkpoint.py"),
 )

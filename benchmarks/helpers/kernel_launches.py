@@ -3,53 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 
 from benchmarks.helpers.machine_code import Launch, recorded
 from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.judging import TritonLosses
 from marl_framework.config.model import Config
+from marl_framework.kernels.choice import choose_actions
+from marl_framework.kernels.parts import part_sums
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import TritonFusion
+from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import ActionKernel, TritonBuilder
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.observations.symmetry import Symmetries
 
 CPU = torch.device("cpu")
 HALF = torch.bfloat16
 
 
-def of_windows(
-    config: Config, work: Callable[[TritonFusion, MissionState], object]
-) -> list[Launch]:
-    """Return the kernels that some work on windows launches."""
-    from marl_framework.mission.kernels import triton_windows
-
-    env = MissionEnvironment(config, 1, CPU)
-    fusion = TritonFusion(config, env.camera)
-    with recorded(*((triton_windows, name) for name in ("read", "fuse", "add_parts"))) as found:
-        work(fusion, env._empty_state())
+def _launches(work: Callable[[], object], **kernels: str) -> list[Launch]:
+    """Return the launches of some work; of kernels by contract, names between spaces."""
+    known = [
+        (import_module(f"marl_framework.kernels.{contract}_triton"), name)
+        for contract, names in kernels.items()
+        for name in names.split()
+    ]
+    with recorded(*known) as found:
+        work()
     return found
+
+
+def of_windows(config: Config, work: Callable[[Fusion, MissionState], object]) -> list[Launch]:
+    """Return the kernels that some work on windows launches."""
+    env = MissionEnvironment(config, 1, CPU)
+    fusion = Fusion(config, env.camera, Version.TRITON)
+    return _launches(lambda: work(fusion, env.empty_state()), windows="read fuse add_parts")
 
 
 def of_a_start(config: Config) -> list[Launch]:
     """Return the kernels that missions start with."""
-    keys = torch.zeros(1, dtype=torch.int64)
-    return of_windows(config, lambda fusion, state: fusion.begin(state, keys, None))
+    return _of_an_update(config, blank=True)
 
 
 def of_a_move(config: Config) -> list[Launch]:
     """Return the kernels that take readings into beliefs."""
+    return _of_an_update(config, blank=False)
+
+
+def _of_an_update(config: Config, blank: bool) -> list[Launch]:
     keys, flown = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
-    return of_windows(config, lambda fusion, state: fusion.update(state, keys, flown))
+    return of_windows(config, lambda fusion, state: fusion.update(state, keys, flown, blank))
 
 
 def of_a_choice(config: Config) -> list[Launch]:
     """Return the kernels of observations, of actions and of critic maps."""
-    from marl_framework.mission.kernels import triton_choice, triton_maps
-
     env = MissionEnvironment(config, 1, CPU)
-    builder, state = TritonBuilder(config, env.lattice, env.camera), env._empty_state()
-    sizes, shape = config.network_sizes, (1, env.n_agents, env.lattice.num_actions)
+    builder = ObservationBuilder(config, env.lattice, env.camera, Version.TRITON)
+    sizes, state = config.network_sizes, env.empty_state()
+    shape = (1, env.n_agents, env.lattice.num_actions)
     own = sizes.critic_channels - sizes.actor_channels
     seen, maps = (
         torch.zeros(*shape[:2], channels, *sizes.shape, dtype=HALF)
@@ -58,33 +72,26 @@ def of_a_choice(config: Config) -> list[Launch]:
     actions = torch.zeros(shape[:2], dtype=torch.int64)
     logits, uniform, probabilities = torch.zeros(3, *shape)
     floor, masks = torch.zeros((), dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
-    kernels = [(triton_maps, "draw_actor"), (triton_choice, "choose"), (triton_maps, "draw_critic")]
-    with recorded(*kernels) as found:
+
+    def step() -> None:
         builder.actor(state, seen)
-        choose = ActionKernel(env.lattice, lambda: state)
-        choose(logits, uniform, floor, actions, masks, probabilities)
+        missions = state.positions, state.moves, state.active, env.lattice.offsets
+        choose_actions(logits, uniform, floor, *missions, actions, masks, probabilities)
         builder.critic_only(state, actions, maps)
-    return found
+
+    return _launches(step, maps="draw_actor draw_critic", choice="choose")
 
 
 def of_predictions(config: Config) -> list[Launch]:
-    """Return the kernels that add up what a predictor sees."""
-    from marl_framework.mission.kernels import part_operators, triton_parts
-
+    """Return the kernels that add up the inputs of a predictor."""
     rows, cols = config.geometry.map_shape
-    ends = (torch.tensor([size // 2, size]) for size in (rows, cols))
-    with recorded((triton_parts, "sum_parts")) as found:
-        part_operators.sum_parts(torch.zeros(1, rows, cols), *ends)
-    return found
+    ends = [torch.tensor([size // 2, size]) for size in (rows, cols)]
+    maps = torch.zeros(1, rows, cols)
+    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), parts="sum_parts")
 
 
 def of_an_update(config: Config) -> list[Launch]:
     """Return the kernels of batches, losses and descent."""
-    from marl_framework.algorithms import triton_losses
-    from marl_framework.algorithms.loss_operators import TritonLosses
-    from marl_framework.observations import triton_symmetry
-    from marl_framework.observations.turning import TritonSymmetries
-
     sizes, learning = config.network_sizes, config.learning
     maps = torch.zeros(3, sizes.critic_channels, *sizes.shape, dtype=HALF)
     actions = sizes.num_actions
@@ -97,19 +104,19 @@ def of_an_update(config: Config) -> list[Launch]:
         targets=torch.zeros(3),
         weights=torch.ones(3) if config.missions.has_inactive else None,
     )
-    losses = TritonLosses(CPU)
-    logits, one = torch.zeros(3, actions), torch.ones(())
-    kernels = [(triton_symmetry, "take")]
-    kernels += [(triton_losses, n) for n in ("judge", "lose_actor", "lose_critic", "decide")]
-    with recorded(*kernels) as found:
-        index = torch.zeros(3, dtype=torch.int64)
-        TritonSymmetries(config, "cpu").take(flown, index, index)
+    losses, symmetries = TritonLosses(CPU), Symmetries(config, CPU, in_kernel=True)
+    logits, one, index = torch.zeros(3, actions), torch.ones(()), torch.zeros(3, dtype=torch.int64)
+
+    def update() -> None:
+        symmetries.take(flown, index, index)
         policy, _, advantages = losses.judge(logits, flown, logits, 0.1, flown.targets)
         clip, entropy = learning.clip_ratio, learning.entropy_coefficient
         losses.actor(policy, flown, advantages, 0.1, entropy, clip)
         losses.critic(logits, flown)
         losses.decide(one, one, one, 10.0)
-    return found
+
+    names = "advantages actor_loss critic_loss descent_rule"
+    return _launches(update, symmetries="take", losses=names)
 
 
 STAGES = {

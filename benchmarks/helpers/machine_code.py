@@ -96,19 +96,28 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
     given = dict(zip(names, launch.arguments, strict=False))
     if set(given) | set(values) != set(names):
         raise ValueError(f"{launch.name} is launched without {set(names) - set(given)}")
-    types = {n: _POINTERS[v.dtype] if isinstance(v, Tensor) else "i32" for n, v in given.items()}
-    aligned = [name for name, value in given.items() if isinstance(value, Tensor)]
+    tuples = {name: value for name, value in given.items() if isinstance(value, tuple)}
+    aligned: list[tuple[int, ...]]
+    aligned = [(names.index(n),) for n, value in given.items() if isinstance(value, Tensor)]
+    aligned += [(names.index(n), k) for n, value in tuples.items() for k in range(len(value))]
     source = ASTSource(
         fn=launch.kernel,
-        signature={name: types.get(name, "constexpr") for name in names},
+        signature={n: _type_of(given[n]) if n in given else "constexpr" for n in names},
         constexprs={(names.index(name),): value for name, value in values.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+        attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
     options = {name: value for name, value in constants.items() if name not in names}
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     registers, stack, local = _usage(made.asm["cubin"])
     operations = re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", made.asm["ptx"], re.MULTILINE)
     return MachineCode(registers, stack + local, made.metadata.shared, frozenset(operations))
+
+
+def _type_of(value: Any) -> Any:
+    """Return Triton's name for the type of an argument: a tensor, a number or a named tuple."""
+    if isinstance(value, tuple):
+        return type(value)(*map(_type_of, value))
+    return _POINTERS[value.dtype] if isinstance(value, Tensor) else "i32"
 
 
 def _usage(cubin: bytes) -> tuple[int, int, int]:

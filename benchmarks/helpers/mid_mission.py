@@ -19,18 +19,13 @@ from marl_framework.planners import RandomPlanner
 MOVES = 6  # of 15 in the paper's missions; by then the UAVs fly at all altitudes
 
 
-def take_readings(env: MissionEnvironment, state: MissionState, bits: Tensor) -> None:
-    """Let each UAV measure and update its own belief, as `env.step` does after the move."""
-    env._fusion.measure(state, bits, torch.ones_like(state.t, dtype=torch.bool))
-
-
 @dataclass(frozen=True)
 class Round:
     """Missions whose UAVs have moved and know whom they hear; what follows is timed.
 
     Attributes:
         state: before the readings are taken.
-        bits: the sensor's randomness, see `Camera.measure`.
+        bits: the sensor's randomness, see `kernels.windows.read`.
     """
 
     state: MissionState
@@ -64,7 +59,7 @@ def as_plain(config: Config, flown: Round) -> Missions:
     """Return the missions for the one-at-a-time baseline, the readings taken; copies."""
     env = MissionEnvironment(config, len(flown.bits), "cpu")
     camera, state = env.camera, flown.state.clone()
-    take_readings(env, state, flown.bits)
+    env.measure(state, flown.bits)
     window = camera.footprint(state.positions)
     likelihood = camera.likelihood(state.readings, state.positions).numpy()
     geometry = Geometry.of(config)
@@ -112,7 +107,7 @@ class Batch:
 
     def take_readings(self) -> None:
         """Measure and update the own beliefs; averaged maps follow."""
-        take_readings(self._env, self.state, self._bits)
+        self._env.measure(self.state, self._bits)
 
     def fuse_heard(self) -> None:
         """Fuse what was heard; averaged maps follow."""

@@ -33,9 +33,10 @@ from benchmarks.helpers.operator_costs import (
     with_channels_last,
 )
 from marl_framework.algorithms import actor_critic
-from marl_framework.mission.fusion import TritonFusion
+from marl_framework.device import Lack
+from marl_framework.kernels import versions
 from marl_framework.networks import convolutional
-from marl_framework.observations import kernels as team_kernels
+from marl_framework.observations import symmetry
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -374,8 +375,11 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         found = group(*args)
         return {(GPU, dtype): tensors for (_, dtype), tensors in found.items()}
 
+    def chosen(device: torch.device) -> bool:
+        return triton and device.type == "cuda"
+
     def triton_here(_: Any, device: torch.device) -> bool:
-        return triton and not gpu.has_values and device.type == "cuda"
+        return chosen(device) and not gpu.has_values
 
     replaced = (
         (torch, "Generator", Generator),
@@ -388,11 +392,11 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
         (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
-        (TritonFusion, "available", staticmethod(lambda _: triton)),
+        (versions, "triton_lacks", lambda device: None if chosen(device) else Lack("", "")),
         # Known gradients have not the bits of autograd's, nor convolutions those of another order.
         (actor_critic, "uses_triton", triton_here),
         (convolutional, "uses_triton", triton_here),
-        (team_kernels, "uses_triton", triton_here),
+        (symmetry, "uses_triton", triton_here),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ from benchmarks.helpers.operator_costs import OperatorCost, size_of, tensors_in
 from benchmarks.helpers.pretend_gpu import GPU, PretendGpu, pretend_gpu
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
-from marl_framework.mission.fusion import TritonFusion
+from marl_framework.kernels.versions import Version
 from marl_framework.training.memory import memory_estimate, peak
 from marl_framework.training.trainer import Trainer
 
@@ -97,7 +97,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
     with pretend_gpu(gpu, triton):
         trainer = Trainer(config, GPU)
         task, environment = trainer.task, trainer.task.environment
-        assert isinstance(environment._fusion, TritonFusion) is triton
+        assert (environment.fusion.version is Version.TRITON) is triton
         for owner, method, stage in (
             (task, "reset", "reset"),
             (task, "observe", "observe"),
@@ -105,7 +105,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             (task, "draw_actions" if triton else "choose_in_order", "choose"),
             (task, "critic_maps", "critic maps"),
             (environment, "draw_step", "draw"),
-            (environment._fusion, "update", "fuse"),
+            (environment.fusion, "update", "fuse"),
             (environment, "step", "move"),
         ):
             gpu.watch(owner, method, stage, within=("rollout", "move"))

@@ -21,7 +21,7 @@ from benchmarks.helpers.harness import duration_text
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer

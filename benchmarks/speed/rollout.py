@@ -47,7 +47,6 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import TritonFusion
 from marl_framework.observations.task import MissionTask
 from marl_framework.stage_timer import OTHER, StageTimer
 
@@ -121,20 +120,14 @@ class Flight:
             (self, "_policy", "policy"),
             (environment, "draw_step", "draw"),
             (environment, "hear", "hear_and_fuse"),
-            (environment._fusion, "fuse_heard", "hear_and_fuse"),
-            (environment._fusion, "measure", "measure"),
-            (environment._fusion, "fuse_global", "reward"),
+            (environment.fusion, "read", "measure"),
+            (environment.fusion, "fuse_global", "reward"),
+            (environment.fusion, "fuse_own", "hear_and_fuse"),
             (task, "observe", "observe"),
             (task, "critic_maps", "critic_maps"),
             (task, "choose_in_order", "policy"),
             (task, "reset", "reset"),
         ]
-        if isinstance(environment._fusion, TritonFusion):  # a step of its own in three kernels
-            watched += [
-                (environment._fusion, "_read", "measure"),
-                (environment._fusion, "_fuse_team", "reward"),
-                (environment._fusion, "_fuse_own", "hear_and_fuse"),
-            ]
         if task.draw_actions is not None:
             watched.append((task, "draw_actions", "policy"))
         before = [vars(owner).get(name) for owner, name, _ in watched]

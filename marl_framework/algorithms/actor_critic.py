@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from marl_framework.algorithms.batch import Symmetries, Transitions
 from marl_framework.algorithms.diagnostics import describe_batch, join, summarize
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.judging import Losses
+from marl_framework.algorithms.judging import Losses, TritonLosses
 from marl_framework.algorithms.losses import td_lambda_returns
 from marl_framework.algorithms.optimisers import (
     Learner,
@@ -403,9 +403,4 @@ class ActorCritic(ABC):
 
 def _make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
     """Return the fastest losses for a device."""
-    if not uses_triton(compute, device):
-        return Losses()
-    # Triton takes a while to import, and many machines do without it.
-    from marl_framework.algorithms.loss_operators import TritonLosses
-
-    return TritonLosses(device)
+    return TritonLosses(device) if uses_triton(compute, device) else Losses()

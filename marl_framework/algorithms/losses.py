@@ -9,6 +9,9 @@ from torch.nn.functional import huber_loss
 from marl_framework.algorithms.policy import log_probabilities, policy_entropy
 from marl_framework.algorithms.ranks import mean_over_ranks
 
+DEVIATION_FLOOR = 1e-8
+"""Added to the standard deviation by which advantages are divided."""
+
 
 def taken(values: Tensor, actions: Tensor) -> Tensor:
     """Select the values [..., A] of the actions taken [...]."""
@@ -16,7 +19,7 @@ def taken(values: Tensor, actions: Tensor) -> Tensor:
 
 
 def mean_of(numbers: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of numbers [B], each times its weight [B] where there are some."""
+    """Return the mean of numbers [B], each times its weight [B] if there are weights."""
     return numbers.mean() if weights is None else (numbers * weights).mean()
 
 
@@ -37,8 +40,8 @@ def td_lambda_returns(
         values: Q̄(s_t, a_t) of the action taken, or V(s_t) of a critic of states, [T, E, N].
         gamma: discount.
         lambda_: trace decay.
-        active: agents that act, [T, E, N] bool; nothing comes after the last step at which one
-            does. Without it all act to the end.
+        active: agents that act, [T, E, N] bool; an agent's returns end with its last step. None:
+            all act to the end.
 
     Returns:
         Targets [T, E, N].
@@ -59,10 +62,10 @@ def counterfactual_advantage(
 ) -> Tensor:
     """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'): what the own action added, others held fixed.
 
-    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same, and what the action led to
-    is taken from the mission flown instead of from a critic that has seen it seldom.
+    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same, and the value of the action
+    comes from the mission flown instead of the critic.
 
-    A baseline adds no bias where it does not depend on the own action. This one does a little: the
+    A baseline adds no bias if it does not depend on the own action. This one does a little: the
     critic sees the actions of all other UAVs (`other_actions`), and those that choose later choose
     from masks that the own action has changed.
 
@@ -96,8 +99,8 @@ def value_loss(
 ) -> Tensor:
     """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
 
-    V does not gain from leaving V_old by more than c (Schulman et al. 2017, published code; Yu et
-    al. 2022, appendix A). l(e) is Huber's loss: e²/2, and δ·(|e| - δ/2) beyond δ.
+    V gains nothing from a distance to V_old of more than c (Schulman et al. 2017, published code;
+    Yu et al. 2022, appendix A). l(e) is Huber's loss: e²/2, and δ·(|e| - δ/2) beyond δ.
 
     Args:
         values: V, [B].
@@ -133,7 +136,7 @@ def actor_loss(
 
     With a clip ratio c > 0 the first term is the clipped surrogate of PPO (Schulman et al.
     2017, equation 7), -mean min(ρ·A, clip(ρ, 1 - c, 1 + c)·A) with ρ = π(a)/π_old(a): repeated
-    passes over the same transitions then cannot push the policy far from the one that flew them.
+    passes over the same transitions then keep the policy near the one that flew them.
 
     Args:
         probabilities: π of the acting policy, [B, A].
@@ -163,4 +166,4 @@ def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
     For `weights` see `mean_of`; they have the mean 1 over the batches of all ranks.
     """
     centred = advantages - mean_over_ranks(mean_of(advantages, weights))
-    return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + 1e-8)
+    return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + DEVIATION_FLOOR)

@@ -26,7 +26,7 @@ from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.registry import make_planner

@@ -15,8 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from marl_framework.kernels.cells import clamp_probability, entropy
 from marl_framework.mission.accuracy import chunks, count, f1
-from marl_framework.mission.belief import clamp_probability, entropy
 
 
 def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.suite_statistics import METRICS, summary
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
-from marl_framework.mission.fusion import fusion_type
+from marl_framework.kernels.versions import Version, version_for
 from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
 from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.folder import describe_environment
@@ -222,13 +222,14 @@ class Suite:
 
     def _read(self, world: World) -> dict[str, Any]:
         """Return the flights of a world that the folder holds."""
-        draws_bits = fusion_type(load_config(BASE, world.overrides), self.device).draws_bits
+        compute = load_config(BASE, world.overrides).compute
+        by_triton = version_for(compute, self.device) is Version.TRITON
         head = {
             "suite": VERSION,
             "missions": self.missions,
             "world": world.definition(self.seed),
             # Other devices and kernels draw other missions.
-            "device": self.device.type + (" by Triton" if draws_bits else ""),
+            "device": self.device.type + (" by Triton" if by_triton else ""),
         }
         head = json.loads(json.dumps(strict(head)))
         file = self._file(world)

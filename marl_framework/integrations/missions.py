@@ -14,7 +14,7 @@ from marl_framework.device import as_device
 from marl_framework.mission.environment import MissionEnvironment, StepResult
 from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 
 GROUP = "uavs"
 """Name of the agent group."""

@@ -1,4 +1,4 @@
-"""How much of the region of interest a belief has found."""
+"""F1 score of a belief for the region of interest."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-FOUND_ABOVE = 0.501
-"""A cell is predicted as ROI above this probability.
-
-Contradicting readings leave a cell at 0.5 up to rounding; it is not predicted as ROI.
-"""
+from marl_framework.kernels.cells import INTEREST_ABOVE
 
 CPU_CELLS, GPU_CELLS = 2**18, 2**26
-"""Cells of maps that are looked at at once; on a CPU they fit its caches."""
+"""Number of map cells processed at once; on a CPU they fit its caches."""
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of the ROI class; cells above `FOUND_ABOVE` are predicted as ROI.
+    """Return the F1 score of the ROI class; 0 if no cell is ROI and none is predicted.
 
-    It is 0 if no cell is ROI and none is predicted.
+    Cells above `cells.INTEREST_ABOVE` are predicted as ROI.
 
     Args:
         belief: P(region of interest) of each cell, [E, R, C].
         truth: region of interest (ROI), [E, R, C] bool.
 
     Returns:
-        [E], as exact as the belief.
+        [E], in the belief's precision.
     """
-    predicted = belief > FOUND_ABOVE
+    predicted = belief > INTEREST_ABOVE
     hits = count(predicted & truth).to(belief.dtype)
     total = count(predicted) + count(truth)
     return 2 * hits / total.clamp(min=1).to(belief.dtype)

@@ -10,24 +10,24 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
-from marl_framework.mission.area import area_pool, lattice_weights
-from marl_framework.mission.belief import entropy, interest_weight, uncertainty, weighted_entropy
+from marl_framework.kernels.area import area_pool, lattice_weights
+from marl_framework.kernels.cells import entropy, interest_weight, uncertainty, weighted_entropy
+from marl_framework.kernels.windows import pool_readings
+from marl_framework.kernels.words import random_words
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.draws import ResetDraws, StepDraws
-from marl_framework.mission.fusion import make_fusion
-from marl_framework.mission.kernels.cpu import random_words
+from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import find_zones
 from marl_framework.mission.obstacles import NUMBERS, Obstacles
-from marl_framework.mission.outside import OutsideGains
-from marl_framework.mission.reward import Utility, make_reward
+from marl_framework.mission.reward import TeamReward, Utility
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState, assign, fill
 from marl_framework.mission.terrains.mixture import Terrain
 
 
 class StepResult(NamedTuple):
-    """What a step returns; every field is [E]."""
+    """Result of a step; every field is [E]."""
 
     reward: Tensor
     """Shared reward of the team, float32."""
@@ -38,7 +38,7 @@ class StepResult(NamedTuple):
     terminated: Tensor
     """The mission has made its last move, bool."""
     truncated: Tensor
-    """Always False: missions end by their budget alone."""
+    """Always False, bool: missions only terminate."""
 
 
 class MissionEnvironment:
@@ -52,10 +52,10 @@ class MissionEnvironment:
     Args:
         config: the mission.
         num_envs: number of missions E.
-        device: where all tensors are.
+        device: of all tensors.
         split: training, validation, test or deployment, each with its own seeds; splits of a
             raster share no window.
-        seed: instead of `environment.seed`.
+        seed: replaces `environment.seed`.
         rank: number of the process in a distributed run, each with its own seed.
 
     Attributes:
@@ -64,6 +64,7 @@ class MissionEnvironment:
         has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
         lattice: positions and actions.
         camera: footprints and readings.
+        fusion: takes readings and fuses them into beliefs.
         terrain: ground truths.
         zones: no-fly zones; None without them.
         obstacles: random boxes.
@@ -91,18 +92,16 @@ class MissionEnvironment:
         self.zones = find_zones(config, self.terrain, split)
         self.obstacles = Obstacles(config, self.lattice, split)
         self._moves = self._fixed_moves()
-        self._fusion = make_fusion(config, self.camera, self.device)
-        self._draws_keys = self._fusion.draws_bits
+        self.fusion = Fusion(config, self.camera)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
         self._uav = config.experiment.uav
-        self._reward = make_reward(config.experiment.reward)
-        self._cells = self.camera.shape[0] * self.camera.shape[1]
-        self._outside = OutsideGains(config.experiment.reward, self._cells)
-        prior = torch.tensor(self._prior, dtype=torch.float64)  # numbers of the host, read once
-        self._blank_entropy = self._cells * float(entropy(prior))
-        self._blank_weighted_entropy = self._cells * float(weighted_entropy(prior))
+        cells = self.camera.shape[0] * self.camera.shape[1]
+        self._reward = TeamReward(config.experiment.reward, cells)
+        prior = torch.tensor(self._prior, dtype=torch.float64)  # on the host
+        self._blank_entropy = cells * float(entropy(prior))
+        self._blank_weighted_entropy = cells * float(weighted_entropy(prior))
         self._blank_uncertainty = float(uncertainty(prior.float()))
         self._ranges = torch.tensor(
             choices(self._uav.communication_range), dtype=torch.float32, device=device
@@ -129,8 +128,8 @@ class MissionEnvironment:
         """Draw the randomness of a step from the generator.
 
         Args:
-            reuse: write the sensor's draws over those of the last call with `reuse`; new
-                memory for each step costs more than filling it.
+            reuse: write the sensor's draws over those of the last call with `reuse`; new memory
+                for each step costs more than filling it.
         """
         draws, shape = self._draw_reading(reuse), (self.num_envs, self.n_agents)
         return replace(draws, crashes=self._uniform(*shape)) if self._has_crashes else draws
@@ -138,7 +137,7 @@ class MissionEnvironment:
     def _draw_reading(self, reuse: bool = False) -> StepDraws:
         """Draw the randomness of a reading and its messages; see `draw_step`."""
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
-        if self._draws_keys:
+        if self.fusion.draws_bits:
             keys = torch.empty(e, dtype=torch.int64, device=self.device)
             return StepDraws(
                 keys.random_(-(2**63), None, generator=self.generator), self._uniform(e, n, n)
@@ -172,7 +171,7 @@ class MissionEnvironment:
         )
 
     def _choice_if_any(self, values: Tensor, *each: int) -> Tensor | None:
-        """Return what `_choice` does; None, and nothing drawn, where there is one value."""
+        """Return `_choice`; None without a draw if there is one value."""
         return self._choice(values, *each) if len(values) > 1 else None
 
     def _choice(self, values: Tensor, *each: int) -> Tensor:
@@ -193,19 +192,18 @@ class MissionEnvironment:
 
         Args:
             draws: from `draw_reset`.
-            state: reuse its buffers; without it a new state is made.
-            mask: [E] bool, the missions to start anew; the others do not change. All missions
-                without it.
+            state: its buffers are reused; None makes a new state.
+            mask: missions to start, [E] bool; the others do not change. None starts all.
 
         Returns:
-            The state, `state` itself where one was given.
+            `state`, or the new one.
         """
         if state is None:
-            state, mask = self._empty_state(), None
+            state, mask = self.empty_state(), None
         sizes = self._drawn(self._team_sizes, draws.team)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
         if draws.moves is None and self.zones is not None and self.zones.follows_windows:
-            raise ValueError("draws.moves: zones over windows of a map need it")
+            raise ValueError("draws.moves must be given for zones over windows of a map")
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
         assign(state.team_size, sizes, mask)
         assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
@@ -232,29 +230,30 @@ class MissionEnvironment:
         fill(state.t, 0, mask)
         for pooled in (state.pooled_beliefs, state.pooled_global):
             fill(pooled, self._prior, mask)
-        if self._fusion.tracks_uncertainty:
+        if self.fusion.tracks_uncertainty:
             for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
                 fill(pooled, self._blank_uncertainty, mask)
         fill(state.entropy, self._blank_entropy, mask)
         fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
         assign(state.heard, self.hear(state, draws.first.communication), mask)
-        self._fusion.begin(state, draws.first.sensor, mask)
-        self._outside.begin(state)
+        started = self._all if mask is None else mask
+        self.fusion.update(state, draws.first.sensor, started, blank=True)
+        self._reward.begin(state)
         return state
 
     def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
-        """Return what each mission drew, [E]."""
+        """Return the value drawn by each mission, [E]."""
         return values.expand(self.num_envs) if choice is None else values[choice]
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.
 
-        Where missions differ, moves cost or UAVs crash, one that is over stays as it is, and its
-        reward is 0. Otherwise all end with the same step; reset them before the next one.
+        If missions differ, moves cost or UAVs crash, a mission that is over does not change, and
+        its reward is 0. Otherwise all end with the same step; reset them before the next one.
 
         Args:
             state: the missions.
-            actions: [E, N] int64, allowed actions; those of UAVs that do not fly do not matter.
+            actions: allowed actions, [E, N] int64; those of inactive UAVs are ignored.
             draws: from `draw_step`.
         """
         positions, flown = self.lattice.move(state.positions, actions), self._all
@@ -266,14 +265,13 @@ class MissionEnvironment:
         state.positions.copy_(positions)
         state.t.add_(flown)
         state.heard.copy_(self.hear(state, draws.communication))
-        utility = self._fusion.update(state, draws.sensor, flown)
-        reward = self._reward(state, actions, self._outside.counted(state, utility))
-        reward = self._outside.added(state, reward)
+        utility = self.fusion.update(state, draws.sensor, flown)
+        reward = self._reward(state, actions, utility)
         terminated = state.t > state.budget
         if self.has_inactive:
             reward = reward.where(flown, 0.0)
             state.active.logical_and_(~terminated.unsqueeze(1))
-            if self._has_cost:  # who can pay for no move has made the last one
+            if self._has_cost:  # a UAV that cannot afford a move is done
                 state.active.logical_and_(self.lattice.options(state).any(-1))
             if draws.crashes is not None:  # after the reading, which the others may have heard
                 state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
@@ -286,10 +284,10 @@ class MissionEnvironment:
             truncated=torch.zeros_like(terminated),
         )
 
-    # The parts of a step ------------------------------------------------------------------
+    # Parts of a step ----------------------------------------------------------------------
 
     def hear(self, state: MissionState, uniform: Tensor) -> Tensor:
-        """Return who hears whom now, [E, N, N] bool, from uniform draws [E, N, N]."""
+        """Return who hears whom now, [E, N, N] bool, from uniform draws [E, N, N]; see `hear`."""
         return hear(
             self.lattice.metres(state.positions),
             state.communication_range,
@@ -298,31 +296,28 @@ class MissionEnvironment:
             state.active if self.has_inactive else None,
         )
 
-    def fuse_heard(self, state: MissionState, flown: Tensor | None = None) -> None:
-        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids.
+    def measure(self, state: MissionState, bits: Tensor) -> None:
+        """Take a reading at each UAV, and fuse it into the UAV's own belief."""
+        view = self.fusion.view(state, self._all)
+        self.fusion.read(state, view, bits)
+        self.fusion.fuse_own(state, view, takes_heard=False)
 
-        Args:
-            state: the missions.
-            flown: missions to update, [E] bool; all without it.
-        """
-        self._fusion.fuse_heard(state, self._all if flown is None else flown)
+    def fuse_heard(self, state: MissionState) -> None:
+        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids."""
+        self.fusion.fuse_own(state, self.fusion.view(state, self._all), takes_own=False)
 
-    def fuse_global(self, state: MissionState, flown: Tensor | None = None) -> Utility:
+    def fuse_global(self, state: MissionState) -> Utility:
         """Update the global belief with the latest readings of all UAVs, in the order of ids.
 
-        Args:
-            state: the missions.
-            flown: missions to update, [E] bool; all without it.
-
         Returns:
-            The information these readings gained.
+            The information gained by these readings.
         """
-        return self._fusion.fuse_global(state, self._all if flown is None else flown)
+        return self.fusion.fuse_global(state, self.fusion.view(state, self._all))
 
     def pooled_uncertainty(self, state: MissionState) -> Tensor:
         """Return own uncertainties on the lattice [E, N, X, Y], from the full maps.
 
-        For missions whose own observation shows none: their steps do not keep them up to date.
+        Steps keep them up to date only if the environment's own observation shows uncertainty.
         """
         return area_pool(uncertainty(state.beliefs), *self._area)
 
@@ -331,10 +326,11 @@ class MissionEnvironment:
 
         Steps keep them up to date; a state set by hand needs this.
         """
-        self._fusion.pool_readings(state)
+        readings = pool_readings(self.camera.optics, state.positions, state.readings)
+        state.pooled_readings.copy_(readings)
         state.pooled_beliefs.copy_(area_pool(state.beliefs, *self._area))
         state.pooled_global.copy_(area_pool(state.global_belief, *self._area))
-        if self._fusion.tracks_uncertainty:
+        if self.fusion.tracks_uncertainty:
             state.pooled_uncertainty.copy_(self.pooled_uncertainty(state))
             pooled = area_pool(uncertainty(state.global_belief), *self._area)
             state.pooled_global_uncertainty.copy_(pooled)
@@ -342,7 +338,7 @@ class MissionEnvironment:
         weighted = interest_weight(state.global_belief) * left
         for total, cells in ((state.entropy, left), (state.weighted_entropy, weighted)):
             total.copy_(cells.flatten(1).sum(1, dtype=torch.float64))
-        self._outside.begin(state)
+        self._reward.begin(state)
 
     def _fixed_moves(self) -> Tensor:
         """Return the moves that are open in all missions, [X, Y, Z, A] bool."""
@@ -356,7 +352,8 @@ class MissionEnvironment:
         windows = self.zones is not None and self.zones.follows_windows
         return windows or self.obstacles.number > 0
 
-    def _empty_state(self) -> MissionState:
+    def empty_state(self) -> MissionState:
+        """Return memory for E missions; `reset` starts them."""
         e, n = self.num_envs, self.n_agents
         x, y, _ = self.lattice.shape
 
@@ -393,7 +390,7 @@ class MissionEnvironment:
         )
 
     def _of_all(self, table: Tensor) -> Tensor:
-        """Return a table for E missions, on memory of its own where missions differ."""
+        """Return a table for E missions; each has its own memory if missions differ."""
         tables = table.expand(self.num_envs, *table.shape)
         return tables.clone() if self._moves_differ else tables
 
@@ -410,9 +407,9 @@ def hear(
     Args:
         metres: positions [E, N, 3] [m].
         ranges: communication range [E] [m].
-        uniform: [E, N, N] draws in [0, 1), one for each ordered pair.
-        failure_rate: a message is lost where its draw lies below this, for all missions or [E].
-        active: UAVs that fly, [E, N] bool; the others hear themselves alone. All without it.
+        uniform: draws in [0, 1), one for each ordered pair, [E, N, N].
+        failure_rate: a message is lost if its draw lies below this; for all missions or [E].
+        active: UAVs that fly, [E, N] bool; the others hear only themselves. None: all fly.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
     reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near

@@ -1,4 +1,4 @@
-"""Information gained by a round of readings."""
+"""Information gained by a round of readings, and the reward for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RewardConfig
-from marl_framework.mission.belief import entropy, interest_weight
+from marl_framework.mission.accuracy import f1_in_chunks
 from marl_framework.mission.state import MissionState
 
 
@@ -29,69 +29,22 @@ class Utility(NamedTuple):
 Reward = Callable[[MissionState, Tensor, Utility], Tensor]
 """Shared reward of the team, [E] float32.
 
-Called after every step with the missions as they stand now, the actions flown, [E, N], and the
-information gained. On the device: it must not read tensors back to the host.
+Called after every step with the missions after it, the actions flown, [E, N], and the information
+gained. It runs on the device and must not read tensors back to the host.
 """
 
 
-def make_reward(config: RewardConfig) -> Reward:
-    """Return the reward that `experiment.reward` describes.
-
-    Raises:
-        ConfigError: the user's own function cannot be loaded.
-    """
-    if config.function is None:
-        scale, offset = config.relative_scale, config.relative_offset
-        return lambda state, actions, utility: scale * utility.relative + offset
-    key, path = "experiment.reward.function", config.function
-    function = load_part(path, key, "state", "actions", "utility")
-
-    def reward(state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
-        found = function(state, actions, utility)
-        wanted = utility.relative.shape
-        if not isinstance(found, Tensor) or found.shape != wanted:
-            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ConfigError(
-                f"{key}: {path} must return a tensor of one reward a mission, {list(wanted)}, "
-                f"got {got}"
-            )
-        return found.float()
-
-    return reward
-
-
-def changes(before: Tensor, after: Tensor, counted: Tensor) -> Tensor:
-    """Return sums over changed cells.
-
-    Args:
-        before: belief before the readings in each window, [E, N, K].
-        after: belief after all readings in the same cells.
-        counted: [E, N, K] bool, True where a cell counts; windows overlap, and each cell of
-            the map may count once.
-
-    Returns:
-        Sums of w(after)·(H(before) - H(after)), of (w(after) - w(before))·H(before) and of
-        H(before) - H(after), [3, E] float64.
-    """
-    weight = interest_weight(after)
-    entropy_before = entropy(before)
-    removed = entropy_before - entropy(after)
-    reweighted = (weight - interest_weight(before)) * entropy_before
-    summed = (weight * removed, reweighted, removed)
-    return torch.stack([_total(values, counted) for values in summed])
-
-
 def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
-    """Return the utility of a round of readings, and update what remains to be learned.
+    """Return the utility of a round of readings, and update the sums of entropies.
 
     absolute = mean(w(after)·(H(before) - H(after))) over all cells;
     relative = absolute / mean(w(after)·H(before)), 0 where that is 0
     (Westheider et al. 2023, section III-C).
 
     Args:
-        sums: from `changes`, [3, E] float64.
+        sums: from `windows.fuse_global`, [3, E] float64.
         state: its sums of entropies are updated.
-        cells: cells of the map, R·C.
+        cells: number of cells of the map, R·C.
     """
     gain, reweighted, removed = sums
     available = state.weighted_entropy + reweighted
@@ -106,12 +59,12 @@ def with_outside(
 ) -> Utility:
     """Return the utility with cells outside the region of interest in its relative gain, too.
 
-    With weights w₀ + (1 - w₀)·w(after) in place of w(after); w₀ is the outside weight.
+    Weights are w₀ + (1 - w₀)·w(after) instead of w(after); w₀ is the outside weight.
 
     Args:
         utility: of a round of readings.
         state: the missions after it.
-        cells: cells of the map, R·C.
+        cells: number of cells of the map, R·C.
         outside_weight: 0 to 1.
     """
     gain = cells * utility.absolute.double().lerp(utility.everywhere.double(), outside_weight)
@@ -119,10 +72,61 @@ def with_outside(
     return utility._replace(relative=_share(gain, left + gain))
 
 
+class TeamReward:
+    """Reward of `experiment.reward`.
+
+    `f1_scale` adds the gain in F1 of the global belief, which passes over whole maps in every step.
+
+    Args:
+        config: the reward.
+        cells: number of cells of the map, R·C.
+
+    Raises:
+        ConfigError: the custom function cannot be loaded.
+    """
+
+    def __init__(self, config: RewardConfig, cells: int) -> None:
+        self._config = config
+        self._cells = cells
+        key = "experiment.reward.function"
+        self._function: Reward = self._relative
+        if config.function is not None:
+            self._own = load_part(config.function, key, "state", "actions", "utility")
+            self._function = self._checked
+
+    def begin(self, state: MissionState) -> None:
+        """Note the F1 of the belief as it is, from which gains count."""
+        if self._config.f1_scale:
+            state.f1.copy_(f1_in_chunks(state.global_belief, state.truth))
+
+    def __call__(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
+        """Return the reward of a step; see `Reward`."""
+        weight, scale = self._config.outside_weight, self._config.f1_scale
+        if weight:
+            utility = with_outside(utility, state, self._cells, weight)
+        reward = self._function(state, actions, utility)
+        if scale:
+            before = state.f1.clone()
+            self.begin(state)
+            reward = reward + scale * (state.f1 - before)
+        return reward
+
+    def _relative(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
+        return self._config.relative_scale * utility.relative + self._config.relative_offset
+
+    def _checked(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
+        """Return the reward of the custom function."""
+        reward = self._own(state, actions, utility)
+        shape = utility.relative.shape
+        if not isinstance(reward, Tensor) or reward.shape != shape:
+            got = list(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
+            raise ConfigError(
+                f"experiment.reward.function: {self._config.function} must return a tensor of one "
+                f"reward a mission, {list(shape)}, got {got}"
+            )
+        return reward.float()
+
+
 def _share(gain: Tensor, available: Tensor) -> Tensor:
-    """Return gain / available, 0 where nothing was, [E] float32."""
+    """Return gain / available, 0 where nothing was available, [E] float32."""
     return torch.where(available > 0, gain / available.clamp(min=1e-12), 0.0).float()
-
-
-def _total(values: Tensor, counted: Tensor) -> Tensor:
-    return (values * counted).flatten(1).sum(1, dtype=torch.float64)

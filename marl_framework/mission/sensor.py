@@ -1,4 +1,4 @@
-"""How often the camera reads a cell wrongly, by altitude."""
+"""Error rates of the camera by altitude, and what a reading tells at these rates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import SENSORS
+from marl_framework.kernels.cells import entropy
 
 _KEY = "sensor.model.type"
-# What float32 still tells from 0 and 1; beliefs are clamped long before.
+# Limits that float32 tells from 0 and 1; beliefs are clamped long before.
 _LOWEST, _HIGHEST = 1e-30, 1 - 2**-24
 
 
 class Sensor(Protocol):
-    """The error rates of a camera; made as `MySensor(config)`.
+    """Error rates of a camera; made as `MySensor(config)`.
 
-    Both lie between 0 and 1, and their sum below 1: a cell that is read as of interest is then
-    more likely to be.
+    Both lie between 0 and 1, and their sum below 1: a positive reading then makes interest more
+    likely.
     """
 
     def miss(self, altitude: float) -> float:
@@ -43,7 +44,7 @@ class TableSensor:
         self._table = config.sensor.model.table
 
     def miss(self, altitude: float) -> float:
-        """See `Sensor.miss`; beyond the table its nearest altitude holds."""
+        """See `Sensor.miss`; beyond the table the nearest altitude counts."""
         known = sorted(self._table)
         for low, high in pairwise(known):
             if low <= altitude <= high:
@@ -72,15 +73,15 @@ class ExponentialSensor:
 
 
 def error_rates(config: Config) -> Tensor:
-    """Return how often cells are missed and falsely alarmed at each altitude, [Z, 2] float64.
+    """Return the probabilities of a miss and of a false alarm at each altitude, [Z, 2] float64.
 
     Raises:
-        ConfigError: there is no such sensor, or its rates are out of range.
+        ConfigError: the sensor cannot be loaded, or its rates are out of range.
     """
     name = config.sensor.model.type
     sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
     if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
-        raise ConfigError(f"{_KEY}: {name}: a sensor has miss(altitude) and false_alarm(altitude)")
+        raise ConfigError(f"{_KEY}: {name} must have miss(altitude) and false_alarm(altitude)")
     rates = [_checked_rates(name, sensor, altitude) for altitude in config.geometry.altitudes]
     return torch.tensor(rates, dtype=torch.float64).clamp(_LOWEST, _HIGHEST)
 
@@ -98,3 +99,47 @@ def _checked_rates(name: str, sensor: Sensor, altitude: float) -> tuple[float, f
             f"{_KEY}: {name}: miss{at} + false_alarm{at} must be below 1, got {sum(rates):g}"
         )
     return float(rates[0]), float(rates[1])
+
+
+def reading_odds(rates: Tensor) -> Tensor:
+    """Return P(reading | of interest) / P(reading | not) of a positive and a negative reading.
+
+    Args:
+        rates: probabilities of a miss and of a false alarm, [..., 2].
+
+    Returns:
+        [..., 2].
+    """
+    miss, false_alarm = rates.unbind(-1)
+    return torch.stack(((1 - miss) / false_alarm, miss / (1 - false_alarm)), -1)
+
+
+def reading_shift(rates: Tensor) -> Tensor:
+    """Return how far a positive reading raises a belief of 0.5, and a negative one lowers it.
+
+    Args:
+        rates: as of `reading_odds`, [..., 2].
+
+    Returns:
+        [..., 2], in (0, 0.5).
+    """
+    return 0.5 - _wrong(rates)
+
+
+def entropy_left(rates: Tensor) -> Tensor:
+    """Return the expected entropy of a belief of 0.5 after one reading [bit].
+
+    Args:
+        rates: as of `reading_odds`, [..., 2].
+    """
+    miss, false_alarm = rates.unbind(-1)
+    positive = (false_alarm + (1 - miss)) / 2
+    after_positive, after_negative = entropy(_wrong(rates)).unbind(-1)
+    return positive * after_positive + (1 - positive) * after_negative
+
+
+def _wrong(rates: Tensor) -> Tensor:
+    """Return the probabilities that a positive and a negative reading of a belief of 0.5 err."""
+    miss, false_alarm = rates.unbind(-1)
+    wrong = false_alarm / (false_alarm + (1 - miss)), miss / (miss + (1 - false_alarm))
+    return torch.stack(wrong, -1)

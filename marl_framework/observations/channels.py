@@ -1,298 +1,332 @@
-"""One function for each map the networks see (Westheider et al. 2023, section IV-A).
+"""Table of the channels that networks see (Westheider et al. 2023, section IV-A).
 
-All maps are batched over E missions and N UAVs and lie on the planning lattice, [..., X, Y].
-Nothing here knows a configuration or keeps a state.
+A new channel is a function that draws it, a row of `CHANNELS`, and a key of `ObservationConfig`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
 import torch
-from kornia.geometry.transform import remap
 from torch import Tensor
 
-from marl_framework.mission.area import area_pool, covered, grid_coordinates
-from marl_framework.mission.belief import clamp_probability, weighted_entropy
-from marl_framework.mission.camera import Footprint
-
-UNSEEN = 0.5
-"""Value of footprint maps where nobody looks."""
-
-
-def share_left(t: Tensor, budget: int | Tensor) -> Tensor:
-    """Return the share of the moves that missions have left, [E] float32.
-
-    Args:
-        t: moves made so far, [E].
-        budget: moves before the last one, of all missions or [E].
-    """
-    return (budget - t).to(torch.float32) / budget
+from marl_framework.config.learning import CENTRED
+from marl_framework.config.mission import MOST_AGENTS
+from marl_framework.config.model import Config
+from marl_framework.kernels.cells import clamp_probability, weighted_entropy
+from marl_framework.kernels.windows import Footprint
+from marl_framework.mission.camera import Camera
+from marl_framework.mission.lattice import Lattice
+from marl_framework.observations.drawing import FootprintStrips, centre_on, constant, paint
 
 
-def budget_map(left: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return the share of the budget that is left, constant over each map: [E, N, X, Y].
+class World:
+    """Constants of missions that channels show.
 
     Args:
-        left: that share, of each UAV, [E, N].
-        shape: (X, Y).
-    """
-    return left.unsqueeze(-1).unsqueeze(-1).expand(*left.shape, *shape)
-
-
-def number_map(numbers: Tensor, n_agents: int, shape: tuple[int, int]) -> Tensor:
-    """Return a number of each mission, [E], constant over the map of each UAV: [E, N, X, Y]."""
-    return numbers.view(-1, 1, 1, 1).expand(-1, n_agents, *shape)
-
-
-def agent_id_map(n_agents: int, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Return (i + 1)/N for UAV i, constant over each map: [N, X, Y]."""
-    ids = torch.arange(1, n_agents + 1, device=device, dtype=torch.float32) / n_agents
-    return ids.view(-1, 1, 1).expand(-1, *shape).contiguous()
-
-
-def agent_id_map_of_teams(sizes: Tensor, n_agents: int, shape: tuple[int, int]) -> Tensor:
-    """Return the same for teams of k ≤ N UAVs, (i + 1)/k, 1 for UAVs beyond: [E, N, X, Y].
-
-    Args:
-        sizes: k, [E] int64.
-        n_agents: N.
-        shape: (X, Y).
-    """
-    size = sizes.unsqueeze(1)
-    ids = torch.arange(1, n_agents + 1, device=sizes.device).minimum(size) / size
-    return ids.view(*ids.shape, 1, 1).expand(-1, -1, *shape)
-
-
-def paint(
-    cells: Tensor, values: Tensor, order: Tensor, background: float, shape: tuple[int, int]
-) -> Tensor:
-    """Write one value per UAV into the UAVs' cells; the last one written stays.
-
-    Args:
-        cells: flat lattice cell of each UAV, [E, N].
-        values: value of UAV j, [E, N].
-        order: when the map's owner i writes UAV j's value, [E, M, N] int64; -1 = never.
-        background: value of the other cells.
-        shape: (X, Y).
-
-    Returns:
-        Maps [E, M, X, Y].
-    """
-    same = (cells.unsqueeze(2) == cells.unsqueeze(1)).unsqueeze(1)  # [E, 1, N, N]
-    overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a later one
-    stays = ((order >= 0) & ~overwritten).to(values.dtype)
-    at = torch.arange(shape[0] * shape[1], device=cells.device)
-    where = (cells.unsqueeze(-1) == at).to(values.dtype)  # [E, N, X·Y]
-    # At most one value stays in a cell, so these sums pick it exactly.
-    painted = (stays * values.unsqueeze(1)) @ where
-    touched = stays @ where
-    return torch.where(touched > 0, painted, background).unflatten(2, shape)
-
-
-def position_map(
-    cells: Tensor, levels: Tensor, heard: Tensor, planar: Tensor, shape: tuple[int, int]
-) -> Tensor:
-    """Return agent-centred maps of the UAVs each UAV knows of: [E, N, X, Y].
-
-    The map's centre (X//2, Y//2) is the UAV itself; 0 beyond the lattice, 1 on it, and the
-    altitude level where the UAV or one it heard is.
-
-    Args:
-        cells: flat lattice cells [E, N].
-        levels: altitude levels (z + 1)/(Z + 1) [E, N].
-        heard: who hears whom [E, N, N].
-        planar: lattice indices (x, y) [E, N, 2].
-        shape: (X, Y).
-    """
-    ids = torch.arange(cells.shape[1], device=cells.device)
-    own_first = (ids + 1) * (ids.unsqueeze(1) != ids)
-    order = torch.where(heard, own_first, -1)
-    maps = paint(cells, levels, order, 1.0, shape)
-    return centre_on(maps.unsqueeze(2), planar).squeeze(2)
-
-
-def centre_on(maps: Tensor, planar: Tensor) -> Tensor:
-    """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
-
-    Cells from beyond the lattice are 0. `kornia.geometry.transform.remap` at the cells' centres
-    with nearest sampling copies values exactly.
-
-    Args:
-        maps: [E, N, C, X, Y].
-        planar: lattice indices (x, y), [E, N, 2].
-    """
-    x, y = maps.shape[-2:]
-    at = planar.flatten(0, 1)
-    rows = torch.arange(x, device=maps.device) - x // 2 + at[:, :1]
-    cols = torch.arange(y, device=maps.device) - y // 2 + at[:, 1:]
-    shifted = remap(
-        maps.flatten(0, 1),
-        map_x=grid_coordinates(cols.to(maps.dtype), y).unsqueeze(1).expand(-1, x, -1),
-        map_y=grid_coordinates(rows.to(maps.dtype), x).unsqueeze(2).expand(-1, -1, y),
-        mode="nearest",
-        padding_mode="zeros",
-        align_corners=True,
-        normalized_coordinates=True,
-    )
-    return shifted.view_as(maps)
-
-
-def entropy_map(pooled_belief: Tensor) -> Tensor:
-    """Return w(g)·H(g) of pooled beliefs g, any shape [..., X, Y]."""
-    return weighted_entropy(pooled_belief)
-
-
-def probability_map(pooled_belief: Tensor) -> Tensor:
-    """Return pooled beliefs clamped to [1e-4, 1 - 1e-4]."""
-    return clamp_probability(pooled_belief)
-
-
-def uncertainty_map(pooled_uncertainty: Tensor) -> Tensor:
-    """Return the area means of p·H(p), at most 1, whatever incremental sums have rounded off.
-
-    Unlike the entropy of a pooled belief, this tells ground whose cells are known but differ
-    from ground that nobody has seen (not in the paper).
-    """
-    return pooled_uncertainty.clamp(0, 1)
-
-
-def no_fly_map(open_share: Tensor) -> Tensor:
-    """Return the share of moves that zones and obstacles forbid, any shape.
-
-    1 where no altitude has a move left, and beyond the lattice.
-
-    Args:
-        open_share: see `MissionState.open_share`; 0 beyond the lattice.
-    """
-    return 1 - open_share
-
-
-def local_entropy_map(pooled_readings: Tensor, cover: Tensor, shift: Tensor) -> Tensor:
-    """Return w(f)·H(f) of the latest reading's footprint square f: [E, N, X, Y].
-
-    Beyond the map's edge the square holds 0.5.
-
-    Args:
-        pooled_readings: area means of the signs read, [E, N, X, Y].
-        cover: shares of their parts of the square that lie on the map, [E, N, X, Y].
-        shift: see `belief.reading_shift`, [E, N, 2].
-    """
-    up, down = shift.unsqueeze(-2).unsqueeze(-2).unbind(-1)
-    return weighted_entropy(0.5 + (up - down) / 2 * cover + (up + down) / 2 * pooled_readings)
-
-
-class FootprintStrips:
-    """The footprints of a round on the coarsest grid that their edges cut out of the map.
-
-    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact
-    and tiny, and strip overlaps with the lattice's cells give the area means, so that no
-    footprint is ever drawn at full resolution.
-
-    Args:
-        footprint: of all UAVs, [E, N].
-        map_shape: (R, C).
-        shape: (X, Y).
+        config: the missions.
+        lattice: of the missions.
+        camera: of the missions.
+        predict: returns predictions [..., X, Y] of beliefs [..., R, C]; None if no channel shows
+            any.
     """
 
     def __init__(
-        self, footprint: Footprint, map_shape: tuple[int, int], shape: tuple[int, int]
+        self,
+        config: Config,
+        lattice: Lattice,
+        camera: Camera,
+        predict: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        self._in_rows, self._row_shares = _strips(
-            footprint.row0, footprint.row1, map_shape[0], shape[0]
-        )
-        self._in_cols, self._col_shares = _strips(
-            footprint.col0, footprint.col1, map_shape[1], shape[1]
-        )
+        self.lattice, self.camera, self.predict = lattice, camera, predict
+        self.shape = lattice.shape[:2]
+        self.n_agents = config.missions.most_agents
+        self.has_inactive, self.has_cost = config.missions.has_inactive, config.missions.has_cost
+        self.max_budget = max(config.missions.budgets)
+        self.diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
+        ids = torch.arange(1, self.n_agents + 1, device=lattice.offsets.device)
+        self.ids, self.shares = ids, ids.to(torch.float32) / self.n_agents
 
-    def heard_map(self, heard: Tensor) -> Tensor:
-        """Return maps that are 1 in the own footprint, 0 in a heard one, else 0.5.
+
+class Scene:
+    """Missions to draw.
+
+    Args:
+        world: their constants.
+        state: `Seen`, or `MissionState` for the critic's channels.
+        actions: chosen actions, [E, N], for the critic's channels.
+    """
+
+    def __init__(self, world: World, state: Any, actions: Tensor | None = None) -> None:
+        self.world, self.state, self.actions = world, state, actions
+
+    def number(self, values: Tensor) -> Tensor:
+        """Return a number of each mission, [E], constant over the maps of all UAVs."""
+        return constant(values.unsqueeze(1).expand(-1, self.world.n_agents), self.world.shape)
+
+    def left(self) -> Tensor:
+        """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""
+        state, world = self.state, self.world
+        budget = state.budget if world.has_inactive else world.max_budget
+        left = (budget - state.t).to(torch.float32) / budget
+        left = left.unsqueeze(1).expand(-1, world.n_agents)
+        return left.minimum((state.left / state.limit).float()) if world.has_cost else left
+
+    def levels(self, number: int) -> Tensor:
+        """Return (z + 1) over a number, [E, N]."""
+        return (self.state.positions[..., 2] + 1).to(torch.float32) / number
+
+    def heard(self) -> Tensor:
+        """Return who hears whom, except those that have stopped since, [E, N, N] bool."""
+        heard: Tensor = self.state.heard
+        return heard & self.state.active.unsqueeze(1) if self.world.has_inactive else heard
+
+    def shown(self, order: Tensor) -> Tensor:
+        """Return an order for `paint`, [E or 1, M, N], without inactive UAVs."""
+        if not self.world.has_inactive:
+            return order
+        return order.where(self.state.active.unsqueeze(1), -1)
+
+    def paint(self, values: Tensor, order: Tensor, background: float) -> Tensor:
+        """Write a value for each UAV, [E, N], at its cell; see `drawing.paint`."""
+        cells = self.world.lattice.cells(self.state.positions)
+        return paint(cells, values, order, background, self.world.shape)
+
+    def centred(self, maps: Tensor, beyond: Sequence[float] = ()) -> Tensor:
+        """Return maps [E, N, C, X, Y] with the UAV at the centre.
 
         Args:
-            heard: [E, N, N] bool.
-
-        Returns:
-            Area means [E, N, X, Y].
+            maps: of each UAV.
+            beyond: value of each channel beyond the lattice; 0 by default.
         """
-        own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
-        rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
-        others = rows.mT @ self._in_cols.unsqueeze(1)
-        values = torch.where(own > 0, 1.0, torch.where(others > 0, 0.0, UNSEEN))
-        return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
+        return centre_on(maps, self.state.positions[..., :2], beyond)
 
-    def global_map(self) -> Tensor:
-        """Return maps that are 1 in any UAV's footprint, else 0.5: area means [E, X, Y]."""
-        seen = self._in_rows.mT @ self._in_cols
-        values = torch.where(seen > 0, 1.0, UNSEEN)
-        return area_pool(values, self._row_shares, self._col_shares)
+    def strips(self) -> FootprintStrips:
+        """Return the footprints of active UAVs."""
+        camera = self.world.camera
+        boxes = camera.team_boxes(self.state.positions, self.state.active)
+        return FootprintStrips(Footprint(*boxes.unbind(-1)), camera.shape, self.world.shape)
 
-
-def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Cut one axis at all edges: which strips each interval covers, and the strips' shares.
-
-    Returns:
-        Membership [E, N, S] float32 and area weights [E, outputs, S] float32.
-    """
-    border = torch.zeros_like(low[:, :1])
-    edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values
-    start, end = edges[:, :-1], edges[:, 1:]
-    covers = (start.unsqueeze(1) >= low.unsqueeze(2)) & (end.unsqueeze(1) <= high.unsqueeze(2))
-    return covers.to(torch.float32), covered(start, end, cells, outputs)
+    def predicted(self, beliefs: Tensor) -> Tensor:
+        """Return predictions of beliefs, [..., X, Y]."""
+        assert self.world.predict is not None  # the channel is on
+        return self.world.predict(beliefs)
 
 
-def heard_planes(
-    rows: Tensor, cols: Tensor, levels: Tensor, heard: Tensor, order: Tensor
-) -> Tensor:
-    """Return a plane for each UAV of the team: [E, N, N, X, Y], those not heard are 0.
-
-    Plane k of UAV i is the share of each lattice cell that UAV `order[i, k]` sees, times its
-    altitude level.
-
-    Args:
-        rows: shares of the lattice's rows in each footprint, [E, X, N].
-        cols: shares of its columns, [E, Y, N].
-        levels: altitude levels (z + 1)/Z [E, N].
-        heard: who hears whom [E, N, N].
-        order: [N, N] int64.
-    """
-    seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)  # [E, N, X, Y]
-    known = heard.gather(2, order.expand_as(heard))
-    return seen[:, order] * known[..., None, None]
+# Actor ------------------------------------------------------------------------------------
 
 
-def global_position_map(
-    cells: Tensor, levels: Tensor, shape: tuple[int, int], active: Tensor | None = None
-) -> Tensor:
-    """Return (z + 1)/Z at each UAV's cell, else 0: [E, X, Y].
-
-    Args:
-        cells: flat lattice cells [E, N].
-        levels: altitude levels (z + 1)/Z [E, N].
-        shape: (X, Y).
-        active: UAVs to show, [E, N] bool; all without it.
-    """
-    order = torch.arange(cells.shape[1], device=cells.device).view(1, 1, -1)
-    if active is not None:
-        order = order.where(active.unsqueeze(1), -1)
-    return paint(cells, levels, order, 0.0, shape).squeeze(1)
+def budget(scene: Scene) -> Tensor:
+    """Draw the share of moves or of cost that is left."""
+    return constant(scene.left(), scene.world.shape)
 
 
-def other_actions_map(
-    cells: Tensor,
-    actions: Tensor,
-    num_actions: int,
-    shape: tuple[int, int],
-    active: Tensor | None = None,
-) -> Tensor:
-    """Return (a_j + 1)/A at the cell of every other UAV j, else 0: [E, N, X, Y].
+def agent_id(scene: Scene) -> Tensor:
+    """Draw (i + 1)/k for UAV i of a team of k."""
+    world = scene.world
+    shares = world.shares.expand(len(scene.state.t), -1)
+    if world.has_inactive:
+        size = scene.state.team_size.unsqueeze(1)
+        shares = world.ids.minimum(size) / size
+    return constant(shares, world.shape)
 
-    Args:
-        cells: flat lattice cells [E, N].
-        actions: chosen actions [E, N].
-        num_actions: A.
-        shape: (X, Y).
-        active: UAVs to show, [E, N] bool; all without it.
-    """
-    ids = torch.arange(cells.shape[1], device=cells.device)
+
+def team_size(scene: Scene) -> Tensor:
+    """Draw the number of UAVs over the largest possible one."""
+    return scene.number(scene.state.team_size / MOST_AGENTS)
+
+
+def radio_range(scene: Scene) -> Tensor:
+    """Draw the radio range over the diagonal of the area, at most 1."""
+    return scene.number((scene.state.communication_range / scene.world.diagonal).clamp(max=1))
+
+
+def position(scene: Scene) -> Tensor:
+    """Draw the UAVs that each UAV knows of, itself at the centre."""
+    ids = scene.world.ids
+    own_first = ids * (ids.unsqueeze(1) != ids)
+    order = torch.where(scene.heard(), own_first, -1)
+    levels = scene.levels(scene.world.lattice.shape[2] + 1)
+    return scene.centred(scene.paint(levels, order, 1.0).unsqueeze(2)).squeeze(2)
+
+
+def entropy(scene: Scene) -> Tensor:
+    """Draw w(g)·H(g) of the own pooled belief g."""
+    return weighted_entropy(scene.state.pooled_beliefs)
+
+
+def local_entropy(scene: Scene) -> Tensor:
+    """Draw w(f)·H(f) of the latest reading's footprint square f, 0.5 beyond the map."""
+    camera, positions = scene.world.camera, scene.state.positions
+    up, down = camera.shift[positions[..., 2]][..., None, None, :].unbind(-1)
+    cover, read = camera.tile_cover(positions), scene.state.pooled_readings
+    return weighted_entropy(0.5 + (up - down) / 2 * cover + (up + down) / 2 * read)
+
+
+def probability(scene: Scene) -> Tensor:
+    """Draw the own pooled belief."""
+    return clamp_probability(scene.state.pooled_beliefs)
+
+
+def footprint(scene: Scene) -> Tensor:
+    """Draw the own footprint and those heard."""
+    return scene.strips().heard_map(scene.state.heard)
+
+
+def uncertainty(scene: Scene) -> Tensor:
+    """Draw area means of p·H(p), at most 1 in spite of rounding."""
+    return scene.state.pooled_uncertainty.clamp(0, 1)
+
+
+def predicted(scene: Scene) -> Tensor:
+    """Draw the prediction of the own belief."""
+    return scene.predicted(scene.state.beliefs)
+
+
+def no_fly(scene: Scene) -> Tensor:
+    """Draw the share of moves that zones and obstacles forbid."""
+    return 1 - scene.state.open_share.unsqueeze(1).expand(-1, scene.world.n_agents, -1, -1)
+
+
+def sector(scene: Scene) -> Tensor:
+    """Draw the UAV's own part of the area."""
+    return scene.world.lattice.sectors.maps(scene.state.sector, scene.state.team_size)
+
+
+# Critic -----------------------------------------------------------------------------------
+
+
+def global_position(scene: Scene) -> Tensor:
+    """Draw (z + 1)/Z at the cell of each UAV."""
+    order = scene.shown((scene.world.ids - 1).view(1, 1, -1))
+    return scene.paint(scene.levels(scene.world.lattice.shape[2]), order, 0.0)
+
+
+def global_entropy(scene: Scene) -> Tensor:
+    """Draw w(g)·H(g) of the global pooled belief g."""
+    return weighted_entropy(scene.state.pooled_global).unsqueeze(1)
+
+
+def global_probability(scene: Scene) -> Tensor:
+    """Draw the global pooled belief."""
+    return clamp_probability(scene.state.pooled_global).unsqueeze(1)
+
+
+def global_footprint(scene: Scene) -> Tensor:
+    """Draw all footprints."""
+    return scene.strips().global_map().unsqueeze(1)
+
+
+def other_actions(scene: Scene) -> Tensor:
+    """Draw (a_j + 1)/A at the cell of every other UAV j."""
+    assert scene.actions is not None
+    ids = scene.world.ids - 1
     order = torch.where(ids.unsqueeze(1) == ids, -1, ids).unsqueeze(0)
-    if active is not None:
-        order = order.where(active.unsqueeze(1), -1)
-    return paint(cells, (actions + 1).to(torch.float32) / num_actions, order, 0.0, shape)
+    values = (scene.actions + 1).to(torch.float32) / scene.world.lattice.num_actions
+    return scene.paint(values, scene.shown(order), 0.0)
+
+
+def global_uncertainty(scene: Scene) -> Tensor:
+    """Draw area means of p·H(p) of the global belief."""
+    return scene.state.pooled_global_uncertainty.clamp(0, 1).unsqueeze(1)
+
+
+def global_predicted(scene: Scene) -> Tensor:
+    """Draw the prediction of the global belief."""
+    return scene.predicted(scene.state.global_belief).unsqueeze(1)
+
+
+# Table ------------------------------------------------------------------------------------
+
+
+class Turns(Enum):
+    """How a channel changes when the area is flipped or turned."""
+
+    MAP = "its cells move"
+    ACTIONS = "its cells move, and their values are actions, which turn too"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A row of the table."""
+
+    name: str
+    """Key in the section `observation`; also the slot in the kernels, see `in_kernel`."""
+    seen_by: str
+    """actor (and critic), or critic alone."""
+    shows: str
+    """One line for the page on observations."""
+    draw: Callable[[Scene], Tensor]
+    """Draws it, [E, N, X, Y]; [E, 1, X, Y] if all UAVs share the map."""
+    in_kernel: bool = True
+    """Whether the kernels of `kernels.maps` have a slot for it; else plain operators draw it."""
+    turns: Turns = Turns.MAP
+    beyond: float = 0.0
+    """Value beyond the lattice, when centred."""
+    centres: str = ""
+    """Name of the channel that it shows with the UAV at the centre."""
+
+
+_ACTOR = (
+    Channel("budget", "actor", "share of moves or of cost that is left", budget),
+    Channel("agent_id", "actor", "number of the UAV over the size of its team", agent_id),
+    Channel("team_size", "actor", "size of the team over 16", team_size, in_kernel=False),
+    Channel(
+        "radio_range", "actor", "radio range over the area's diagonal", radio_range, in_kernel=False
+    ),
+    Channel("position", "actor", "lattice around the UAV, and the UAVs that it hears", position),
+    Channel("entropy", "actor", "weighted entropy of the averaged own belief", entropy),
+    Channel("local_entropy", "actor", "weighted entropy of the own latest reading", local_entropy),
+    Channel("probability", "actor", "averaged own belief", probability),
+    Channel("footprint", "actor", "own footprint, and footprints of UAVs heard", footprint),
+    Channel("uncertainty", "actor", "averaged p·H(p) of the own belief", uncertainty),
+    Channel(
+        "predicted", "actor", "predicted entropy from the own belief", predicted, in_kernel=False
+    ),
+    Channel("no_fly", "actor", "share of moves that are forbidden", no_fly, beyond=1.0),
+    Channel("sector", "actor", "own part of the area", sector, in_kernel=False),
+)
+_CENTRED = (
+    "entropy", "probability", "footprint", "uncertainty", "predicted", "no_fly", "sector"
+)  # fmt: skip
+_CRITIC = (
+    Channel("global_position", "critic", "altitudes of all UAVs at their cells", global_position),
+    Channel(
+        "global_entropy", "critic", "weighted entropy of the averaged global belief", global_entropy
+    ),
+    Channel("global_probability", "critic", "averaged global belief", global_probability),
+    Channel("global_footprint", "critic", "footprints of all UAVs", global_footprint),
+    Channel(
+        "other_actions", "critic", "actions of the other UAVs", other_actions, turns=Turns.ACTIONS
+    ),
+    Channel(
+        "global_uncertainty", "critic", "averaged p·H(p) of the global belief", global_uncertainty
+    ),
+    Channel(
+        "global_predicted",
+        "critic",
+        "predicted entropy from the global belief",
+        global_predicted,
+        in_kernel=False,
+    ),
+)
+
+
+def _centre(channel: Channel) -> Channel:
+    shows = f"{channel.shows}, with the UAV at the centre"
+    return replace(channel, name=CENTRED + channel.name, shows=shows, centres=channel.name)
+
+
+CHANNELS = {
+    row.name: row
+    for row in (
+        *_ACTOR,
+        *(_centre(row) for row in _ACTOR if row.name in _CENTRED),
+        *_CRITIC,
+    )
+}
+"""In the order of the networks' inputs."""

@@ -1,47 +1,44 @@
-"""Maps on the lattice: what lies around each position, and what a reading there would remove."""
+"""Maps on the lattice: entropy around each position, and the share that a reading removes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.kernels.area import interval_overlap
+from marl_framework.kernels.cells import entropy
+from marl_framework.kernels.parts import part_sums
+from marl_framework.kernels.search import Tables
+from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.accuracy import GPU_CELLS
-from marl_framework.mission.area import interval_overlap
-from marl_framework.mission.belief import entropy, entropy_left
 from marl_framework.mission.camera import Camera
-from marl_framework.mission.fusion import TritonFusion, fusion_type
-from marl_framework.mission.kernels.cpu import WindowLoops, part_sums
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.sensor import entropy_left
 
-PULL = 1e-3  # weight of what lies around a path's end
-
-PartSums = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""See `mission.kernels.cpu.part_sums`."""
+PULL = 1e-3
+"""Weight of the entropy around a path's end."""
 
 
 class LatticeView:
-    """Sees maps and readings as the lattice does, so that a search never copies a whole map.
+    """Sees maps and readings on the lattice, so that a search never copies a whole map.
 
-    A cell belongs to the lattice position nearest to it. Footprints of readings are known by the
-    share of each position's cells that they cover.
+    A cell belongs to the nearest lattice position. A reading is known by the share of each
+    position's cells that its footprint covers.
 
     Args:
         config: the missions.
-        lattice: tells which actions are allowed, and where they lead.
-        parts: stretches that `fine` divides each position's cells into, along both axes.
+        lattice: allowed actions, and their goals.
+        parts: number of parts of each position's cells in `fine`, along both axes.
 
     Attributes:
         lattice: as given.
-        moves: of the longest mission.
+        moves: number of moves of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
-        compiles: whether compiled loops are used.
-        tables: what each of the P positions means: the positions that its actions lead to, [P, A];
-            the factors of what a reading there removes, [P, X] and [P, Y], see `removed`; and
-            weights of what lies around, [P, X] and [P, Y].
+        version: of the kernels.
+        tables: effect of each of the P positions.
     """
 
     def __init__(self, config: Config, lattice: Lattice, parts: int = 1) -> None:
@@ -49,9 +46,7 @@ class LatticeView:
         self.moves = config.missions.episode_length
         self.has_inactive = config.missions.has_inactive
         device = lattice.offsets.device
-        on_cpu = device.type == "cpu"
-        self.compiles = config.compute.compile and on_cpu and WindowLoops.available()
-        self._part_sums = part_sums if self.compiles else _triton_part_sums(config, device)
+        self.version = version_for(config.compute, device)
         camera = Camera(config, "cpu")
         spacing = config.experiment.constraints.spacing
         cells: list[Tensor] = []
@@ -77,11 +72,11 @@ class LatticeView:
         self._tabulate(shares, 1 - entropy_left(camera.error_rates).to(device))
 
     def _tabulate(self, shares: list[Tensor], removed: Tensor) -> None:
-        """Write down what every position and its actions mean, one row for each position.
+        """Make the tables, one row for each position.
 
         Args:
-            shares: of each position's rows and columns that footprints at all positions of the
-                axis and all altitudes cover.
+            shares: shares of each position's rows and columns that footprints cover, by position
+                along the axis and altitude.
             removed: share of undecided cells' entropy that a reading removes at each altitude.
         """
         shape, device = self.lattice.shape, removed.device
@@ -92,15 +87,15 @@ class LatticeView:
         self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
         goals = self.lattice.places(self._goals)
         rows = shares[0][x, z] * removed[z].unsqueeze(-1)
-        self.tables = goals, rows, shares[1][y, z], near[0][x], near[1][y]
-        _, rows, cols, *around = self.tables
-        self._goal_rows = torch.cat((rows[goals], around[0][goals]), 1)  # [P, 2·A, X]
-        self._goal_cols = torch.cat((cols[goals], around[1][goals]), 1)
+        self.tables = Tables(goals, rows, shares[1][y, z], near[0][x], near[1][y])
+        _, rows, cols, near_rows, near_cols = self.tables
+        self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
+        self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
 
     def sums(self, maps: Tensor) -> Tensor:
         """Return sums over each position's cells, [..., X, Y] of [..., R, C].
 
-        1 is the number of cells of an average position.
+        1 stands for the cells of an average position.
         """
         return self._cells[0] @ maps @ self._cells[1].mT * self._unit
 
@@ -117,22 +112,23 @@ class LatticeView:
         return self._fine[0] @ maps @ self._fine[1].mT
 
     def entropy_maps(self, beliefs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `fine` and `sums` of p, H(p) and p·H(p), of beliefs p [..., R, C].
+        """Return `fine` and `sums` of p, H(p) and p·H(p) of beliefs p [..., R, C].
 
-        They have a dimension of 3 before those of the map.
+        Returns:
+            [..., 3, parts·X, parts·Y] and [..., 3, X, Y].
         """
-        if self._part_sums is not None:
-            parts = self._part_sums(beliefs, *self._part_ends)
+        if self.version is not Version.PLAIN:
+            parts = part_sums(self.version, beliefs, *self._part_ends)
             fine = parts / self._part_cells.clamp(min=1)
             x, y = self.lattice.shape[:2]
             sums = parts.unflatten(-1, (y, -1)).unflatten(-3, (x, -1)).sum((-3, -1))
             return fine, sums * self._unit
-        if beliefs.device.type == "cuda":  # where thousands of missions see predictions at once
-            return self._in_parts(beliefs, GPU_CELLS)
+        if beliefs.device.type == "cuda":  # thousands of missions may see predictions at once
+            return self.entropy_maps_in_chunks(beliefs, GPU_CELLS)
         return self._entropy_maps(beliefs)
 
-    def _in_parts(self, beliefs: Tensor, cells: int) -> tuple[Tensor, Tensor]:
-        """Return the same, made of as many maps at once as have this number of cells."""
+    def entropy_maps_in_chunks(self, beliefs: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+        """Return `entropy_maps` by plain operators, of maps with this many cells at once."""
         *lead, rows, cols = beliefs.shape
         parts = beliefs.reshape(-1, rows, cols).split(max(1, cells // (rows * cols)))
         fine, sums = (torch.cat(each) for each in zip(*map(self._entropy_maps, parts), strict=True))
@@ -144,25 +140,24 @@ class LatticeView:
         return self.fine(maps), self.sums(maps)
 
     def removed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the shares of undecided cells' entropy that readings remove.
+        """Return the shares of undecided cells' entropy that readings at positions [..., 3] remove.
 
-        As factors of rows [..., X] and columns [..., Y] for positions [..., 3]; what the sensor
-        tells at its altitude is in the rows.
+        Factors of rows [..., X] and of columns [..., Y]; the sensor's share is in the rows.
         """
         place = self.lattice.places(positions)
-        return _rows_of(self.tables[1], place), _rows_of(self.tables[2], place)
+        return _rows_of(self.tables.rows, place), _rows_of(self.tables.cols, place)
 
     def outlook(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what each action would bring.
+        """Return the goal and the gain of each action.
 
         Args:
             positions: of UAVs, [..., 3].
             left: entropy around each lattice position, [..., X, Y].
 
         Returns:
-            Where it leads, [..., A, 3], beyond the lattice its nearest position; the entropy that a
-            reading there would remove, [..., A]; and what lies around, weighed to break ties of
-            gains alone, [..., A]: a sum over all positions, halved by every move between them.
+            Goals, see `destinations`, [..., A, 3]; entropy that a reading there removes, [..., A];
+            and entropy around it, weighted to break ties of gains alone, [..., A]: a sum over all
+            positions, halved by every move between them.
         """
         place = self.lattice.places(positions)
         rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)
@@ -170,31 +165,17 @@ class LatticeView:
         return _rows_of(self._goals, place), gains, PULL * around
 
     def after(self, positions: Tensor, left: Tensor) -> Tensor:
-        """Return what readings at positions [..., 3] leave of `left` [..., X, Y]."""
+        """Return the entropy [..., X, Y] that readings at positions [..., 3] leave of `left`."""
         rows, cols = self.removed(positions)
         return left * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
 
     def destinations(self, positions: Tensor) -> Tensor:
-        """Return where each action leads, [..., A, 3]; beyond the lattice its nearest position."""
+        """Return the goal of each action, [..., A, 3]; beyond the lattice its nearest position."""
         return _rows_of(self._goals, self.lattice.places(positions))
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
-        """Return where actions [...] lead, [..., 3]; beyond the lattice its nearest position."""
+        """Return the goals of actions [...], [..., 3]; see `destinations`."""
         return self._goals[self.lattice.places(positions), actions]
-
-
-def _triton_part_sums(config: Config, device: torch.device) -> PartSums | None:
-    """Return `part_sums` for a GPU with Triton, else None."""
-    if fusion_type(config, device) is not TritonFusion:
-        return None
-    # Triton takes a while to import, and many machines do without it.
-    from marl_framework.mission.kernels import part_operators
-
-    def sums(beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
-        maps = beliefs.flatten(0, -3).contiguous()
-        return part_operators.sum_parts(maps, row_ends, col_ends).unflatten(0, beliefs.shape[:-2])
-
-    return sums
 
 
 def _rows_of(table: Tensor, place: Tensor) -> Tensor:
@@ -203,21 +184,21 @@ def _rows_of(table: Tensor, place: Tensor) -> Tensor:
 
 
 def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:
-    """Return the edges of the stretches of an axis nearest to each position [cells], float64."""
+    """Return the edges of the stretches of cells nearest to each position [cells], float64."""
     middles = (torch.arange(1, positions, dtype=torch.float64) - 0.5) * cells_apart
     ends = torch.tensor([0.0, float(cells)], dtype=torch.float64)
     return torch.cat((ends[:1], middles, ends[1:])).clamp(max=float(cells))
 
 
 def _divided(edges: Tensor, parts: int) -> Tensor:
-    """Return the edges with every stretch between them divided evenly."""
+    """Return edges that divide every stretch evenly."""
     steps = torch.arange(parts, dtype=edges.dtype) / parts
     inner = edges[:-1, None] + (edges[1:] - edges[:-1])[:, None] * steps
     return torch.cat((inner.flatten(), edges[-1:]))
 
 
 def _members(edges: Tensor, cells: int) -> Tensor:
-    """Return which cells have their middle in which stretch, [stretches, cells] 0 or 1."""
+    """Return whether each cell's middle lies in each stretch, [stretches, cells], 0 or 1."""
     cell = torch.arange(cells) + 0.5
     return ((cell >= edges[:-1].unsqueeze(1)) & (cell < edges[1:].unsqueeze(1))).float()
 

@@ -1,4 +1,4 @@
-"""What a trained predictor expects of the map, from what is believed of it."""
+"""Predictions of the map from beliefs, by a trained network."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from marl_framework.observations.lattice_view import LatticeView
 
 
 class Features(NamedTuple):
-    """What the predictor sees of beliefs: p, H(p) and p·H(p)."""
+    """Inputs of the predictor: p, H(p) and p·H(p) of beliefs."""
 
     fine: Tensor
     """Means over the parts of each lattice cell, [..., 3, PARTS·X, PARTS·Y]."""
     coarse: Tensor
-    """Sums over each lattice cell, [..., 3, X, Y]; 1 is all cells of an average one."""
+    """Sums over each lattice cell, [..., 3, X, Y]; 1 stands for all cells of an average one."""
 
 
 def features(view: LatticeView, beliefs: Tensor) -> Features:
-    """Return what the predictor sees of beliefs [..., R, C]."""
+    """Return the predictor's inputs for beliefs [..., R, C]."""
     return Features(*view.entropy_maps(beliefs))
 
 
 class MapPrediction:
-    """Predicts from beliefs where there is entropy in the region of interest.
+    """Predicts the entropy in the region of interest from beliefs.
 
     Args:
         view: the missions' lattice, divided into `PARTS`.
@@ -46,7 +46,7 @@ class MapPrediction:
         return self.predict(features(self._view, beliefs))
 
     def highest(self) -> float:
-        """Return the largest value of a prediction: all cells of a position are undecided."""
+        """Return the largest possible prediction: all cells of a position are undecided."""
         return float(self._view.sizes().max())
 
     def predict(self, seen: Features) -> Tensor:

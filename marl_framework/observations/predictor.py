@@ -1,4 +1,4 @@
-"""Trained map predictors: what their checkpoints hold, and how to load one."""
+"""Checkpoints of trained map predictors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_framework.runs.names import checkpoint_file
 
 
 def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
-    """Return what a checkpoint holds of a predictor."""
+    """Return the content of a predictor's checkpoint."""
     return {"predictor": network.state_dict(), "width": width}
 
 
@@ -20,11 +20,11 @@ def load_predictor(name: str, key: str) -> MapPredictor:
     """Read a trained predictor from a run folder or a checkpoint file, on the CPU.
 
     Args:
-        name: of the folder or file, or `pretrained:predictor`.
-        key: of the params file that names it, or the option.
+        name: folder or file, or `pretrained:predictor`.
+        key: key of the params file, or option, that names it.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: it is missing or cannot be read.
     """
     with found_at(key):
         path = checkpoint_file(name)
@@ -33,12 +33,12 @@ def load_predictor(name: str, key: str) -> MapPredictor:
 
 
 def predictor_weights(name: str, key: str) -> dict[str, str]:
-    """Return a checksum of a predictor's weights, see `check_weights` and `load_predictor`."""
+    """Return `predictor_checksum` by key and name, for `check_weights`."""
     return {f"{key}: {name}": predictor_checksum(name, key)}
 
 
 def predictor_checksum(name: str, key: str) -> str:
-    """Return the checksum alone."""
+    """Return the checksum of a predictor's weights; arguments as of `load_predictor`."""
     return tensors_checksum(load_predictor(name, key).state_dict())
 
 
@@ -46,15 +46,15 @@ def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:
     """Return the predictor of a checkpoint's content, on the CPU.
 
     Args:
-        payload: what `predictor_state` returned, and anything else.
-        where: it comes from, for messages.
+        payload: content of `predictor_state`, and anything else.
+        where: its source, for messages.
 
     Raises:
-        ConfigError: there is none, or one of another version.
+        ConfigError: it holds no predictor, or one of another version.
     """
     saved, width = payload.get("predictor"), payload.get("width")
     if not isinstance(saved, Mapping) or not isinstance(width, int):
-        raise ConfigError(f"{where} is no checkpoint of a predictor")
+        raise ConfigError(f"{where} is not a checkpoint of a predictor")
     network = MapPredictor(width)
     difference = misfit(network.state_dict(), saved)
     if difference is not None:

@@ -12,30 +12,32 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.device import uses_triton
+from marl_framework.kernels.symmetries import Flown, Tables, Turned, take_turned
 from marl_framework.mission.lattice import action_offsets
-
-OTHER_ACTIONS = "other_actions"
+from marl_framework.observations.channels import CHANNELS, Turns
 
 
 class Symmetries:
     """Shows transitions as they would have been on a flipped or turned area.
 
-    There are eight of them where a quarter turn makes a mission of a mission, else four. Rewards
-    and values stay as they are, so they must not depend on directions; maps, actions, masks and
-    policy go along. What the turned team would have done with which probability is what the team
-    did: the policy that flew goes along too, so updates weigh each action with the probability
-    that it was really taken with.
+    There are eight symmetries if a quarter turn maps missions to missions, else four. Rewards and
+    values do not change, so they must not depend on directions; maps, actions, masks and policy
+    turn. The turned policy has the probabilities with which the team really acted, so updates
+    weigh each action with the probability of the action taken.
 
     Args:
         config: the mission; its lattice has a middle cell.
-        device: where transitions are.
+        device: of the transitions.
+        in_kernel: whether to take transitions with the Triton kernel.
 
     Raises:
         ConfigError: a flipped mission would not be a mission.
     """
 
-    def __init__(self, config: Config, device: torch.device | str) -> None:
+    def __init__(self, config: Config, device: torch.device | str, in_kernel: bool = False) -> None:
         _check(config)
+        self._in_kernel = in_kernel
         x, y, _ = config.geometry.lattice_shape
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
@@ -52,24 +54,36 @@ class Symmetries:
             cells.append(source[:, 0] * y + source[:, 1])
             turned = torch.cat((moves[:, :2] @ turn.T, moves[:, 2:]), dim=1)
             actions.append((turned.unsqueeze(1) == moves).all(-1).int().argmax(1))
-        self._cells = torch.stack(cells).to(device)
-        self._actions = torch.stack(actions).to(device)
-        self._sources = self._actions.argsort(dim=1)
-        names = config.observation.critic_only_channels
-        self._others = names.index(OTHER_ACTIONS) if OTHER_ACTIONS in names else None
-        nobody = self._actions.new_zeros(len(planar), 1)
-        self._codes = torch.cat((nobody, self._actions + 1), dim=1).float() / len(steps)
+        after = torch.stack(actions)
+        codes = torch.cat((torch.zeros(len(planar), 1), after + 1.0), dim=1) / len(steps)
+        tables = torch.stack(cells), after, after.argsort(dim=1), codes
+        self._tables = Tables(*(table.to(device) for table in tables))
+        turns = [CHANNELS[name].turns for name in config.observation.critic_only_channels]
+        self._map_of_actions = turns.index(Turns.ACTIONS) if Turns.ACTIONS in turns else -1
 
     def __len__(self) -> int:
-        return len(self._cells)
+        return len(self._tables.cells)
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw one symmetry for each of `num` transitions, [num] int64."""
-        return torch.randint(len(self), (num,), generator=generator, device=self._cells.device)
+        device = self._tables.cells.device
+        return torch.randint(len(self), (num,), generator=generator, device=device)
 
     def take(self, batch: Any, index: Tensor, which: Tensor) -> Any:
         """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
-        return self.apply(batch[index], which)
+        if not self._in_kernel:
+            return self.apply(batch[index], which)
+        flown = Flown(*(getattr(batch, name) for name in Flown._fields))
+        turned = Turned(
+            *take_turned(index, which, list(self._tables), list(flown), self._map_of_actions)
+        )
+        seen = flown.observations.shape[1]
+        fields = turned._asdict()
+        fields |= {"observations": turned.maps[:, :seen], "critic_maps": turned.maps[:, seen:]}
+        others = {k: field[index] for k, field in batch.tensors().items() if k not in fields}
+        if "teacher" in others:
+            others["teacher"] = self.policies(others["teacher"], which)
+        return replace(batch, **fields, **others)
 
     def apply(self, batch: Any, which: Tensor) -> Any:
         """Return transitions as symmetry `which` [B] shows them.
@@ -81,29 +95,41 @@ class Symmetries:
             which: [B] int64.
         """
         critic_maps = self.maps(batch.critic_maps, which)
-        if self._others is not None:  # its values are actions
-            others = critic_maps[:, self._others].flatten(1)
-            chosen = (others * self._actions.shape[1]).round().long()
-            codes = self._codes[which].gather(1, chosen)
-            critic_maps[:, self._others] = codes.view(-1, *critic_maps.shape[2:])
+        at, tables = self._map_of_actions, self._tables
+        if at >= 0:
+            others = critic_maps[:, at].flatten(1)
+            chosen = (others * tables.actions.shape[1]).round().long()
+            codes = tables.codes[which].gather(1, chosen)
+            critic_maps[:, at] = codes.view(-1, *critic_maps.shape[2:])
         return replace(
             batch,
             observations=self.maps(batch.observations, which),
             critic_maps=critic_maps,
-            actions=self._actions[which, batch.actions],
+            actions=tables.actions[which, batch.actions],
             masks=self.policies(batch.masks, which),
             old_probabilities=self.policies(batch.old_probabilities, which),
             teacher=None if batch.teacher is None else self.policies(batch.teacher, which),
         )
 
     def policies(self, values: Tensor, which: Tensor) -> Tensor:
-        """Return what each action has, [B, A], as symmetry `which` [B] shows it."""
-        return values.gather(1, self._sources[which])
+        """Return values of actions, [B, A], as symmetry `which` [B] shows them."""
+        return values.gather(1, self._tables.sources[which])
 
     def maps(self, maps: Tensor, which: Tensor) -> Tensor:
         """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
-        cells = self._cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
+        cells = self._tables.cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
         return maps.flatten(2).gather(2, cells).view_as(maps)
+
+
+def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | None:
+    """Return the symmetries of a training run; None if `learning.symmetries` is off.
+
+    Raises:
+        ConfigError: a flipped mission would not be a mission.
+    """
+    if not config.learning.symmetries:
+        return None
+    return Symmetries(config, device, uses_triton(config.compute, torch.device(device)))
 
 
 def _check(config: Config) -> None:

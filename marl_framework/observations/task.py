@@ -7,22 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from marl_framework.kernels.choice import choose_actions
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import (
-    ActionKernel,
-    make_builder,
-    make_symmetries,
-    uses_kernels,
-)
+from marl_framework.observations.builder import make_builder
+from marl_framework.observations.symmetry import make_symmetries
 
 
 class MissionTask:
     """Owns the state of E missions and shows it to algorithms (`algorithms.rollout.TeamTask`).
 
     Attributes:
-        symmetries: that a training run shows its transitions in; None where that is off.
-        metric_names: meaning of the columns of the metrics that `step` returns.
+        symmetries: of the transitions of a training run; None if they are off.
+        metric_names: columns of the metrics that `step` returns.
         draw_actions, has_inactive: see `TeamTask`.
     """
 
@@ -42,12 +39,12 @@ class MissionTask:
         self._levels = torch.arange(len(levels), device=self.device)
         self._state: MissionState | None = None
         self.draw_actions: Callable[..., None] | None = None
-        if uses_kernels(environment.config, self.device):
-            self.draw_actions = ActionKernel(environment.lattice, lambda: self.state)
+        if self.builder.uses_kernels:
+            self.draw_actions = self._draw_actions
 
     @property
     def state(self) -> MissionState:
-        """The missions as they stand."""
+        """Current state of the missions."""
         if self._state is None:
             self.reset()
             assert self._state is not None
@@ -63,7 +60,7 @@ class MissionTask:
         self._state = self.environment.reset(self.environment.draw_reset(), self._state)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """Return observations [E, N, C_a, X, Y]; `out` is written and returned, if given."""
+        """Return observations [E, N, C_a, X, Y]; `out` is written and returned if it is given."""
         return self.builder.actor(self.state, out)
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -71,7 +68,7 @@ class MissionTask:
         return self.environment.lattice.choose_in_missions(self.state, choose)
 
     def critic_maps(self, actions: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]; `out` as for `observe`."""
+        """Return the critic's own maps, [E, N, C_c - C_a, X, Y]; `out` as for `observe`."""
         return self.builder.critic_only(self.state, actions, out)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,3 +80,18 @@ class MissionTask:
             at_level = at_level & flown.unsqueeze(-1)
         metrics = torch.stack((result.absolute, result.relative), dim=1)
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)
+
+    def _draw_actions(
+        self,
+        logits: Tensor,
+        uniform: Tensor,
+        epsilon: Tensor,
+        actions: Tensor,
+        masks: Tensor,
+        probabilities: Tensor,
+    ) -> None:
+        """See `TeamTask`; logits of a custom network may be of any precision and order."""
+        state, offsets = self.state, self.environment.lattice.offsets
+        missions = state.positions, state.moves, state.active, offsets
+        written = actions, masks, probabilities
+        choose_actions(logits.float().contiguous(), uniform, epsilon, *missions, *written)

@@ -6,16 +6,12 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.policy import best_actions
-from marl_framework.mission.belief import (
-    bayes_update,
-    entropy,
-    entropy_left,
-    interest_weight,
-    reading_odds,
-)
-from marl_framework.mission.camera import Camera, Footprint
+from marl_framework.kernels.cells import bayes_update, entropy, interest_weight
+from marl_framework.kernels.windows import Footprint
+from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.sensor import entropy_left, reading_odds
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 

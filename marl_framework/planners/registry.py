@@ -11,7 +11,7 @@ from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.protocol import Decision, Planner
 from marl_framework.planners.team import Checkpoint, trained_team

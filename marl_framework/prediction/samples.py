@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from marl_framework.mission.belief import entropy
+from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.lattice_view import LatticeView

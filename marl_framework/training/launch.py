@@ -12,7 +12,7 @@ from marl_framework.command_line import FAILED, INTERRUPTED, warn
 from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
-from marl_framework.mission.fusion import window_kernels
+from marl_framework.kernels.versions import window_kernels
 from marl_framework.planners.team import load_team
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.runs.log import RunLog
@@ -234,7 +234,7 @@ def _train(trainer: Trainer, run: RunFolder, profile: int, fresh: bool) -> int:
 
 def _windows(config: Config, device: torch.device) -> str:
     """Return one line about what computes footprint windows on a GPU, and what slows it down."""
-    kernels, lack = window_kernels(config, device)
+    kernels, lack = window_kernels(config.compute, device)
     line = f"window kernels: {kernels}"
     if lack is None:
         return line

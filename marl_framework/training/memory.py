@@ -18,8 +18,8 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import resolve_precision
+from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.accuracy import GPU_CELLS
-from marl_framework.mission.fusion import WindowFusion, fusion_type
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
@@ -62,12 +62,12 @@ def memory_estimate(
     batch = -(-collected // learning.batch_number)
     part = min(learning.micro_batch or batch, batch)
     learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
-    fusion = WindowFusion if device is None else fusion_type(config, device)
-    mission, flown = _mission(config, fusion), config.environment.num_envs // ranks
+    version = Version.PLAIN if device is None else version_for(config.compute, device)
+    mission, flown = _mission(config, version), config.environment.num_envs // ranks
     acting = flown * config.missions.most_agents
     at_once = max(acting, min(target_chunk(device), collected * interval))
     rows, cols = config.geometry.map_shape
-    plain = fusion is WindowFusion
+    plain = version is Version.PLAIN
     zones = config.missions.has_zones * _MAKING_MOVES * _table_of_moves(config)
     scratch = max(plain * _SCRATCH * _cells_in_view(config), _BUILDING * rows * cols, zones)
     measuring = max(scratch, _MEASURING * rows * cols)
@@ -265,7 +265,7 @@ def _camera_tables(config: Config) -> int:
     return sum(2 * _FLOAT * p * p * levels * k for p, k in zip(shape, sides, strict=True))
 
 
-def _mission(config: Config, fusion: type[WindowFusion]) -> int:
+def _mission(config: Config, version: Version) -> int:
     """Bytes of one mission: truth, own beliefs and global belief, and what UAVs see."""
     rows, cols = config.geometry.map_shape
     n = config.missions.most_agents
@@ -275,7 +275,7 @@ def _mission(config: Config, fusion: type[WindowFusion]) -> int:
     maps += n * (49 + n) + 56  # of UAVs: positions, costs, …; of the mission
     if config.missions.has_zones:  # else all missions share one table
         maps += _table_of_moves(config) + _FLOAT * x * y
-    return maps + _cells_in_view(config) * (_READING + (not fusion.draws_bits) * _BITS)
+    return maps + _cells_in_view(config) * (_READING + (version is not Version.TRITON) * _BITS)
 
 
 def _table_of_moves(config: Config) -> int:

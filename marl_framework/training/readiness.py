@@ -20,7 +20,7 @@ from marl_framework.algorithms.threads import shares_of
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.mission.fusion import window_kernels
+from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.history import state_of
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training import memory
@@ -71,7 +71,7 @@ def tensorboard() -> Finding:
 
 def kernels(config: Config, device: torch.device) -> Finding:
     """Name the implementation that updates beliefs, and what a faster one lacks."""
-    found, lack = window_kernels(config, device)
+    found, lack = window_kernels(config.compute, device)
     if lack is not None:
         found += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
     return found, ""

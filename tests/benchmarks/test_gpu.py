@@ -21,8 +21,9 @@ from benchmarks.gpu import machine, no_waiting, same_draws, stages
 from benchmarks.gpu.stages import Outcome, Stage, run_process, run_stage, same_weights
 from benchmarks.helpers import harness
 from marl_framework.config.loading import load_config
+from marl_framework.kernels.versions import Version
 from marl_framework.mission import environment
-from marl_framework.mission.fusion import WindowFusion
+from marl_framework.mission.fusion import Fusion
 
 
 def run_here(arguments: Sequence[str], log: Path, limit: float) -> int | None:
@@ -103,13 +104,12 @@ def test_what_is_left_when_the_time_is_over_does_not_start(
 def test_compiled_and_plain_missions_differ_in_the_last_bits_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_fusion, made = environment.make_fusion, []
+    versions = iter([Version.LOOPS, Version.PLAIN] * 2)
 
-    def in_turn(*arguments: Any) -> WindowFusion:
-        made.append(WindowFusion(*arguments[:2]) if made else make_fusion(*arguments))
-        return made[-1]
+    def in_turn(*arguments: Any) -> Fusion:
+        return Fusion(*arguments, next(versions))
 
-    monkeypatch.setattr(environment, "make_fusion", in_turn)
+    monkeypatch.setattr(environment, "Fusion", in_turn)
     config = load_config("params_test.yaml")
     differences = same_draws.fly(config, harness.CPU)
     assert 0 < max(differences.values()) < same_draws.CLOSE

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import WindowFusion
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import small_config
@@ -60,9 +60,10 @@ def alone(env: MissionEnvironment, agents: int, budget: int, prepare: Prepare) -
 
 def of_mission(draws: StepDraws, e: int, team: Tensor) -> StepDraws:
     """Return the draws of some UAVs of one mission."""
-    sensor, communication = draws.sensor[e, team], draws.communication[e][team][:, team]
-    crashes = None if draws.crashes is None else draws.crashes[e : e + 1, team]
-    return StepDraws(sensor.unsqueeze(0), communication.unsqueeze(0), crashes)
+    one, communication = draws[e : e + 1], draws.communication[e][team][:, team]
+    sensor = one.sensor if one.sensor.dim() == 1 else one.sensor[:, team]  # keys serve all UAVs
+    crashes = None if one.crashes is None else one.crashes[:, team]
+    return StepDraws(sensor, communication.unsqueeze(0), crashes)
 
 
 def reset_of_mission(draws: ResetDraws, e: int, team: Tensor) -> ResetDraws:
@@ -113,7 +114,7 @@ def of_products(env: MissionEnvironment, name: str) -> bool:
     pools = name.startswith("pooled_") or name in {
         "entropy", "local_entropy", "probability", "uncertainty"
     }  # fmt: skip
-    return name == "footprint" or (pools and type(env._fusion) is WindowFusion)
+    return name == "footprint" or (pools and env.fusion.version is Version.PLAIN)
 
 
 def assert_same_mission(

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from marl_framework.mission.area import area_pool
+from marl_framework.kernels.area import area_pool
+from marl_framework.kernels.versions import Version
+from marl_framework.kernels.windows import View, read
 from marl_framework.mission.camera import Camera
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import small_config
@@ -65,7 +67,9 @@ def test_readings_are_the_truth_with_the_sensors_error_rates(sensor):
     bits = torch.randint(
         -(2**15), 2**15, (8, 3, *camera.window), generator=generator, dtype=torch.int16
     )
-    readings = camera.measure(truth, positions, bits)
+    readings, pooled = torch.zeros(bits.shape, dtype=torch.int8), torch.zeros(8, 3, 11, 11)
+    view = View.of(camera.optics, positions, camera.boxes(positions), torch.ones(8).bool())
+    read(Version.PLAIN, view, truth, bits, readings, pooled)
     footprint = camera.footprint(positions)
     for n, side in enumerate((56, 114, 170)):
         signs = readings[:, n]

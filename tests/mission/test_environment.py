@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from marl_framework.mission.belief import bayes_update, weighted_entropy
+from marl_framework.kernels.cells import bayes_update, weighted_entropy
 from marl_framework.mission.environment import MissionEnvironment, hear
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.asymmetric import ASYMMETRIC
@@ -261,7 +261,7 @@ def test_step_and_observation_run_on_the_meta_device():
     """Every read-back to the host raises there."""
     env = MissionEnvironment(small_config(agents=4), 3, "meta")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
-    state = env._empty_state()
+    state = env.empty_state()
     actions, masks = env.lattice.choose_in_order(
         state.positions, lambda i, mask: mask.to(torch.float32).argmax(-1)
     )

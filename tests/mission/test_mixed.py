@@ -9,8 +9,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import CompiledFusion, WindowFusion
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.mixed import (
     alone,
@@ -24,14 +24,12 @@ from tests.mission.mixed import (
 )
 from tests.small import small_config
 
-FUSIONS = [WindowFusion, CompiledFusion]
-
 
 def prepare(env: MissionEnvironment) -> ObservationBuilder:
     return ObservationBuilder(env.config, env.lattice, env.camera)
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("compiled", [False, True])
 @given(
     seed=st.integers(0, 2**20 - 1),
     sizes=st.sampled_from([(1, 2), (2, 4, 8), (3, 8), (5, 16)]),
@@ -45,7 +43,7 @@ def prepare(env: MissionEnvironment) -> ObservationBuilder:
 @example(0, (3, 8), 3, "random", 6, 0.0, 0.0)
 @example(1, (2, 4, 8), (2, 4), "random", 6, 0.0, 0.3)
 def test_each_mission_of_a_batch_is_that_mission_alone(
-    fusion: type[WindowFusion], seed: int, sizes: Any, budgets: Any, start: str, actions: int,
+    compiled: bool, seed: int, sizes: Any, budgets: Any, start: str, actions: int,
     failure_rate: float, crash_rate: float,
 ) -> None:  # fmt: skip
     env = mixed_environment(
@@ -56,9 +54,9 @@ def test_each_mission_of_a_batch_is_that_mission_alone(
         actions=actions,
         uav={"failure_rate": failure_rate, "crash_rate": crash_rate},
         missions={"start": start},
-        compute={"compile": fusion is CompiledFusion},
+        compute={"compile": compiled},
     )
-    assert type(env._fusion) is fusion
+    assert (env.fusion.version is Version.LOOPS) == compiled
     fly_and_compare(env, prepare, seed)
 
 
@@ -81,14 +79,12 @@ def test_obstacles_leave_out_only_those_near_uavs_that_fly(start: str) -> None:
     assert env.lattice.options(state).any(-1).all()  # also of those that do not fly
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("gone", [[0], [1, 3], [0, 2, 4]])
 def test_uavs_that_drop_out_leave_the_mission_of_the_others(
-    fusion: type[WindowFusion], gone: list[int]
+    compiled: bool, gone: list[int]
 ) -> None:
-    env = mixed_environment(
-        3, prepare, agents=(4, 5), budget=6, compute={"compile": fusion is CompiledFusion}
-    )
+    env = mixed_environment(3, prepare, agents=(4, 5), budget=6, compute={"compile": compiled})
     builder, generator = prepare(env), torch.Generator().manual_seed(1)
     draws = env.draw_reset()
     assert draws.team is not None

@@ -51,28 +51,26 @@ class Missing:
 
 
 @pytest.mark.parametrize(
-    ("rates", "wrong"),
+    ("rates", "method"),
     [
-        ((0.0, 0.1), r"Constant.miss\(5\) must be a number between 0 and 1, got 0.0"),
-        ((0.1, 1.0), r"Constant.false_alarm\(5\) must be a number between 0 and 1, got 1.0"),
-        ((math.nan, 0.1), "got nan"),
-        ((None, 0.1), "got None"),
-        ((torch.tensor(0.1), 0.1), "got tensor"),
-        ((0.6, 0.4), r"Constant: miss\(5\) \+ false_alarm\(5\) must be below 1, got 1$"),
+        ((0.0, 0.1), r"miss\(5\)"),
+        ((0.1, 1.0), r"false_alarm\(5\)"),
+        ((math.nan, 0.1), r"miss\(5\).*nan"),
+        ((None, 0.1), r"miss\(5\).*None"),
+        ((torch.tensor(0.1), 0.1), r"miss\(5\).*tensor"),
+        ((0.6, 0.4), r"miss\(5\) \+ false_alarm\(5\)"),
     ],
 )
-def test_impossible_rates_are_refused_in_one_line(rates, wrong, monkeypatch):
+def test_impossible_rates_are_refused_in_one_line(rates, method, monkeypatch):
     monkeypatch.setattr(Constant, "rates", rates)
     config = small_config(sensor={"model": {"type": f"{__name__}.Constant"}})
-    with pytest.raises(ConfigError, match=wrong) as error:
+    with pytest.raises(ConfigError, match=rf"^sensor\.model\.type: .*Constant.*{method}.*$"):
         Camera(config, "cpu")
-    assert str(error.value).startswith("sensor.model.type: ")
-    assert "\n" not in str(error.value)
 
 
 def test_a_sensor_without_false_alarms_is_refused():
     config = small_config(sensor={"model": {"type": f"{__name__}.Missing"}})
-    with pytest.raises(ConfigError, match=r"a sensor has miss\(altitude\) and false_alarm"):
+    with pytest.raises(ConfigError, match=r"^sensor\.model\.type: .*Missing.*false_alarm"):
         Camera(config, "cpu")
 
 
@@ -82,5 +80,5 @@ def test_rates_next_to_0_and_1_stay_finite(rates, monkeypatch):
     camera = Camera(small_config(sensor={"model": {"type": f"{__name__}.Constant"}}), "cpu")
     assert camera.odds.isfinite().all()
     assert (camera.odds > 0).all()
-    limits = (camera.flip_below[0].double() + 2**15) / 2**16
+    limits = (camera.optics.flip_below[0].double() + 2**15) / 2**16
     assert limits.tolist() == pytest.approx([rates[1], rates[0]], abs=2**-16)

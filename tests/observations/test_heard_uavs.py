@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from marl_framework.mission.area import area_pool, lattice_weights
+from marl_framework.kernels.area import area_pool, lattice_weights
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.observations.symmetry import Symmetries
 from tests.small import random_actions, small_config
 
 ATTENTION = {
@@ -53,4 +52,3 @@ def test_the_other_channels_are_as_without_them() -> None:
     assert [c - 3 for c in config.network_sizes.action_channels] == [
         *plain.network_sizes.action_channels
     ]
-    assert Symmetries(config, "cpu")._others == Symmetries(plain, "cpu")._others

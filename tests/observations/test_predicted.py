@@ -14,7 +14,6 @@ from marl_framework.config.model import Config
 from marl_framework.exporting.portable import PortableTeam
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
-from marl_framework.observations import kernels
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
@@ -83,21 +82,6 @@ def test_a_team_learns_and_flies_with_them(predictor: Path) -> None:
     assert torch.equal(team(*(getattr(state, name) for name in team.inputs))[0], chosen)
 
 
-def test_kernels_leave_them_to_plain_operators(
-    predictor: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("triton")
-    monkeypatch.setattr(kernels, "uses_kernels", lambda *_: True)
-    env = MissionEnvironment(config_with(predictor), 1, "cpu")
-    builder = kernels.make_builder(env)
-    assert isinstance(builder, kernels.TritonBuilder)
-    for names in (builder.actor_channels, builder.critic_channels[len(builder.actor_channels) :]):
-        asked_for = builder._known(names).split()
-        assert [name for name, asked in zip(names, asked_for, strict=True) if name != asked] == [
-            name for name in names if "predicted" in name
-        ]
-
-
 @pytest.mark.parametrize("networks", [{}, {"predictor": None}])  # as runs saved it once
 def test_without_a_name_the_predictor_is_that_of_the_library(networks: dict[str, None]) -> None:
     config = small_config(observation={"global_predicted": True}, networks=networks)
@@ -109,5 +93,5 @@ def test_without_a_name_the_predictor_is_that_of_the_library(networks: dict[str,
 def test_a_predictor_that_is_missing_is_refused(tmp_path: Path) -> None:
     config = config_with(tmp_path / "none")
     env = MissionEnvironment(config, 1, "cpu")
-    with pytest.raises(ConfigError, match=r"networks\.predictor: checkpoint .*none"):
+    with pytest.raises(ConfigError, match=r"networks\.predictor: .*none"):
         ObservationBuilder(config, env.lattice, env.camera)

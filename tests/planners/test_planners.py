@@ -13,7 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,

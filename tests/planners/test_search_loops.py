@@ -109,7 +109,9 @@ def test_maps_of_beliefs_and_their_entropy(
     plain = LatticeView(without_loops(config), env.lattice, parts)
     wanted = plain.entropy_maps(beliefs)
     for cells in (1, 2 * 12 * 13, 10**9):  # as on a GPU, one map at a time, or two, or all
-        for found, expected in zip(plain._in_parts(beliefs, cells), wanted, strict=True):
+        for found, expected in zip(
+            plain.entropy_maps_in_chunks(beliefs, cells), wanted, strict=True
+        ):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     threads = torch.get_num_threads()
     try:

@@ -15,12 +15,12 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
 from marl_framework.evaluation.flight import evaluate
-from marl_framework.mission.belief import entropy
+from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
-from marl_framework.observations.kernels import make_builder
+from marl_framework.observations.builder import make_builder
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner

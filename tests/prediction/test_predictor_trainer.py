@@ -15,7 +15,7 @@ from torch import Tensor
 from marl_framework import predict
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.mission.belief import entropy
+from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView

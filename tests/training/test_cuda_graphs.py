@@ -201,19 +201,15 @@ def test_another_rollout_or_generator_is_recorded_anew() -> None:
 
 
 def reads_the_host(state: MissionState, actions: Tensor, utility: Any) -> Tensor:
-    return utility.relative * (2.0 if utility.relative.sum().item() > 1e9 else 1.0)
+    scale = 22.0 if utility.relative.sum().item() < 1e9 else 0.0
+    return scale * utility.relative - 0.5
 
 
 def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> None:
     backend, (expected, _) = TapeBackend(), eager("plain")
-    team = trainer(config(PLAIN), monkeypatch, backend)
-    score = team.task.environment._reward
-    monkeypatch.setattr(
-        team.task.environment,
-        "_reward",
-        lambda *seen: score(*seen) * (reads_the_host(*seen) * 0 + 1),
-    )
-    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off") as told:
+    reward = {"reward": {"function": f"{__name__}.reads_the_host"}}
+    team = trainer(config(PLAIN | {"experiment": reward}), monkeypatch, backend)
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs") as told:
         found = train(team)
     assert len(told) == 1
     assert backend.captures == 0
@@ -270,15 +266,15 @@ def test_a_cpu_needs_no_graphs() -> None:
 @pytest.mark.parametrize(
     ("settings", "ranks", "reason"),
     [
-        ({"gradient_checkpointing": True}, 1, r"compute\.gradient_checkpointing; set it"),
-        ({"precision": "float16"}, 1, r"float16.*bfloat16 or float32"),
-        ({}, 2, "several ranks.*train on one rank"),
+        ({"gradient_checkpointing": True}, 1, r"compute\.gradient_checkpointing"),
+        ({"precision": "float16"}, 1, "float16"),
+        ({}, 2, "ranks"),
     ],
 )
 def test_what_cannot_work_is_refused(settings, ranks, reason, monkeypatch) -> None:
     monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
     compute = ComputeConfig(cuda_graphs=True, **{"precision": "float32", **settings})
-    with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs: does not work with {reason}"):
+    with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs\b.*{reason}"):
         make_graphs(compute, torch.device("cuda"))
 
 
@@ -365,7 +361,7 @@ def test_a_failed_recording_on_a_gpu_harms_nothing() -> None:
         drawn = torch.rand(3, generator=generator, device=device)
         return drawn * (number + 0 * number.item())
 
-    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs: off"):
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs"):
         found = [graphs.run("host", graphs, function, 1.0, generator) for _ in range(5)]
     generator.manual_seed(generator.initial_seed())
     expected = [torch.rand(3, generator=generator, device=device) for _ in range(5)]

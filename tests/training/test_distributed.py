@@ -15,9 +15,9 @@ from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks, wi
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.device import Lack
+from marl_framework.kernels import versions
 from marl_framework.main import main
-from marl_framework.mission import fusion
-from marl_framework.mission.fusion import Lack
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training import launch
 from marl_framework.training.distributed import (
@@ -286,5 +286,5 @@ def test_a_training_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatc
 def test_the_start_on_a_gpu_says_what_computes_windows(
     settings: tuple[str, ...], lack: Lack | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fusion, "triton_lacks", lambda device: lack)
+    monkeypatch.setattr(versions, "triton_lacks", lambda device: lack)
     assert launch._windows(config_with(*settings), torch.device("cuda", 0)) == line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,17 +23,18 @@ from marl_framework.algorithms import optimisers
 from marl_framework.algorithms.rollout import draw_one_by_one
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.kernels import maps, versions, windows
+from marl_framework.kernels.choice import Choice
+from marl_framework.kernels.maps import ActorInputs, CriticInputs
+from marl_framework.kernels.versions import Version, load
+from marl_framework.kernels.words import window_bits
 from marl_framework.mission import environment
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.fusion import TritonFusion, WindowFusion
-from marl_framework.mission.kernels.cpu import WindowLoops
+from marl_framework.observations import task
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.training.trainer import Trainer
-from tests.mission.kernels.drawn_bits import drawn_bits
 
 CPU = torch.device("cpu")
-OPERATORS = ("read_windows", "fuse_own", "fuse_global")
-TEAM_OPERATORS = ("draw_actor_maps", "draw_critic_maps", "choose_actions")
 SMALL = (
     "environment.num_envs=3",
     "sensor.pixel.number_x=14",
@@ -65,105 +66,47 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimisers, "_norm", torch.nn.utils.get_total_norm)
 
 
-def loops_as_operators(config: Config) -> dict[str, Callable[..., Any]]:
-    """Return the window operators of Triton, computed by the CPU's compiled loops."""
+def as_operators(config: Config) -> dict[str, Callable[..., Any]]:
+    """Return Triton's operators of missions, computed by the CPU's loops and plain operators."""
     env = MissionEnvironment(config, 1, CPU)
-    sides = torch.tensor(env.camera.sides[0])
-    loops = WindowLoops(
-        env.camera.shape, env.lattice.shape[:2], env.camera.sides, env._fusion.tracks_uncertainty
-    )
-    assert loops.pools_readings
-
-    def read_windows(
-        truth: Tensor, bits: Tensor, flip_below: Tensor, boxes: Tensor, wide: Tensor,
-        active: Tensor, readings: Tensor, pooled: Tensor,
-    ) -> None:  # fmt: skip
-        bits = drawn_bits(bits, readings.shape[1], readings.shape[2:])
-        levels = (wide[..., :1] == sides).long().argmax(-1)
-        odds = torch.ones(*levels.shape, 2)
-        unused = [torch.full((*levels.shape, *truth.shape[1:]), 0.5)]
-        unused += [torch.zeros_like(pooled) for _ in range(2)]
-        loops.measure(
-            truth, bits, flip_below, boxes, active, odds, levels, readings, pooled, *unused
-        )
-
-    def blank(beliefs: Tensor, active: Tensor, prior: float | None) -> None:
-        if prior is not None:
-            beliefs[active] = prior
-
-    def fuse_own(
-        readings: Tensor, heard: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
-        beliefs: Tensor, pooled: Tensor, unsure: Tensor, own: bool, others: bool, tracks: bool,
-        prior: float | None,
-    ) -> None:  # fmt: skip
-        blank(beliefs, active, prior)
-        itself = torch.eye(heard.shape[1], dtype=torch.bool)
-        for wanted, who in ((own, itself.expand_as(heard)), (others, heard & ~itself)):
-            if wanted:
-                listens = who & active.view(-1, 1, 1)
-                loops.fuse_heard(readings, listens, boxes, odds, beliefs, pooled, unsure)
-
-    def fuse_global(
-        readings: Tensor, boxes: Tensor, odds: Tensor, active: Tensor,
-        belief: Tensor, pooled: Tensor, unsure: Tensor, tracks: bool, prior: float | None,
-    ) -> Tensor:  # fmt: skip
-        blank(belief, active, prior)
-        return loops.fuse_global(readings, boxes, active, odds, belief, pooled, unsure)
-
-    return dict(zip(OPERATORS, (read_windows, fuse_own, fuse_global), strict=True))
-
-
-def plain_teams(config: Config) -> dict[str, Callable[..., Any]]:
-    """Return Triton's operators of observations and actions, computed by plain operators."""
-    env = MissionEnvironment(config, 1, CPU)
+    loops = load("windows", Version.LOOPS)
     builder = ObservationBuilder(config, env.lattice, env.camera)
 
-    def draw_actor_maps(
-        positions: Tensor, t: Tensor, heard: Tensor, beliefs: Tensor, readings: Tensor,
-        unsure: Tensor, open_share: Tensor, *others: Any,
-    ) -> None:  # fmt: skip
-        state = SimpleNamespace(
-            positions=positions, t=t, heard=heard, pooled_beliefs=beliefs,
-            pooled_readings=readings, pooled_uncertainty=unsure, open_share=open_share,
-            active=None,
-        )  # fmt: skip
-        builder.actor(state, others[-1])
+    def read_windows(truth: Tensor, keys: Tensor, *others: Tensor) -> None:
+        _, n, *window = others[-2].shape
+        loops.read_windows(truth, window_bits(keys, n, tuple(window)), *others)
 
-    def draw_critic_maps(
-        positions: Tensor, actions: Tensor, belief: Tensor, unsure: Tensor, *others: Any
-    ) -> None:
-        state: Any = SimpleNamespace(
-            positions=positions, pooled_global=belief, pooled_global_uncertainty=unsure, active=None
-        )
-        builder.critic_only(state, actions, others[-1])
+    def draw_actor_maps(inputs: Any, *others: Any) -> None:
+        builder.actor(cast(Any, ActorInputs(*inputs)), others[-1])
 
-    def choose_actions(
-        logits: Tensor, uniform: Tensor, epsilon: Tensor, positions: Tensor, moves: Tensor,
-        active: Tensor, offsets: Tensor, *written: Tensor,
-    ) -> None:  # fmt: skip
+    def draw_critic_maps(inputs: Any, *others: Any) -> None:
+        state = CriticInputs(*inputs)
+        builder.critic_only(cast(Any, state), state.actions, others[-1])
+
+    def choose_actions(*tensors: Tensor) -> None:
+        choice = Choice(*tensors)
+
         def choose_in_order(choose: Any) -> tuple[Tensor, Tensor]:
-            allowed = env.lattice.allowed(positions, moves)
-            return env.lattice.choose_in_order(positions, choose, allowed, active)
+            allowed = env.lattice.allowed(choice.positions, choice.moves)
+            return env.lattice.choose_in_order(choice.positions, choose, allowed, choice.active)
 
         task: Any = SimpleNamespace(choose_in_order=choose_in_order)
-        draw_one_by_one(task, logits, uniform, epsilon, *written)
+        draw_one_by_one(task, *choice[:3], *choice[-3:])
 
-    return dict(
-        zip(TEAM_OPERATORS, (draw_actor_maps, draw_critic_maps, choose_actions), strict=True)
-    )
+    made = (read_windows, draw_actor_maps, draw_critic_maps, choose_actions)
+    made = (*made, loops.fuse_own, loops.fuse_global)
+    return {operator.__name__: operator for operator in made}
 
 
 @contextmanager
-def kernels_on_the_cpu(twins: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    """Let the CPU choose Triton's fusion, with other operators."""
-    from marl_framework.mission.kernels import team_operators, window_operators
-
+def kernels_on_the_cpu(operators: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Let the CPU run Triton's kernels, by other operators."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WindowLoops, "available", staticmethod(lambda: False))
-        patch.setattr(TritonFusion, "available", staticmethod(lambda _: True))
-        for name, twin in twins.items():
-            owner = window_operators if name in OPERATORS else team_operators
-            patch.setattr(owner, name, twin)
+        patch.setattr(versions, "triton_lacks", lambda _: None)
+        for owner, prefix in ((windows, "_"), (maps, ""), (task, "")):
+            for name, run in operators.items():
+                if hasattr(owner, prefix + name):
+                    patch.setattr(owner, prefix + name, run)
         yield
 
 
@@ -198,23 +141,21 @@ def test_a_training_step_has_the_bits_of_the_cpu(precision: str, algorithm: str)
     gpu = PretendGpu()
     with pretend_gpu(gpu):
         trainer, found = train(config, GPU)
-        assert type(trainer.task.environment._fusion) is WindowFusion
+        assert trainer.task.environment.fusion.version is Version.PLAIN
         assert_same_bits(gpu, found, expected)
     assert gpu.operators > 5000
 
 
 def test_missions_in_kernels_have_the_bits_of_the_cpu() -> None:
     pytest.importorskip("triton")
-    if not WindowLoops.available():
-        pytest.skip("no compiled loops to stand for the kernels")
     config = small("compute.precision=float32")
-    twins = loops_as_operators(config) | plain_teams(config)
-    with kernels_on_the_cpu(twins):
+    operators = as_operators(config)
+    with kernels_on_the_cpu(operators):
         _, expected = train(config, CPU)
-    gpu = PretendGpu(twins={f"marl_framework.{name}": twin for name, twin in twins.items()})
+    gpu = PretendGpu(twins={f"marl_framework.{name}": run for name, run in operators.items()})
     with pretend_gpu(gpu, triton=True):
         trainer, found = train(config, GPU)
-        assert type(trainer.task.environment._fusion) is TritonFusion
+        assert trainer.task.environment.fusion.version is Version.TRITON
         assert_same_bits(gpu, found, expected)
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from marl_framework.mission.belief import entropy
+from marl_framework.kernels.cells import entropy
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import LatticeView

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from benchmarks.reference import record, replay
-from marl_framework.mission import fusion, lattice, reward
-from marl_framework.observations import builder, channels
+from marl_framework.kernels import versions, windows
+from marl_framework.mission import lattice
+from marl_framework.observations import channels
 from tests.conftest import DEVICES
 
 FOLDER = Path(__file__).parents[2] / "data" / "replay"
@@ -98,14 +99,14 @@ def test_values_that_are_no_numbers_fail(tmp_path, capsys):
     assert [row for row, result in results.items() if result == "FAIL"] == ["beliefs_after"]
 
 
-def unclamped(belief, readings, odds, prior):
+def unclamped(belief, readings, odds):
     odds = torch.where(readings > 0, *odds.unbind(-1))
     updated = belief * odds / (belief * odds + 1 - belief)
     return torch.where(readings != 0, updated, belief)
 
 
 CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
-    "belief: no clamp": (fusion, "bayes_update", unclamped, "beliefs_after"),
+    "belief: no clamp": (windows, "bayes_update", unclamped, "beliefs_after"),
     "observation: no weight": (
         channels,
         "weighted_entropy",
@@ -113,13 +114,13 @@ CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
         "actor_observation: entropy",
     ),
     "observation: footprints of all": (
-        builder.channels.FootprintStrips,
+        channels.FootprintStrips,
         "heard_map",
         lambda strips, heard: original_heard_map(strips, torch.ones_like(heard)),
         "actor_observation: footprint",
     ),
     "mask: no collisions": (lattice, "_exclude", lambda mask, conflict: mask, "action_mask"),
-    "reward: no weight": (reward, "interest_weight", torch.ones_like, "utility_absolute"),
+    "reward: no weight": (windows, "interest_weight", torch.ones_like, "utility_absolute"),
 }
 original_heard_map = channels.FootprintStrips.heard_map
 
@@ -127,7 +128,7 @@ original_heard_map = channels.FootprintStrips.heard_map
 @pytest.mark.parametrize("change", CHANGED_FORMULAS)
 def test_a_changed_formula_fails(change, monkeypatch, capsys):
     # The formulas are those of plain PyTorch; the compiled loops are held equal to it elsewhere.
-    monkeypatch.setattr(fusion.WindowLoops, "available", staticmethod(lambda: False))
+    monkeypatch.setattr(versions, "loops_compile", lambda: False)
     where, name, formula, row = CHANGED_FORMULAS[change]
     monkeypatch.setattr(where, name, formula)
     assert replay.main([str(FOLDER)]) == 1

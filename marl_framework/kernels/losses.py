@@ -1,0 +1,177 @@
+"""Contract of policies, losses and their gradients, for B transitions with A actions.
+
+The plain versions are those of `algorithms`; autograd finds their gradients, which the kernels
+write themselves. Tensors are contiguous float32 unless said otherwise. Operators of
+`torch.library`, for GPUs: the `meta` device, fake tensors and `torch.compile` see their results
+without running them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl_framework.device import launched_on
+from marl_framework.kernels.versions import (
+    Kernel,
+    Version,
+    as_bytes,
+    check_contiguous,
+    load,
+    power_of_two,
+)
+
+KERNELS = {
+    "policy_advantages": Kernel(
+        "algorithms.losses.counterfactual_advantage", triton="advantages policy"
+    ),
+    "actor_gradient": Kernel("algorithms.losses.actor_loss", triton="actor_loss"),
+    "critic_gradient": Kernel("algorithms.losses.critic_loss", triton="critic_loss"),
+    "descent_rule": Kernel("algorithms.optimisers.decide", triton="descent_rule"),
+}
+TINY = torch.finfo(torch.float32).tiny
+"""Smallest normal float32: the least argument of logarithms."""
+BLOCK = 128
+"""Transitions of a program."""
+
+
+@torch.library.custom_op("marl_framework::policy_advantages", mutates_args=())
+def policy_advantages(
+    logits: Tensor,
+    masks: Tensor,
+    epsilon: Tensor,
+    values: Tensor,
+    actions: Tensor,
+    returns: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the policy [B, A] and the advantages of the actions taken [B].
+
+    Args:
+        logits: of the actor, [B, A].
+        masks: allowed actions, [B, A] bool.
+        epsilon: floor of the policy, [] float64.
+        values: Q(s, ·), [B, A].
+        actions: taken, [B] int64.
+        returns: of the actions taken, [B]; None = their values.
+    """
+    probabilities, advantages = torch.empty_like(logits), logits.new_empty(len(logits))
+    given = actions if returns is None else returns
+    inputs = logits, masks, epsilon, values, actions, given, probabilities, advantages
+    _launch("advantages", inputs, RETURNS=returns is not None)
+    return probabilities, advantages
+
+
+@torch.library.custom_op("marl_framework::actor_gradient", mutates_args=())
+def actor_gradient(
+    logits: Tensor,
+    masks: Tensor,
+    epsilon: Tensor,
+    actions: Tensor,
+    advantages: Tensor,
+    old: Tensor,
+    weights: Tensor | None,
+    entropy_coefficient: float,
+    clip_ratio: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the actor's loss by the logits [B, A], and parts of the loss.
+
+    Args:
+        logits: as for `policy_advantages`, like `masks`, `epsilon` and `actions`.
+        masks: [B, A] bool.
+        epsilon: [] float64.
+        actions: [B] int64.
+        advantages: of the actions taken, [B].
+        old: policy when the actions were taken, [B, A].
+        weights: how much each transition counts, [B]; None = all the same.
+        entropy_coefficient: weight of the entropy bonus.
+        clip_ratio: of the clipped surrogate, 0 = no clipping.
+    """
+    gradient, parts = torch.empty_like(logits), _parts(logits)
+    counts = advantages if weights is None else weights
+    inputs = logits, masks, epsilon, actions, advantages, old, counts, gradient, parts
+    constants = {"WEIGHTS": weights is not None, "ENTROPY": entropy_coefficient, "CLIP": clip_ratio}
+    _launch("actor_loss", inputs, **constants)
+    return gradient, parts
+
+
+@torch.library.custom_op("marl_framework::critic_gradient", mutates_args=())
+def critic_gradient(
+    values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the critic's loss by the values [B, A], and parts of the loss.
+
+    Args:
+        values: Q(s, ·), [B, A].
+        actions: taken, [B] int64.
+        targets: [B].
+        weights: as for `actor_gradient`.
+    """
+    gradient, parts = torch.empty_like(values), _parts(values)
+    counts = targets if weights is None else weights
+    inputs = values, actions, targets, counts, gradient, parts
+    _launch("critic_loss", inputs, WEIGHTS=weights is not None)
+    return gradient, parts
+
+
+@torch.library.custom_op("marl_framework::descent_rule", mutates_args=())
+def descent_rule(
+    loss: Tensor, norm: Tensor, halted: Tensor | None, maximum_norm: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the divisor of gradients, 1 to skip the step else 0, and 1 if numbers are bad else 0.
+
+    Args:
+        loss: scalar.
+        norm: of the gradient, scalar.
+        halted: above 0 to skip the step, scalar or None.
+        maximum_norm: to which gradients are clipped.
+    """
+    scale, skip, bad = (torch.empty_like(norm) for _ in range(3))
+    given = loss if halted is None else halted
+    with launched_on(loss):
+        load("losses", Version.TRITON).descent_rule[(1,)](
+            *(loss, norm, given, scale, skip, bad),
+            LIMIT=maximum_norm,
+            HALTS=halted is not None,
+            num_warps=1,
+        )
+    return scale, skip, bad
+
+
+@policy_advantages.register_fake
+def _(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(logits), logits.new_empty(len(logits))
+
+
+@actor_gradient.register_fake
+@critic_gradient.register_fake
+def _(outputs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(outputs), _parts(outputs)
+
+
+@descent_rule.register_fake
+def _(loss: Tensor, norm: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(norm), torch.empty_like(norm), torch.empty_like(norm)
+
+
+def _parts(outputs: Tensor) -> Tensor:
+    return outputs.new_empty(-(-len(outputs) // BLOCK))
+
+
+def _launch(name: str, tensors: tuple[Tensor, ...], **constants: Any) -> None:
+    """Launch a kernel for B transitions; the first tensor, of a network, is [B, A]."""
+    check_contiguous(*tensors)
+    outputs = tensors[0]
+    number, actions = outputs.shape
+    kernel = getattr(load("losses", Version.TRITON), name)
+    with launched_on(outputs):
+        kernel[(-(-number // BLOCK),)](
+            *map(as_bytes, tensors),
+            number,
+            A=actions,
+            **constants,
+            BLOCK_B=BLOCK,
+            BLOCK_A=power_of_two(actions),
+            num_warps=4,
+        )

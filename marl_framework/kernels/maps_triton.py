@@ -1,0 +1,266 @@
+"""Maps that networks see, in Triton; see `maps`.
+
+One program draws 16 lattice rows of all channels of one UAV. Booleans come as int8.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from marl_framework.kernels.cells_triton import clamp, entropy, weight
+
+
+@triton.jit
+def _weighted_entropy(p, FAST: tl.constexpr):
+    return weight(p) * entropy(clamp(p), FAST)
+
+
+@triton.jit
+def _position(positions, j):
+    """Return the lattice indices of UAV j."""
+    at = positions + j * 3
+    return tl.load(at).to(tl.int32), tl.load(at + 1).to(tl.int32), tl.load(at + 2).to(tl.int32)
+
+
+@triton.jit
+def _limited(u):
+    """Uncertainty within its limits; see `channels.uncertainty`."""
+    return tl.minimum(tl.maximum(u, 0.0), 1.0)
+
+
+@triton.jit
+def _store(to, PLACE: tl.constexpr, value, within, S: tl.constexpr):
+    """Write a channel, if it is on; values that nothing stores are not computed either."""
+    if PLACE >= 0:
+        tl.store(to + PLACE * (S.X * S.Y), value, mask=within)
+
+
+# Footprints -------------------------------------------------------------------------------
+
+
+@triton.jit
+def _strips(
+    positions,
+    active,
+    edges,
+    CELLS: tl.constexpr,
+    S: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Cut an axis at its ends and at the edges of all footprints: first and last cell of strips.
+
+    `edges` points at the axis' lower edge in the table of boxes; the upper edge lies beside it.
+    Strips that are left over have no cells.
+    """
+    k = tl.arange(0, S.BLOCK_S)
+    cuts = (k > 0) & (k <= 2 * S.N)
+    upper = tl.where(k > S.N, 1, 0)
+    j = tl.where(cuts, k - 1 - S.N * upper, 0)
+    if MASKED:
+        cuts = cuts & (tl.load(active + j) != 0)
+    uav = positions + j * 3
+    place = (tl.load(uav) * S.Y + tl.load(uav + 1)) * S.Z + tl.load(uav + 2)
+    cut = tl.load(edges + place * 8 + upper).to(tl.int32)
+    cut = tl.where(cuts, cut, tl.where(k == 0, 0, CELLS))
+    earlier = (cut[:, None] < cut[None, :]) | (
+        (cut[:, None] == cut[None, :]) & (k[:, None] < k[None, :])
+    )
+    rank = tl.sum(earlier.to(tl.int32), 0)
+    start = tl.sum(tl.where(rank[:, None] == k[None, :], cut[:, None], 0), 0)
+    end = tl.sum(tl.where(rank[:, None] == k[None, :] + 1, cut[:, None], 0), 0)
+    return start, end
+
+
+@triton.jit
+def _covers(boxes, team, j, row_start, row_end, col_start, col_end, S: tl.constexpr):
+    """Return which strips of rows and columns lie in the footprint of UAV j."""
+    x, y, z = _position(team, j)
+    box = boxes + ((x * S.Y + y) * S.Z + z) * 8
+    row0, row1 = tl.load(box).to(tl.int32), tl.load(box + 1).to(tl.int32)
+    col0, col1 = tl.load(box + 2).to(tl.int32), tl.load(box + 3).to(tl.int32)
+    in_rows = (row_start >= row0) & (row_end <= row1)
+    in_cols = (col_start >= col0) & (col_end <= col1)
+    return in_rows[:, None] & in_cols[None, :]
+
+
+@triton.jit
+def _shares(start, end, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
+    """Return weights of strips in the means over lattice rows or columns, [places, strips].
+
+    0 beyond the lattice.
+    """
+    width: tl.constexpr = CELLS / OUTPUTS
+    low = places[:, None].to(tl.float32) * width
+    covered = tl.minimum(end[None, :].to(tl.float32), low + width) - tl.maximum(
+        start[None, :].to(tl.float32), low
+    )
+    on = (places >= 0) & (places < OUTPUTS)
+    return tl.where(on[:, None], tl.maximum(covered, 0.0) / width, 0.0)
+
+
+@triton.jit
+def _area_means(values, row_shares, col_shares):
+    """Average values on the grid of strips onto the lattice."""
+    rows = tl.dot(row_shares, values, input_precision="ieee")
+    return tl.dot(rows, tl.trans(col_shares), input_precision="ieee")
+
+
+# Maps -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _hears(inputs, index, e, j, S: tl.constexpr, MASKED: tl.constexpr):
+    """Return whether UAV `index` hears UAV j of its mission, which may have crashed since then."""
+    hears = tl.load(inputs.heard + index * S.N + j) != 0
+    if MASKED:
+        hears &= tl.load(inputs.active + e * S.N + j) != 0
+    return hears
+
+
+@triton.jit
+def draw_actor(
+    inputs,
+    tables,
+    stride,
+    out,
+    S: tl.constexpr,
+    AT: tl.constexpr,
+    MASKED: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Draw what one UAV knows; the maps of `inputs.open_share` lie `stride` apart, 0 if shared."""
+    BLOCK_X: tl.constexpr = S.BLOCK_X
+    BLOCK_Y: tl.constexpr = S.BLOCK_Y
+    BLOCK_S: tl.constexpr = S.BLOCK_S
+    index = tl.program_id(0).to(tl.int64)
+    e, i = index // S.N, (index % S.N).to(tl.int32)
+    team, boxes = inputs.positions + e * (S.N * 3), tables.boxes
+    own_x, own_y, own_z = _position(team, i)
+    rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
+    x, y = rows[:, None], cols[None, :]
+    within = (x < S.X) & (y < S.Y)
+    # The same cells of maps with the UAV at the centre.
+    far_rows, far_cols = rows - S.X // 2 + own_x, cols - S.Y // 2 + own_y
+    far_x, far_y = far_rows[:, None], far_cols[None, :]
+    on_map = within & (far_x >= 0) & (far_x < S.X) & (far_y >= 0) & (far_y < S.Y)
+    at, far = x * S.Y + y, far_x * S.Y + far_y
+    own = index * (S.X * S.Y)
+    to = out + index * S.OF_UAV + at
+    blank = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
+
+    moves = tl.load(inputs.budget + e)
+    left = (moves - tl.load(inputs.t + e)).to(tl.float32) / moves.to(tl.float32)
+    _store(to, AT.budget, blank + left, within, S)
+    if MASKED:
+        size = tl.load(inputs.team_size + e).to(tl.int32)
+        share = tl.minimum(i + 1, size).to(tl.float32) / size.to(tl.float32)
+    else:
+        share = (i + 1).to(tl.float32) / S.N
+    _store(to, AT.agent_id, blank + share, within, S)
+    if AT.position >= 0:
+        value = tl.where(on_map, 1.0, 0.0)
+        value = tl.where((far_x == own_x) & (far_y == own_y), (own_z + 1.0) / (S.Z + 1), value)
+        for j in range(S.N):
+            if (j != i) & _hears(inputs, index, e, j, S, MASKED):
+                other_x, other_y, other_z = _position(team, j)
+                there = (far_x == other_x) & (far_y == other_y)
+                value = tl.where(there, (other_z + 1.0) / (S.Z + 1), value)
+        _store(to, AT.position, value, within, S)
+
+    p = tl.load(inputs.pooled_beliefs + own + at, mask=within, other=0.5)
+    _store(to, AT.entropy, _weighted_entropy(p, FAST), within, S)
+    _store(to, AT.probability, clamp(p), within, S)
+    p = tl.load(inputs.pooled_beliefs + own + far, mask=on_map, other=0.5)
+    _store(to, AT.centred_entropy, tl.where(on_map, _weighted_entropy(p, FAST), 0.0), within, S)
+    _store(to, AT.centred_probability, tl.where(on_map, clamp(p), 0.0), within, S)
+    u = tl.load(inputs.pooled_uncertainty + own + at, mask=within, other=0.0)
+    _store(to, AT.uncertainty, _limited(u), within, S)
+    u = tl.load(inputs.pooled_uncertainty + own + far, mask=on_map, other=0.0)
+    _store(to, AT.centred_uncertainty, _limited(u), within, S)
+    share = tl.load(inputs.open_share + e * stride + at, mask=within, other=0.0)
+    _store(to, AT.no_fly, 1 - share, within, S)
+    share = tl.load(inputs.open_share + e * stride + far, mask=on_map, other=0.0)
+    _store(to, AT.centred_no_fly, 1 - share, within, S)
+
+    cover_x = tables.cover_x + (own_x * S.Z + own_z) * S.X + rows
+    cover_y = tables.cover_y + (own_y * S.Z + own_z) * S.Y + cols
+    cover = tl.load(cover_x, mask=rows < S.X, other=0.0)[:, None]
+    cover = cover * tl.load(cover_y, mask=cols < S.Y, other=0.0)[None, :]
+    up, down = tl.load(tables.shift + own_z * 2), tl.load(tables.shift + own_z * 2 + 1)
+    read = tl.load(inputs.pooled_readings + own + at, mask=within, other=0.0)
+    p = 0.5 + (up - down) / 2 * cover + (up + down) / 2 * read
+    _store(to, AT.local_entropy, _weighted_entropy(p, FAST), within, S)
+
+    if (AT.footprint >= 0) | (AT.centred_footprint >= 0):
+        flying = inputs.active + e * S.N
+        row_start, row_end = _strips(team, flying, boxes, S.R, S, MASKED)
+        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S, MASKED)
+        seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
+        for turn in range(S.N + 1):  # the own footprint last: it hides the others
+            j = tl.where(turn < S.N, turn, i)
+            if (turn == S.N) | _hears(inputs, index, e, j, S, MASKED):
+                covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
+                seen = tl.where(covered, tl.where(turn < S.N, 0.0, 1.0), seen)
+        row_shares = _shares(row_start, row_end, rows, S.R, S.X)
+        col_shares = _shares(col_start, col_end, cols, S.C, S.Y)
+        _store(to, AT.footprint, _area_means(seen, row_shares, col_shares), within, S)
+        row_shares = _shares(row_start, row_end, far_rows, S.R, S.X)
+        col_shares = _shares(col_start, col_end, far_cols, S.C, S.Y)
+        _store(to, AT.centred_footprint, _area_means(seen, row_shares, col_shares), within, S)
+
+
+@triton.jit
+def draw_critic(
+    inputs,
+    boxes,
+    out,
+    S: tl.constexpr,
+    AT: tl.constexpr,
+    ACTIONS: tl.constexpr,
+    MASKED: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Draw what only the critic sees of one UAV."""
+    BLOCK_X: tl.constexpr = S.BLOCK_X
+    BLOCK_Y: tl.constexpr = S.BLOCK_Y
+    BLOCK_S: tl.constexpr = S.BLOCK_S
+    index = tl.program_id(0).to(tl.int64)
+    e, i = index // S.N, (index % S.N).to(tl.int32)
+    team, flying = inputs.positions + e * (S.N * 3), inputs.active + e * S.N
+    rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
+    x, y = rows[:, None], cols[None, :]
+    within = (x < S.X) & (y < S.Y)
+    at = x * S.Y + y
+    to = out + index * S.OF_UAV + at
+
+    levels = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
+    chosen = levels
+    for j in range(S.N):
+        other_x, other_y, other_z = _position(team, j)
+        there = (x == other_x) & (y == other_y)
+        if MASKED:
+            there = there & (tl.load(flying + j) != 0)
+        levels = tl.where(there, (other_z + 1.0) / S.Z, levels)
+        action = tl.load(inputs.actions + e * S.N + j).to(tl.float32)
+        chosen = tl.where(there & (j != i), (action + 1) / ACTIONS, chosen)
+    _store(to, AT.global_position, levels, within, S)
+    _store(to, AT.other_actions, chosen, within, S)
+    shared = e * (S.X * S.Y) + at
+    p = tl.load(inputs.pooled_global + shared, mask=within, other=0.5)
+    _store(to, AT.global_entropy, _weighted_entropy(p, FAST), within, S)
+    _store(to, AT.global_probability, clamp(p), within, S)
+    u = tl.load(inputs.pooled_global_uncertainty + shared, mask=within, other=0.0)
+    _store(to, AT.global_uncertainty, _limited(u), within, S)
+    if AT.global_footprint >= 0:
+        row_start, row_end = _strips(team, flying, boxes, S.R, S, MASKED)
+        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S, MASKED)
+        seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
+        for j in range(S.N):
+            covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
+            if MASKED:
+                covered = covered & (tl.load(flying + j) != 0)
+            seen = tl.where(covered, 1.0, seen)
+        row_shares = _shares(row_start, row_end, rows, S.R, S.X)
+        col_shares = _shares(col_start, col_end, cols, S.C, S.Y)
+        _store(to, AT.global_footprint, _area_means(seen, row_shares, col_shares), within, S)

@@ -1,0 +1,459 @@
+"""Contract of footprint windows: take readings, and put them into beliefs.
+
+Nothing here passes over a whole map: a step changes the cells under the footprints alone. Pooled
+maps (area means on the lattice of X × Y positions) follow by what changes in the windows.
+
+E missions, N UAVs, maps of R × C cells, windows of K_x × K_y cells. All tensors are contiguous.
+Triton's kernels are operators of `torch.library`, so that the `meta` device, fake tensors and
+`torch.compile` see what they write. Their tensors lie on one GPU, or on the CPU under Triton's
+interpreter (`TRITON_INTERPRET=1`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.device import launched_on
+from marl_framework.kernels.area import area_pool
+from marl_framework.kernels.cells import bayes_update, entropy, interest_weight, uncertainty
+from marl_framework.kernels.versions import (
+    Kernel,
+    Version,
+    as_bytes,
+    check_contiguous,
+    load,
+    power_of_two,
+)
+
+KERNELS = {
+    "read": Kernel("kernels.windows.read_plain", "read_loop", "read"),
+    "fuse_own": Kernel("kernels.windows.fuse_own_plain", "own_loop", "fuse add_parts"),
+    "fuse_global": Kernel("kernels.windows.fuse_global_plain", "global_loop", "fuse add_parts"),
+}
+
+
+class Footprint(NamedTuple):
+    """Cells of the map that each UAV sees; every field is [E, N] int64."""
+
+    row0: Tensor
+    """First row on the map (rows run along x)."""
+    row1: Tensor
+    """One past the last row on the map."""
+    col0: Tensor
+    col1: Tensor
+    window_row: Tensor
+    """First row of the K_x × K_y window that holds the footprint and lies on the map."""
+    window_col: Tensor
+    top: Tensor
+    """First row of the unclipped footprint square; may lie outside the map."""
+    left: Tensor
+
+    def cells(self, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return the map rows [..., K_x] and columns [..., K_y] of the windows."""
+        rows, cols = (torch.arange(k, device=self.row0.device) for k in window)
+        return self.window_row.unsqueeze(-1) + rows, self.window_col.unsqueeze(-1) + cols
+
+    def flat_index(self, window: tuple[int, int], columns: int) -> Tensor:
+        """Return the flat map indices of the windows' cells, [..., K_x·K_y], on C columns."""
+        rows, cols = self.cells(window)
+        return (rows.unsqueeze(-1) * columns + cols.unsqueeze(-2)).flatten(-2)
+
+    def inside(self, window: tuple[int, int], of: Footprint) -> tuple[Tensor, Tensor]:
+        """Return which rows [..., K_x] and columns [..., K_y] of the windows lie in `of`."""
+        rows, cols = self.cells(window)
+        return (
+            (rows >= of.row0.unsqueeze(-1)) & (rows < of.row1.unsqueeze(-1)),
+            (cols >= of.col0.unsqueeze(-1)) & (cols < of.col1.unsqueeze(-1)),
+        )
+
+
+class Optics(NamedTuple):
+    """Tables of a camera, by altitude and by position; see `mission.camera.Camera`."""
+
+    sides: Tensor
+    """Sides of the unclipped footprints along x and y [cells], [Z, 2] int64."""
+    flip_below: Tensor
+    """Bits below these misread cells that are not of interest, and cells that are, [Z, 2] int16."""
+    odds: Tensor
+    """Odds of a positive and of a negative reading over those of the prior, [Z, 2] float32."""
+    map_weights: tuple[Tensor, Tensor]
+    """Area weights of windows on the lattice, [X, Z, X, K_x] and [Y, Z, Y, K_y] float32."""
+    tile_weights: tuple[Tensor, Tensor]
+    """Area weights of windows in X × Y parts of the unclipped footprint square, same shapes."""
+
+    def of(self, weights: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights at positions, [E, N, X, K_x] and [E, N, Y, K_y]."""
+        x, y, z = positions.unbind(-1)
+        return weights[0][x, z], weights[1][y, z]
+
+
+class View(NamedTuple):
+    """Positions of E missions of N UAVs, and what follows from them."""
+
+    optics: Optics
+    positions: Tensor
+    """Lattice indices, [E, N, 3] int64."""
+    boxes: Tensor
+    """Footprints, [E, N, 8] int64: the fields of a `Footprint`."""
+    odds: Tensor
+    """Of `optics`, [E, N, 2]."""
+    active: Tensor
+    """Missions to touch, [E] bool."""
+
+    @classmethod
+    def of(cls, optics: Optics, positions: Tensor, boxes: Tensor, active: Tensor) -> View:
+        """Look up the odds at positions."""
+        return cls(optics, positions, boxes, optics.odds[positions[..., 2]], active)
+
+
+class Maps(NamedTuple):
+    """Beliefs and their area means, all updated: own ones [E, N, …] or global ones [E, …]."""
+
+    beliefs: Tensor
+    """P(region of interest), [E, N, R, C] float32."""
+    pooled: Tensor
+    """Area means of the beliefs, [E, N, X, Y] float32."""
+    uncertainty: Tensor
+    """Area means of p·H(p), [E, N, X, Y] float32; updated if `tracks`."""
+    tracks: bool
+    prior: float | None = None
+    """Belief in all cells before the update; None: that of `beliefs`."""
+
+
+def read(
+    version: Version, view: View, truth: Tensor, bits: Tensor, readings: Tensor, pooled: Tensor
+) -> None:
+    """Take a reading at each UAV.
+
+    Args:
+        version: of the kernel.
+        view: the UAVs.
+        truth: region of interest, [E, R, C] bool.
+        bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; for Triton also the keys from which
+            it draws them (`words.window_bits`), [E] int64.
+        readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
+        pooled: area means over X × Y parts of the unclipped footprints, [E, N, X, Y], written.
+    """
+    if version is Version.PLAIN:
+        return read_plain(view, truth, bits, readings, pooled)
+    z = view.positions[..., 2]
+    seen = view.optics.flip_below[z], view.boxes, view.optics.sides[z]
+    run = _read_windows if version is Version.TRITON else load("windows", version).read_windows
+    run(truth, bits, *seen, view.active, readings, pooled)
+    return None
+
+
+def fuse_own(
+    version: Version,
+    view: View,
+    readings: Tensor,
+    heard: Tensor,
+    maps: Maps,
+    takes_own: bool = True,
+    takes_heard: bool = True,
+) -> None:
+    """Update own beliefs with the own reading, then with those heard, in the order of ids.
+
+    Args:
+        version: of the kernel.
+        view: the UAVs.
+        readings: see `read`, [E, N, K_x, K_y] int8.
+        heard: whether UAV i hears UAV j, [E, N, N] bool; the diagonal is ignored.
+        maps: own ones.
+        takes_own: whether to take the own readings.
+        takes_heard: whether to take the readings heard.
+    """
+    if version is Version.PLAIN:
+        return fuse_own_plain(view, readings, heard, maps, takes_own, takes_heard)
+    *tensors, tracks, prior = maps
+    inputs = readings, heard, view.boxes, view.odds, view.active
+    run = _fuse_own if version is Version.TRITON else load("windows", version).fuse_own
+    run(*inputs, *tensors, takes_own, takes_heard, tracks, prior)
+    return None
+
+
+def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> Tensor:
+    """Update global beliefs with all readings, in the order of ids; arguments as of `fuse_own`.
+
+    Returns:
+        Sums over the changed cells, each counted once, of w(after)·(H(before) - H(after)), of
+        (w(after) - w(before))·H(before) and of H(before) - H(after), [3, E] float64.
+    """
+    if version is Version.PLAIN:
+        return fuse_global_plain(view, readings, maps)
+    run = _fuse_global if version is Version.TRITON else load("windows", version).fuse_global
+    sums: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
+    return sums
+
+
+# Plain operators --------------------------------------------------------------------------
+
+
+def read_plain(view: View, truth: Tensor, bits: Tensor, readings: Tensor, pooled: Tensor) -> None:
+    """See `read`."""
+    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
+    index = footprint.flat_index(window, truth.shape[-1])
+    below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
+    limits = view.optics.flip_below[view.positions[..., 2]]
+    false_alarm, miss = limits[..., None, None, :].unbind(-1)
+    rows, cols = footprint.inside(window, footprint)
+    sign = torch.where(below, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
+    taken = sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
+    readings.copy_(torch.where(view.active.view(-1, 1, 1, 1), taken, readings))
+    pooled.copy_(pool_readings(view.optics, view.positions, readings))
+
+
+def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
+    """Return the area means of readings, see `read`."""
+    return area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
+
+
+def fuse_own_plain(
+    view: View, readings: Tensor, heard: Tensor, maps: Maps, takes_own: bool, takes_heard: bool
+) -> None:
+    """See `fuse_own`. Senders come one by one, for all missions and receivers at once."""
+    _blank(maps, view.active)
+    n, window = heard.shape[1], _window(readings)
+    index = Footprint(*view.boxes.unbind(-1)).flat_index(window, maps.beliefs.shape[-1])
+    rows, cols = view.optics.of(view.optics.map_weights, view.positions)
+    odds = view.odds.unsqueeze(-2)
+    beliefs, signs = maps.beliefs.flatten(2), readings.flatten(2)
+
+    def update(senders: slice, takes: Tensor) -> None:
+        at = index[:, senders].expand(-1, n, -1)
+        before = beliefs.gather(2, at)
+        after = bayes_update(before, signs[:, senders] * takes, odds[:, senders])
+        beliefs.scatter_(2, at, after)
+        for pooled, change in _changes(maps, before, after):
+            change = change.unflatten(2, window)
+            pooled.add_(area_pool(change, rows[:, senders], cols[:, senders]))
+
+    if takes_own:
+        update(slice(None), view.active.view(-1, 1, 1))
+    if takes_heard:
+        itself = torch.eye(n, dtype=torch.bool, device=heard.device)
+        listens = heard & ~itself & view.active.view(-1, 1, 1)
+        for j in range(n):
+            update(slice(j, j + 1), listens[:, :, j : j + 1])
+
+
+def fuse_global_plain(view: View, readings: Tensor, maps: Maps) -> Tensor:
+    """See `fuse_global`."""
+    _blank(maps, view.active)
+    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
+    index = footprint.flat_index(window, maps.beliefs.shape[-1])
+    signs = readings.flatten(2) * view.active.view(-1, 1, 1)
+    odds = view.odds.unsqueeze(-2)
+    belief = maps.beliefs.flatten(1)
+    before = belief.gather(1, index.flatten(1)).view_as(signs)
+    for j in range(signs.shape[1]):
+        p = belief.gather(1, index[:, j])
+        belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], odds[:, j]))
+    after = belief.gather(1, index.flatten(1)).view_as(signs)
+    counted = _first_seen_by(footprint, window)
+    rows, cols = view.optics.of(view.optics.map_weights, view.positions)
+    for pooled, change in _changes(maps, before, after):
+        pooled.add_(area_pool(change.view_as(counted) * counted, rows, cols).sum(1))
+    weight, entropy_before = interest_weight(after), entropy(before)
+    removed = entropy_before - entropy(after)
+    reweighted = (weight - interest_weight(before)) * entropy_before
+    sums = (
+        (values * counted.flatten(2)).flatten(1).sum(1, dtype=torch.float64)
+        for values in (weight * removed, reweighted, removed)
+    )
+    return torch.stack(list(sums))
+
+
+def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return pooled maps, and the changes in windows that belong to them."""
+    changes = [(maps.pooled, after - before)]
+    if maps.tracks:
+        changes.append((maps.uncertainty, uncertainty(after) - uncertainty(before)))
+    return changes
+
+
+def _first_seen_by(footprint: Footprint, window: tuple[int, int]) -> Tensor:
+    """Return the window cells that no UAV of a lower id sees too, [E, N, K_x, K_y] bool."""
+    windows = Footprint(*(field.unsqueeze(2) for field in footprint))
+    others = Footprint(*(field.unsqueeze(1) for field in footprint))
+    rows, cols = windows.inside(window, others)  # [E, N windows, N footprints, K]
+    n = rows.shape[1]
+    earlier = torch.ones(n, n, device=rows.device).tril(-1)
+    covered = (rows * earlier.unsqueeze(-1)).mT @ cols.float()
+    own_rows, own_cols = footprint.inside(window, footprint)
+    return (covered == 0) & own_rows.unsqueeze(-1) & own_cols.unsqueeze(-2)
+
+
+def _blank(maps: Maps, active: Tensor) -> None:
+    if maps.prior is not None:
+        shape = -1, *(1,) * (maps.beliefs.dim() - 1)
+        maps.beliefs.masked_fill_(active.view(shape), maps.prior)
+
+
+def _window(readings: Tensor) -> tuple[int, int]:
+    return readings.shape[-2], readings.shape[-1]
+
+
+# Triton -----------------------------------------------------------------------------------
+
+
+class Sizes(NamedTuple):
+    """Constants that kernels are compiled for; see above for the letters.
+
+    Tiles were chosen by counting registers, once for all: kernels that try out several tiles can
+    be neither recorded nor repeated.
+    """
+
+    N: int
+    KX: int
+    KY: int
+    R: int
+    C: int
+    X: int
+    Y: int
+    BLOCK_Y: int
+    BLOCK_R: int = 16
+    BLOCK_C: int = 32
+
+    @classmethod
+    def of(cls, readings: Tensor, maps: Tensor, pooled: Tensor) -> Sizes:
+        """Return the constants for readings, whole maps and pooled maps."""
+        n, kx, ky = readings.shape[1:]
+        (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
+        return cls(n, kx, ky, r, c, x, y, power_of_two(y))
+
+
+# Without a limit the assembler spills a few registers to fit more warps.
+_OPTIONS = {"num_warps": 4, "maxnreg": 128}
+
+
+@torch.library.custom_op("marl_framework::read_windows", mutates_args=("readings", "pooled"))
+def _read_windows(
+    truth: Tensor,
+    bits: Tensor,
+    flip_below: Tensor,
+    boxes: Tensor,
+    sides: Tensor,
+    active: Tensor,
+    readings: Tensor,
+    pooled: Tensor,
+) -> None:
+    """See `read`; `flip_below` and `sides` are [E, N, 2]."""
+    check_contiguous(truth, bits, flip_below, boxes, sides, active, readings, pooled)
+    with launched_on(readings):
+        load("windows", Version.TRITON).read[(pooled.shape[:3].numel(),)](
+            as_bytes(truth),
+            bits,
+            flip_below,
+            boxes,
+            sides,
+            as_bytes(active),
+            readings,
+            pooled,
+            S=Sizes.of(readings, truth, pooled),
+            KEYS=bits.dtype == torch.int64,
+            **_OPTIONS,
+        )
+
+
+@torch.library.custom_op(
+    "marl_framework::fuse_own", mutates_args=("beliefs", "pooled", "pooled_uncertainty")
+)
+def _fuse_own(
+    readings: Tensor,
+    heard: Tensor,
+    boxes: Tensor,
+    odds: Tensor,
+    active: Tensor,
+    beliefs: Tensor,
+    pooled: Tensor,
+    pooled_uncertainty: Tensor,
+    takes_own: bool,
+    takes_heard: bool,
+    tracks: bool,
+    prior: float | None,
+) -> None:
+    """See `fuse_own`; `odds` are [E, N, 2]."""
+    flags = {"TEAM": False, "OWN": takes_own, "HEARD": takes_heard, "TRACKS": tracks}
+    maps = beliefs, pooled, pooled_uncertainty
+    _fuse((readings, heard, boxes, odds, active), maps, flags, prior)
+
+
+@torch.library.custom_op(
+    "marl_framework::fuse_global", mutates_args=("belief", "pooled", "pooled_uncertainty")
+)
+def _fuse_global(
+    readings: Tensor,
+    boxes: Tensor,
+    odds: Tensor,
+    active: Tensor,
+    belief: Tensor,
+    pooled: Tensor,
+    pooled_uncertainty: Tensor,
+    tracks: bool,
+    prior: float | None,
+) -> Tensor:
+    """See `fuse_global`; `odds` are [E, N, 2]."""
+    flags = {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks}
+    maps = belief, pooled, pooled_uncertainty
+    return _fuse((readings, active, boxes, odds, active), maps, flags, prior)  # no `heard`
+
+
+@_read_windows.register_fake
+@_fuse_own.register_fake
+def _(*arguments: Any) -> None:
+    """Only the mutated arguments come out."""
+
+
+@_fuse_global.register_fake
+def _(readings: Tensor, *arguments: Any) -> Tensor:
+    return readings.new_empty(3, readings.shape[0], dtype=torch.float64)
+
+
+def _fuse(
+    inputs: tuple[Tensor, ...],
+    maps: tuple[Tensor, Tensor, Tensor],
+    flags: dict[str, bool],
+    prior: float | None,
+) -> Tensor:
+    """Launch `fuse` and `add_parts`; return the sums of the team, undefined for own maps."""
+    check_contiguous(*inputs, *maps)
+    beliefs, pooled, pooled_uncertainty = maps
+    sizes = Sizes.of(inputs[0], beliefs, pooled)
+    e, x, y = len(beliefs), sizes.X, sizes.Y
+    per_mission = pooled[0].numel() // (x * y)
+    parts, uncertainty_parts = pooled.new_empty(2, e, per_mission, x, 2, y)
+    sums = pooled.new_empty(e, x, 3, dtype=torch.float64)
+    totals = pooled.new_empty(3, e, dtype=torch.float64)
+    kernels = load("windows", Version.TRITON)
+    with launched_on(beliefs):
+        kernels.fuse[(e * per_mission * x,)](
+            *map(as_bytes, inputs),
+            beliefs,
+            parts,
+            uncertainty_parts,
+            sums,
+            0.5 if prior is None else prior,
+            S=sizes,
+            BLANK=prior is not None,
+            **flags,
+            FAST=beliefs.is_cuda,
+            **_OPTIONS,
+        )
+        kernels.add_parts[(e * per_mission,)](
+            parts,
+            uncertainty_parts,
+            sums,
+            pooled,
+            pooled_uncertainty,
+            totals,
+            S=sizes,
+            TEAM=flags["TEAM"],
+            TRACKS=flags["TRACKS"],
+            BLOCK_X=power_of_two(x),
+            **_OPTIONS,
+        )
+    return totals

@@ -1,0 +1,330 @@
+"""Footprint windows in compiled loops; see `windows`.
+
+A step changes the cells under the footprints alone. Plain operators move these windows through
+memory for each operation; the loops read, update, pool and write each cell once. Missions (or
+UAVs) run in parallel and write to memory of their own: results do not depend on the number of
+threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from marl_framework.kernels.area_numba import cell_weight, padded, pool_row
+from marl_framework.kernels.cells_numba import bayes, entropy, uncertainty, weight
+from marl_framework.kernels.loops import FAST, loop, views
+
+Array = Any  # numba compiles for the arrays that it is given; `windows` names their shapes
+
+_HALF = np.float32(0.5)
+
+
+def read_windows(*tensors: Tensor) -> None:
+    """See `windows.read`."""
+    read_loop(*views(*tensors))
+
+
+def fuse_own(*arguments: Any) -> None:
+    """See `windows.fuse_own`."""
+    *tensors, takes_own, takes_heard, tracks, prior = arguments
+    own_loop(*views(*tensors), takes_own, takes_heard, tracks, np.float32(prior or 0))
+
+
+def fuse_global(*arguments: Any) -> Tensor:
+    """See `windows.fuse_global`."""
+    *tensors, tracks, prior = arguments
+    sums = torch.empty(3, len(tensors[0]), dtype=torch.float64)
+    global_loop(*views(*tensors, sums), tracks, np.float32(prior or 0))
+    return sums
+
+
+@loop(parallel=True)
+def read_loop(
+    truth: Array,
+    bits: Array,
+    flip_below: Array,
+    boxes: Array,
+    sides: Array,
+    active: Array,
+    readings: Array,
+    pooled: Array,
+) -> None:
+    """See `windows.read`."""
+    n = boxes.shape[1]
+    for task in prange(boxes.shape[0] * n):
+        e, i = task // n, task % n
+        if active[e]:
+            _read(
+                truth[e],
+                bits[e, i],
+                flip_below[e, i],
+                boxes[e, i],
+                sides[e, i],
+                readings[e, i],
+                pooled[e, i],
+            )
+
+
+@njit(**FAST)
+def _read(
+    truth: Array,
+    bits: Array,
+    flip_below: Array,
+    box: Array,
+    sides: Array,
+    signs: Array,
+    pooled: Array,
+) -> None:
+    """Take one reading, and average it over the parts of the unclipped footprint square."""
+    signs[:, :] = 0
+    pooled[:, :] = 0.0
+    first, last, top, left = box[2], box[3], box[6], box[7]
+    if first >= last:
+        return
+    size = padded(last - first)
+    read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    false_alarm, miss = flip_below[0], flip_below[1]
+    fine = sides[0] >= pooled.shape[0] and sides[1] >= pooled.shape[1]
+    for r in range(box[0], box[1]):
+        below = truth[r, first:last]
+        drawn = bits[r - box[4], first - box[5] : last - box[5]]
+        seen = signs[r - box[4], first - box[5] : last - box[5]]
+        for c in range(seen.size):
+            limit = miss if below[c] else false_alarm
+            seen[c] = np.int8(1) if below[c] != (drawn[c] < limit) else np.int8(-1)
+        if fine:
+            for c in range(seen.size):
+                read[c] = np.float32(seen[c])
+            pool_row(
+                read,
+                totals,
+                first - left,
+                last - left,
+                r - top,
+                box[1] - top,
+                pooled,
+                sides[0],
+                sides[1],
+            )
+        else:
+            _pool_coarse(seen, r - top, first - left, sides, pooled)
+
+
+@njit(**FAST)
+def _pool_coarse(seen: Array, r: int, first: int, sides: Array, pooled: Array) -> None:
+    """Add row r of a footprint of fewer cells than the lattice has positions to its means."""
+    for x in range(pooled.shape[0]):
+        row = cell_weight(r, x, sides[0], pooled.shape[0])
+        for c in range(seen.size):
+            for y in range(pooled.shape[1]):
+                col = cell_weight(first + c, y, sides[1], pooled.shape[1])
+                pooled[x, y] += row * col * np.float32(seen[c])
+
+
+@loop(parallel=True)
+def own_loop(
+    readings: Array,
+    heard: Array,
+    boxes: Array,
+    odds: Array,
+    active: Array,
+    beliefs: Array,
+    pooled: Array,
+    pooled_uncertainty: Array,
+    takes_own: bool,
+    takes_heard: bool,
+    tracks: bool,
+    prior: Any,
+) -> None:
+    """See `windows.fuse_own`."""
+    n = boxes.shape[1]
+    for task in prange(boxes.shape[0] * n):
+        e, i = task // n, task % n
+        if active[e]:
+            own = beliefs[e, i], pooled[e, i], pooled_uncertainty[e, i]
+            if prior > 0:
+                own[0][:, :] = prior
+            if takes_own:
+                _fuse_window(*own, readings[e, i], boxes[e, i], odds[e, i], tracks)
+            if takes_heard:
+                for j in range(n):
+                    if j != i and heard[e, i, j]:
+                        _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], tracks)
+
+
+@njit(**FAST)
+def _fuse_window(
+    belief: Array,
+    pooled: Array,
+    pooled_uncertainty: Array,
+    signs: Array,
+    box: Array,
+    odds: Array,
+    tracks: bool,
+) -> None:
+    """Update one map with one reading."""
+    first, last, end = box[2], box[3], box[1]
+    if first >= last:
+        return
+    rows, cols = belief.shape
+    width = last - first
+    size = padded(width)
+    change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    uncertainty_totals = np.zeros(size, np.float32)
+    for r in range(box[0], end):
+        line = belief[r, first:last]
+        seen = signs[r - box[4], first - box[5] : last - box[5]]
+        for c in range(width):
+            before = line[c]
+            line[c] = bayes(before, odds[0] if seen[c] > 0 else odds[1])
+            change[c] = line[c] - before
+        pool_row(change, totals, first, last, r, end, pooled, rows, cols)
+        if tracks:
+            for c in range(width):
+                before = uncertainty(line[c] - change[c])
+                change[c] = uncertainty(line[c]) - before
+            pool_row(
+                change, uncertainty_totals, first, last, r, end, pooled_uncertainty, rows, cols
+            )
+
+
+@loop(parallel=True)
+def global_loop(
+    readings: Array,
+    boxes: Array,
+    odds: Array,
+    active: Array,
+    belief: Array,
+    pooled: Array,
+    pooled_uncertainty: Array,
+    sums: Array,
+    tracks: bool,
+    prior: Any,
+) -> None:
+    """See `windows.fuse_global`."""
+    for e in prange(boxes.shape[0]):
+        sums[:, e] = 0.0
+        if active[e]:
+            if prior > 0:
+                belief[e, :, :] = prior
+            sums[0, e], sums[1, e], sums[2, e] = _fuse_mission(
+                readings[e],
+                boxes[e],
+                odds[e],
+                belief[e],
+                pooled[e],
+                pooled_uncertainty[e],
+                tracks,
+            )
+
+
+# Inlined by force: numba would link a copy of its own into the process that compiles, which adds up
+# in another order than the copy in the cache, and the first run would differ from all later ones.
+@njit(forceinline=True, **FAST)
+def _fuse_mission(
+    readings: Array,
+    boxes: Array,
+    odds: Array,
+    belief: Array,
+    pooled: Array,
+    pooled_uncertainty: Array,
+    tracks: bool,
+) -> tuple[float, float, float]:
+    """Update one global belief with all readings, row by row; return its sums."""
+    rows, cols = belief.shape
+    first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
+    size = padded(last - first) + padded(1)
+    change, uncertainty_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    totals, uncertainty_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    old, new = np.empty(size, np.float32), np.empty(size, np.float32)
+    low, high = np.empty(len(boxes), np.int64), np.empty(len(boxes), np.int64)
+    gain, reweighted, removed = 0.0, 0.0, 0.0
+    for r in range(boxes[:, 0].min(), end):
+        for k in range(_spans(boxes, r, low, high)):
+            start, width = low[k], high[k] - low[k]
+            line = belief[r, start : start + width]
+            wide = padded(width)
+            for c in range(width):
+                old[c] = line[c]
+            for c in range(width, wide):  # nothing changes there, nothing is gained
+                old[c] = _HALF
+            for c in range(wide):
+                new[c] = old[c]
+            for j in range(len(boxes)):
+                box = boxes[j]
+                if box[0] <= r < box[1] and start <= box[2] < box[3] <= high[k]:
+                    part = new[box[2] - start : box[3] - start]
+                    seen = readings[j, r - box[4], box[2] - box[5] : box[3] - box[5]]
+                    for c in range(part.size):
+                        part[c] = bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
+            for c in range(width):
+                line[c] = new[c]
+            row_gain, row_reweighted = np.float32(0.0), np.float32(0.0)
+            row_removed = np.float32(0.0)
+            changed = change[start - first :]
+            for c in range(wide):
+                h, w = entropy(old[c]), weight(new[c])
+                less = h - entropy(new[c])
+                row_removed += less
+                row_gain += w * less
+                row_reweighted += (w - weight(old[c])) * h
+                changed[c] += new[c] - old[c]
+            gain += float(row_gain)
+            reweighted += float(row_reweighted)
+            removed += float(row_removed)
+            if tracks:
+                changed = uncertainty_change[start - first :]
+                for c in range(wide):
+                    changed[c] += uncertainty(new[c]) - uncertainty(old[c])
+        pool_row(change, totals, first, last, r, end, pooled, rows, cols)
+        change[:] = 0.0
+        if tracks:
+            pool_row(
+                uncertainty_change,
+                uncertainty_totals,
+                first,
+                last,
+                r,
+                end,
+                pooled_uncertainty,
+                rows,
+                cols,
+            )
+            uncertainty_change[:] = 0.0
+    return gain, reweighted, removed
+
+
+@njit(**FAST)
+def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
+    """Write which cells of row r lie in some box, as separate intervals; return their number."""
+    count = 0
+    for j in range(len(boxes)):
+        box = boxes[j]
+        if box[0] <= r < box[1] and box[2] < box[3]:
+            low[count], high[count] = box[2], box[3]
+            count += 1
+    return _merge(low, high, count)
+
+
+@njit(**FAST)
+def _merge(low: Array, high: Array, count: int) -> int:
+    """Sort intervals [low, high) by their start and join those that touch; return their number."""
+    for k in range(1, count):
+        a, b, m = low[k], high[k], k
+        while m > 0 and low[m - 1] > a:
+            low[m], high[m] = low[m - 1], high[m - 1]
+            m -= 1
+        low[m], high[m] = a, b
+    kept = 0
+    for k in range(1, count):
+        if low[k] <= high[kept]:
+            high[kept] = max(high[kept], high[k])
+        else:
+            kept += 1
+            low[kept], high[kept] = low[k], high[k]
+    return min(count, kept + 1)

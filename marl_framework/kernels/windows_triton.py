@@ -1,0 +1,344 @@
+"""Footprint windows in Triton; see `windows`.
+
+One program serves one row of the lattice: it owns the map's cell rows that begin there, so that
+every cell is read, updated, pooled and written by one program, in one order. There are no atomic
+sums, and the same input gives the same bits. A cell row that two lattice rows share leaves its
+second share in a carry row, which `add_parts` adds afterwards. Programs skip the UAVs that their
+rows do not see.
+
+Booleans come as int8.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from marl_framework.kernels.area_triton import pool_columns, share_of
+from marl_framework.kernels.cells_triton import bayes, clamp, entropy, weight
+from marl_framework.kernels.words_triton import window_bits
+
+# Footprints -------------------------------------------------------------------------------
+
+
+@triton.jit
+def _load_box(box):
+    """Return the fields of a box that say what the UAV sees: row0, row1, col0, col1."""
+    row0, row1 = tl.load(box).to(tl.int32), tl.load(box + 1).to(tl.int32)
+    col0, col1 = tl.load(box + 2).to(tl.int32), tl.load(box + 3).to(tl.int32)
+    return row0, row1, col0, col1
+
+
+@triton.jit
+def _inside(box, rows, cols, last):
+    """Return which cells of a tile lie in a footprint and before row `last`."""
+    row0, row1, col0, col1 = _load_box(box)
+    in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
+    in_cols = (cols >= col0) & (cols < col1)
+    return in_rows[:, None] & in_cols[None, :]
+
+
+# Readings ---------------------------------------------------------------------------------
+
+
+@triton.jit
+def read(
+    truth,
+    bits,
+    flip_below,
+    boxes,
+    sides,
+    active,
+    readings,
+    pooled,
+    S: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Take the readings of a UAV, and average them over X × Y parts of its unclipped footprint.
+
+    A program serves one row of these parts. Cells that two rows share are read twice and
+    written once.
+    """
+    BLOCK_R: tl.constexpr = S.BLOCK_R
+    BLOCK_C: tl.constexpr = S.BLOCK_C
+    BLOCK_Y: tl.constexpr = S.BLOCK_Y
+    x = tl.program_id(0) % S.X
+    uav = (tl.program_id(0) // S.X).to(tl.int64)
+    e = uav // S.N
+    if tl.load(active + e) != 0:
+        box = boxes + uav * 8
+        row0, row1, col0, col1 = _load_box(box)
+        window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
+        top, left = tl.load(box + 6).to(tl.int32), tl.load(box + 7).to(tl.int32)
+        side_x = tl.load(sides + uav * 2).to(tl.int32)
+        side_y = tl.load(sides + uav * 2 + 1).to(tl.int32)
+        flip_other, flip_interest = tl.load(flip_below + uav * 2), tl.load(flip_below + uav * 2 + 1)
+        if KEYS:
+            i, key = (uav % S.N).to(tl.int32), tl.load(bits + e)
+        low = tl.maximum(top + x * side_x // S.X, row0)
+        high = tl.minimum(top + ((x + 1) * side_x + S.X - 1) // S.X, row1)
+        # Rows of the window that this program clears where they lie outside the footprint.
+        blank_low, blank_high = x * S.KX // S.X, (x + 1) * S.KX // S.X
+        below = truth + e * (S.R * S.C)
+        window = uav * (S.KX * S.KY)
+        means = tl.zeros([BLOCK_Y], tl.float32)
+        for c0 in range(0, S.KY, BLOCK_C):
+            window_cols = c0 + tl.arange(0, BLOCK_C)
+            cols = window_cols + window_col
+            in_window = window_cols < S.KY
+            in_cols = (cols >= col0) & (cols < col1)
+            sees = (window_col + c0 < col1) & (window_col + c0 + BLOCK_C > col0)
+            totals = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+            for r0 in range(low, high, BLOCK_R):
+                rows = r0 + tl.arange(0, BLOCK_R)
+                inside = (rows < high)[:, None] & in_cols[None, :]
+                at = (rows - window_row)[:, None] * S.KY + window_cols[None, :]
+                cell = below + (rows[:, None] * S.C + cols[None, :])
+                interest = tl.load(cell, mask=inside, other=0) != 0
+                if KEYS:
+                    drawn = tl.zeros([BLOCK_R, BLOCK_C], tl.int16)
+                    if sees:
+                        drawn = window_bits(key, i, rows - window_row, c0, S.KX, S.KY, BLOCK_C)
+                else:
+                    drawn = tl.load(bits + window + at, mask=inside, other=0)
+                flipped = drawn < tl.where(interest, flip_interest, flip_other)
+                sign = tl.where(inside, tl.where(interest != flipped, 1, -1), 0)
+                begins = (rows < high) & ((rows - top) * S.X // side_x == x)
+                tl.store(
+                    readings + window + at,
+                    sign.to(tl.int8),
+                    mask=begins[:, None] & in_window[None, :],
+                )
+                share = share_of(rows - top, x, side_x, S.X)
+                totals += sign.to(tl.float32) * share[:, None]
+            means += pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, BLOCK_Y)
+            for r0 in range(blank_low, blank_high, BLOCK_R):
+                window_rows = r0 + tl.arange(0, BLOCK_R)
+                rows = window_rows + window_row
+                blank = (window_rows < blank_high) & ((rows < row0) | (rows >= row1))
+                tl.store(
+                    readings + window + (window_rows[:, None] * S.KY + window_cols[None, :]),
+                    tl.zeros([BLOCK_R, BLOCK_C], tl.int8),
+                    mask=blank[:, None] & in_window[None, :],
+                )
+        y = tl.arange(0, BLOCK_Y)
+        tl.store(pooled + (uav * S.X + x) * S.Y + y, means, mask=y < S.Y)
+
+
+# Beliefs ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sender(turn, i, TEAM: tl.constexpr):
+    """Return whose reading comes in a turn: ids in order, but the map's own UAV first."""
+    if TEAM:
+        return turn
+    else:
+        return tl.where(turn == 0, i, tl.where(turn <= i, turn - 1, turn))
+
+
+@triton.jit
+def _wanted(heard, turn, j, TEAM: tl.constexpr, OWN: tl.constexpr, HEARD: tl.constexpr):
+    """Return whether a map takes the reading of UAV j, whose turn it is."""
+    if TEAM:
+        return turn >= 0
+    elif OWN and HEARD:
+        return (turn == 0) | (tl.load(heard + j) != 0)
+    elif OWN:
+        return turn == 0
+    else:
+        return (turn > 0) & (tl.load(heard + j) != 0)
+
+
+@triton.jit
+def _reaches(box, r0, c0, S: tl.constexpr):
+    """Return whether a footprint and a tile of cells overlap."""
+    row0, row1, col0, col1 = _load_box(box)
+    return (row0 < r0 + S.BLOCK_R) & (row1 > r0) & (col0 < c0 + S.BLOCK_C) & (col1 > c0)
+
+
+@triton.jit
+def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr, FAST: tl.constexpr):
+    """Update a tile of cells with the reading of one UAV."""
+    inside = _inside(box, rows, cols, last)
+    window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
+    at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
+    sign = tl.load(readings + uav * (S.KX * S.KY) + at, mask=inside, other=0)
+    odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
+    return tl.where(inside, bayes(p, odd, FAST), p)
+
+
+@triton.jit
+def _pool(change, cols, S: tl.constexpr):
+    """Average changes of a tile, weighted by rows, onto the lattice's columns."""
+    return pool_columns(tl.sum(change, 0), cols, S.C, S.Y, S.BLOCK_Y)
+
+
+@triton.jit
+def fuse(
+    readings,
+    heard,
+    boxes,
+    odds,
+    active,
+    beliefs,
+    parts,
+    uncertainty_parts,
+    sums,
+    prior,
+    S: tl.constexpr,
+    BLANK: tl.constexpr,
+    TEAM: tl.constexpr,
+    OWN: tl.constexpr,
+    HEARD: tl.constexpr,
+    TRACKS: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Update maps with readings, every cell once; leave what that changes in the pooled maps.
+
+    M maps a mission: one of the whole TEAM, which takes every reading, or one a UAV, which takes
+    its OWN reading and then those HEARD, in order of ids.
+
+    Tensors (the others are those of the operators):
+        beliefs: [E, M, R, C], updated; written whole and not read if BLANK.
+        parts: changes of the pooled map, of the row itself and of the next, [E, M, X, 2, Y],
+            written.
+        uncertainty_parts: the same of the pooled uncertainty, written if it TRACKS that.
+        sums: parts of those of `windows.fuse_global`, [E, X, 3] float64, written for the TEAM.
+    """
+    BLOCK_R: tl.constexpr = S.BLOCK_R
+    BLOCK_C: tl.constexpr = S.BLOCK_C
+    BLOCK_Y: tl.constexpr = S.BLOCK_Y
+    MAPS: tl.constexpr = 1 if TEAM else S.N
+    x = tl.program_id(0) % S.X
+    index = (tl.program_id(0) // S.X).to(tl.int64)
+    e, i = index // MAPS, (index % MAPS).to(tl.int32)
+    hears = heard + index * S.N
+    first, last = (x * S.R + S.X - 1) // S.X, ((x + 1) * S.R + S.X - 1) // S.X
+    # The rectangle around all that is seen of these rows.
+    low_r, high_r, low_c, high_c = last, first, S.C, 0
+    if tl.load(active + e) != 0:
+        for turn in range(S.N):
+            j = _sender(turn, i, TEAM)
+            row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
+            row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
+            seen = (row0 < row1) & (col0 < col1) & _wanted(hears, turn, j, TEAM, OWN, HEARD)
+            low_r = tl.where(seen, tl.minimum(low_r, row0), low_r)
+            high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
+            low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
+            high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
+        if BLANK:
+            low_r, high_r, low_c, high_c = first, last, 0, S.C
+    own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
+    own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
+    uncertainty_carry = tl.zeros([BLOCK_Y], tl.float32)
+    gain, reweighted = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
+    removed = tl.zeros([], tl.float64)
+    mine = beliefs + index * (S.R * S.C)
+    for c0 in range(low_c, high_c, BLOCK_C):
+        cols = c0 + tl.arange(0, BLOCK_C)
+        # Sums over the rows of tiles; over those within a tile once at the end.
+        blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+        total, uncertainty_total = blank, blank
+        gains, reweights, removals = blank, blank, blank
+        for r0 in range(low_r, high_r, BLOCK_R):
+            rows = r0 + tl.arange(0, BLOCK_R)
+            covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
+            near = 0
+            for turn in range(S.N):
+                j = _sender(turn, i, TEAM)
+                box = boxes + (e * S.N + j) * 8
+                if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(box, r0, c0, S):
+                    covered |= _inside(box, rows, cols, last)
+                    near = 1
+            if BLANK:
+                covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
+            if near != 0:  # the rectangle has gaps
+                at = mine + (rows[:, None] * S.C + cols[None, :])
+                if BLANK:
+                    old = tl.zeros([BLOCK_R, BLOCK_C], tl.float32) + prior
+                else:
+                    old = tl.load(at, mask=covered, other=0.5)
+                new = old
+                for turn in range(S.N):
+                    j = _sender(turn, i, TEAM)
+                    box = boxes + (e * S.N + j) * 8
+                    if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(box, r0, c0, S):
+                        uav = e * S.N + j
+                        new = _take(new, readings, odds, box, uav, rows, cols, last, S, FAST)
+                tl.store(at, new, mask=covered)
+                here = share_of(rows, x, S.R, S.X)[:, None]
+                there = share_of(rows, x + 1, S.R, S.X)[:, None]
+                shared = r0 + BLOCK_R >= last  # the last cell row, with the next lattice row
+                change = new - old
+                total += change * here
+                if shared:
+                    carry += _pool(change * there, cols, S)
+                if TEAM or TRACKS:
+                    q_old, q_new = clamp(old), clamp(new)
+                    h_old, h_new = entropy(q_old, FAST), entropy(q_new, FAST)
+                    if TEAM:
+                        w_new = weight(new)
+                        less = h_old - h_new
+                        removals += less
+                        gains += w_new * less
+                        reweights += (w_new - weight(old)) * h_old
+                    if TRACKS:
+                        change = q_new * h_new - q_old * h_old
+                        uncertainty_total += change * here
+                        if shared:
+                            uncertainty_carry += _pool(change * there, cols, S)
+        own += _pool(total, cols, S)
+        if TRACKS:
+            own_uncertainty += _pool(uncertainty_total, cols, S)
+        if TEAM:
+            gain += tl.sum(tl.sum(gains, 0).to(tl.float64), 0)
+            reweighted += tl.sum(tl.sum(reweights, 0).to(tl.float64), 0)
+            removed += tl.sum(tl.sum(removals, 0).to(tl.float64), 0)
+    y = tl.arange(0, BLOCK_Y)
+    out = (index * S.X + x) * (2 * S.Y) + y
+    tl.store(parts + out, own, mask=y < S.Y)
+    tl.store(parts + out + S.Y, carry, mask=y < S.Y)
+    if TRACKS:
+        tl.store(uncertainty_parts + out, own_uncertainty, mask=y < S.Y)
+        tl.store(uncertainty_parts + out + S.Y, uncertainty_carry, mask=y < S.Y)
+    if TEAM:
+        tl.store(sums + (index * S.X + x) * 3, gain)
+        tl.store(sums + (index * S.X + x) * 3 + 1, reweighted)
+        tl.store(sums + (index * S.X + x) * 3 + 2, removed)
+
+
+@triton.jit
+def _add(parts, pooled, index, S: tl.constexpr, BLOCK_X: tl.constexpr):
+    x, y = tl.arange(0, BLOCK_X)[:, None], tl.arange(0, S.BLOCK_Y)[None, :]
+    within = (x < S.X) & (y < S.Y)
+    part = parts + (index * S.X + x) * (2 * S.Y) + y
+    own = tl.load(part, mask=within, other=0.0)
+    carry = tl.load(part - S.Y, mask=within & (x > 0), other=0.0)
+    at = pooled + index * (S.X * S.Y) + x * S.Y + y
+    tl.store(at, tl.load(at, mask=within) + (own + carry), mask=within)
+
+
+@triton.jit
+def add_parts(
+    parts,
+    uncertainty_parts,
+    sums,
+    pooled,
+    pooled_uncertainty,
+    totals,
+    S: tl.constexpr,
+    TEAM: tl.constexpr,
+    TRACKS: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+):
+    """Add what `fuse` left to one map's pooled maps [E, M, X, Y], and sum up `totals` [3, E]."""
+    index = tl.program_id(0).to(tl.int64)
+    _add(parts, pooled, index, S, BLOCK_X)
+    if TRACKS:
+        _add(uncertainty_parts, pooled_uncertainty, index, S, BLOCK_X)
+    if TEAM:
+        x = tl.arange(0, BLOCK_X)
+        for k in tl.static_range(3):
+            part = tl.load(sums + (index * S.X + x) * 3 + k, mask=x < S.X, other=0.0)
+            tl.store(totals + tl.num_programs(0) * k + index, tl.sum(part, 0))

@@ -1,0 +1,158 @@
+"""Maps on the planning lattice, [..., X, Y]: painting, shifting, footprints.
+
+Everything is batched over E missions and N UAVs. Nothing here knows a configuration or a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from kornia.geometry.transform import remap
+from torch import Tensor
+
+from marl_framework.kernels.area import area_pool, covered, grid_coordinates
+from marl_framework.kernels.windows import Footprint
+
+UNSEEN = 0.5
+"""Value of footprint maps outside all footprints."""
+
+
+def constant(values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return maps [..., X, Y] of constant values [...]."""
+    return values.unsqueeze(-1).unsqueeze(-1).expand(*values.shape, *shape)
+
+
+def paint(
+    cells: Tensor, values: Tensor, order: Tensor, background: float, shape: tuple[int, int]
+) -> Tensor:
+    """Write one value per UAV into the UAVs' cells; the last one written stays.
+
+    Args:
+        cells: flat lattice cell of each UAV, [E, N].
+        values: value of UAV j, [E, N].
+        order: rank at which the map's owner i writes UAV j's value, [E, M, N] int64; -1 = never.
+        background: value of the other cells.
+        shape: (X, Y).
+
+    Returns:
+        Maps [E, M, X, Y].
+    """
+    same = (cells.unsqueeze(2) == cells.unsqueeze(1)).unsqueeze(1)  # [E, 1, N, N]
+    overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a later one
+    stays = ((order >= 0) & ~overwritten).to(values.dtype)
+    at = torch.arange(shape[0] * shape[1], device=cells.device)
+    where = (cells.unsqueeze(-1) == at).to(values.dtype)  # [E, N, X·Y]
+    # At most one value stays in a cell, so these sums pick it exactly.
+    painted = (stays * values.unsqueeze(1)) @ where
+    touched = stays @ where
+    return torch.where(touched > 0, painted, background).unflatten(2, shape)
+
+
+def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
+    """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
+
+    `kornia.geometry.transform.remap` at the cells' centres with nearest sampling copies values
+    exactly.
+
+    Args:
+        maps: [E, N, C, X, Y].
+        planar: lattice indices (x, y), [E, N, 2].
+        beyond: value of each of the C channels beyond the lattice; 0 by default.
+    """
+    x, y = maps.shape[-2:]
+    at = planar.flatten(0, 1)
+    rows = torch.arange(x, device=maps.device) - x // 2 + at[:, :1]
+    cols = torch.arange(y, device=maps.device) - y // 2 + at[:, 1:]
+    shifted = remap(
+        maps.flatten(0, 1),
+        map_x=grid_coordinates(cols.to(maps.dtype), y).unsqueeze(1).expand(-1, x, -1),
+        map_y=grid_coordinates(rows.to(maps.dtype), x).unsqueeze(2).expand(-1, -1, y),
+        mode="nearest",
+        padding_mode="zeros",
+        align_corners=True,
+        normalized_coordinates=True,
+    )
+    centred = shifted.view_as(maps)
+    for channel, value in enumerate(beyond):
+        if value:
+            outside_rows, outside_cols = (rows < 0) | (rows >= x), (cols < 0) | (cols >= y)
+            outside = outside_rows.unsqueeze(2) | outside_cols.unsqueeze(1)
+            centred[:, :, channel].masked_fill_(outside.view_as(centred[:, :, channel]), value)
+    return centred
+
+
+class FootprintStrips:
+    """Footprints of a team on the coarsest grid that their edges cut out of the map.
+
+    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact and
+    tiny, and the strips' overlaps with the lattice's cells give the area means, so that no
+    footprint is drawn at full resolution.
+
+    Args:
+        footprint: of all UAVs, [E, N].
+        map_shape: (R, C).
+        shape: (X, Y).
+    """
+
+    def __init__(
+        self, footprint: Footprint, map_shape: tuple[int, int], shape: tuple[int, int]
+    ) -> None:
+        row0, row1, col0, col1, *_ = footprint
+        self._in_rows, self._row_shares = _strips(row0, row1, map_shape[0], shape[0])
+        self._in_cols, self._col_shares = _strips(col0, col1, map_shape[1], shape[1])
+
+    def heard_map(self, heard: Tensor) -> Tensor:
+        """Return maps that are 1 in the own footprint, 0 in a heard one, else 0.5.
+
+        Args:
+            heard: [E, N, N] bool.
+
+        Returns:
+            Area means [E, N, X, Y].
+        """
+        own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
+        rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
+        others = rows.mT @ self._in_cols.unsqueeze(1)
+        values = torch.where(own > 0, 1.0, torch.where(others > 0, 0.0, UNSEEN))
+        return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
+
+    def global_map(self) -> Tensor:
+        """Return maps that are 1 in any UAV's footprint, else 0.5: area means [E, X, Y]."""
+        seen = self._in_rows.mT @ self._in_cols
+        values = torch.where(seen > 0, 1.0, UNSEEN)
+        return area_pool(values, self._row_shares, self._col_shares)
+
+
+def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Cut one axis at all edges.
+
+    Returns:
+        Whether each interval covers each strip, [E, N, S] float32; area weights of the strips,
+        [E, outputs, S] float32.
+    """
+    border = torch.zeros_like(low[:, :1])
+    edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values
+    start, end = edges[:, :-1], edges[:, 1:]
+    covers = (start.unsqueeze(1) >= low.unsqueeze(2)) & (end.unsqueeze(1) <= high.unsqueeze(2))
+    return covers.to(torch.float32), covered(start, end, cells, outputs)
+
+
+def heard_planes(
+    rows: Tensor, cols: Tensor, levels: Tensor, heard: Tensor, order: Tensor
+) -> Tensor:
+    """Return a plane for each UAV of the team: [E, N, N, X, Y]; those not heard are 0.
+
+    Plane k of UAV i is the share of each lattice cell that UAV `order[i, k]` sees, times its
+    altitude level.
+
+    Args:
+        rows: shares of the lattice's rows in each footprint, [E, X, N].
+        cols: shares of its columns, [E, Y, N].
+        levels: altitude levels (z + 1)/Z [E, N].
+        heard: who hears whom [E, N, N].
+        order: [N, N] int64.
+    """
+    seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)  # [E, N, X, Y]
+    known = heard.gather(2, order.expand_as(heard))
+    return seen[:, order] * known[..., None, None]

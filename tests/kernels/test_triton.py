@@ -1,0 +1,311 @@
+"""The Triton kernels: interpreted, compiled without a GPU, seen by PyTorch, chosen, on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.helpers.kernel_launches import of_a_choice, of_an_update, of_predictions, of_windows
+from benchmarks.helpers.machine_code import ARCHITECTURES, Launch
+from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
+from marl_framework.device import autocast, configure_backends, launched_on, resolve_precision
+from marl_framework.kernels.versions import Version, version_for, window_kernels
+from marl_framework.kernels.words import window_bits
+from marl_framework.mission.draws import StepDraws
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.fusion import Fusion
+from marl_framework.mission.state import MissionState
+from marl_framework.networks.convolutional import place
+from marl_framework.networks.registry import make_actor
+from marl_framework.training.trainer import Trainer
+from tests.kernels.compiling import check_machine_code, interpreted
+from tests.small import meta_draws, small_config
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("names", [("windows",), ("maps",), ("updates", "schemas")])
+def test_interpreted_kernels_are_plain_operators(names: tuple[str, ...]) -> None:
+    interpreted(*names)
+
+
+# Compiled -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compile kernels again, whatever the caller's environment says."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+KEYS, ALL = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
+
+
+def step(fusion: Fusion, state: MissionState) -> None:
+    fusion.update(state, KEYS, ALL)
+
+
+def start(fusion: Fusion, state: MissionState) -> None:
+    fusion.update(state, KEYS, ALL, blank=True)
+
+
+def every_part(fusion: Fusion, state: MissionState) -> None:
+    step(fusion, state)
+    view = fusion.view(state, ALL)
+    fusion.read(state, view, torch.zeros(state.readings.shape, dtype=torch.int16))
+    fusion.fuse_own(state, view, takes_heard=False)
+    fusion.fuse_own(state, view, takes_own=False)
+
+
+@pytest.mark.usefixtures("_compiling")
+@pytest.mark.parametrize(
+    ("params", "work", "number", "architectures"),
+    [
+        ("params_gpu.yaml", step, 5, ARCHITECTURES),
+        # Parts of the same code: the oldest architecture stands for the others.
+        ("params_gpu.yaml", every_part, 8, ARCHITECTURES[:1]),
+        ("params_gpu.yaml", start, 5, ARCHITECTURES),
+        ("params.yaml", step, 5, ARCHITECTURES[:1]),
+    ],
+)
+def test_window_kernels_compile_without_spills_and_atomics(
+    params: str,
+    work: Callable[[Fusion, MissionState], None],
+    number: int,
+    architectures: tuple[int, ...],
+) -> None:
+    launches = of_windows(load_config(params), work)
+    names = [launch.name for launch in launches]
+    assert names[:5] == ["read", "fuse", "add_parts", "fuse", "add_parts"]
+    variants = {launch.variant: launch for launch in launches}
+    assert len(variants) == number
+    for launch, architecture in product(variants.values(), architectures):
+        check_machine_code(launch, architecture)
+
+
+@pytest.mark.usefixtures("_compiling")
+@pytest.mark.parametrize("launches", [of_a_choice, of_predictions, of_an_update])
+@pytest.mark.parametrize("teams", ["4", "[2, 4]"])
+def test_other_kernels_compile_without_spills_and_atomics(
+    launches: Callable[[Config], list[Launch]], teams: str
+) -> None:
+    config = load_config("params_gpu.yaml", [f"experiment.missions.n_agents={teams}"])
+    for launch, architecture in product(launches(config), ARCHITECTURES):
+        check_machine_code(launch, architecture)
+
+
+# Seen by PyTorch ----------------------------------------------------------------------------
+
+
+def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
+    config = small_config()
+    env = MissionEnvironment(config, 3, "meta")
+    env.fusion = Fusion(config, env.camera, Version.TRITON)
+    state, moves = env.empty_state(), torch.zeros(3, env.n_agents, dtype=torch.int64)
+    result = env.step(state, moves.to("meta"), meta_draws(env))
+    assert result.reward.shape == (3,)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = {name: torch.empty_like(t, device="cuda") for name, t in state.tensors()}
+        sums = torch.ops.marl_framework.fuse_global(
+            fakes["readings"],
+            torch.empty(3, env.n_agents, 8, dtype=torch.int64, device="cuda"),
+            torch.empty(3, env.n_agents, 2, device="cuda"),
+            torch.empty(3, dtype=torch.bool, device="cuda"),
+            fakes["global_belief"],
+            fakes["pooled_global"],
+            fakes["pooled_global_uncertainty"],
+            True,
+            None,
+        )
+        context = launched_on(torch.empty(1, device="cuda:1"))
+    assert (sums.shape, sums.dtype, sums.device.type) == ((3, 3), torch.float64, "cuda")
+    assert isinstance(context, torch.cuda.device)  # kernels start on the tensor's GPU
+    assert context.idx == 1
+
+
+@pytest.mark.parametrize("version", [Version.TRITON, Version.LOOPS])
+def test_strided_memory_is_refused(version: Version) -> None:
+    env = MissionEnvironment(small_config(), 2, "cpu")
+    fusion, state = Fusion(env.config, env.camera, version), env.empty_state()
+    state.beliefs = state.beliefs.mT
+    with pytest.raises(ValueError, match="contiguous"):
+        fusion.fuse_own(state, fusion.view(state, torch.ones(2, dtype=torch.bool)))
+
+
+# Chosen -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Pretend a GPU, and what kernels need beside it."""
+
+    def pretend(
+        capability: tuple[int, int] = (9, 0),
+        triton: bool = True,
+        compiler: bool = True,
+        headers: bool = True,
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        spec = SimpleNamespace() if triton else None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+        which = "/usr/bin/gcc" if compiler else None
+        monkeypatch.setattr("shutil.which", lambda name: which)
+        (tmp_path / "Python.h").touch() if headers else None
+        monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("lack", "reason", "fix"),
+    [
+        ({"capability": (7, 5)}, "capability 7.5", ""),
+        ({"triton": False}, "triton", "pip install triton"),
+        ({"compiler": False}, "compiler", "gcc"),
+        ({"headers": False}, "Python.h", "python3-dev"),
+    ],
+)
+def test_a_gpu_that_cannot_run_them_gets_plain_operators_and_a_reason(
+    pretended: Callable[..., None], lack: dict[str, Any], reason: str, fix: str
+) -> None:
+    pretended(**lack)
+    compute = small_config().compute
+    assert version_for(compute, GPU) is Version.PLAIN
+    name, why = window_kernels(compute, GPU)
+    assert name == Version.PLAIN.value
+    assert why is not None
+    assert reason in why.reason
+    assert fix in why.fix
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_devices_get_the_fastest_version(pretended: Callable[..., None], compiled: bool) -> None:
+    compute = small_config(compute={"compile": compiled}).compute
+    assert version_for(compute, GPU) is Version.PLAIN  # there is none
+    pretended()
+    on_gpu, on_cpu = (Version.TRITON, Version.LOOPS) if compiled else (Version.PLAIN,) * 2
+    name, why = window_kernels(compute, GPU)
+    assert name == on_gpu.value == version_for(compute, GPU).value
+    assert (why is None) == compiled
+    assert version_for(compute, CPU) is on_cpu
+    assert window_kernels(compute, CPU) == (on_cpu.value, None)
+
+
+# On a GPU -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_missions_on_a_gpu_are_those_of_plain_operators_and_repeat() -> None:
+    """The GPU's own logarithm and reciprocal are good to 2^-22."""
+
+    def environment(compiled: bool) -> MissionEnvironment:
+        config = load_config("params_gpu.yaml", [f"compute.compile={str(compiled).lower()}"])
+        env = MissionEnvironment(config, 4, GPU)
+        assert env.fusion.version is (Version.TRITON if compiled else Version.PLAIN)
+        return env
+
+    source = environment(True)
+    start, steps = source.draw_reset(), [source.draw_step() for _ in range(5)]
+
+    def fly(compiled: bool) -> tuple[MissionState, Tensor]:
+        env = environment(compiled)
+
+        def given(draws: StepDraws) -> StepDraws:
+            if compiled:
+                return draws
+            bits = window_bits(draws.sensor, env.n_agents, env.camera.window)
+            return replace(draws, sensor=bits)
+
+        state = env.reset(replace(start, first=given(start.first)))
+        generator, rewards = torch.Generator(GPU).manual_seed(0), []
+        for draws in steps:
+
+            def choose(_: int, mask: Tensor) -> Tensor:
+                drawn = torch.rand(mask.shape, generator=generator, device=GPU)
+                return (drawn * mask).argmax(-1)
+
+            actions = env.lattice.choose_in_order(state.positions, choose)[0]
+            rewards.append(env.step(state, actions, given(draws)).reward)
+        return state, torch.stack(rewards)
+
+    (found, ours), (again, repeated), (expected, theirs) = fly(True), fly(True), fly(False)
+    assert ours.equal(repeated)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    # Near 1 a belief is rounded by 6e-4 of its log-odds, which contrary readings bring back.
+    close = dict.fromkeys(("beliefs", "global_belief"), 5e-5)
+    for name, tensor in expected.tensors():
+        assert getattr(again, name).equal(getattr(found, name)), name
+        torch.testing.assert_close(
+            getattr(found, name),
+            tensor,
+            rtol=1e-5,
+            atol=close.get(name, 3e-6) if tensor.is_floating_point() else 0.0,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("predicted", [False, True])
+def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool) -> None:
+    few = ["environment.num_envs=8", "learning.batch_size=60", "compute.precision=float32"]
+    few += ["compute.tf32=false", "compute.cudnn_benchmark=false", "evaluation.missions=2"]
+    if predicted:
+        student = load_config("params_student.yaml").observation
+        seen = student.actor_channels + student.critic_only_channels
+        few += [f"observation.{name}=true" for name in seen]
+    close = 1e-4 if predicted else 1e-5  # the predictor's layers add to the rounding
+    trainers = []
+    for compiled in ("true", "false"):
+        torch.manual_seed(0)
+        config = load_config("params_gpu.yaml", [*few, f"compute.compile={compiled}"])
+        trainers.append(Trainer(config, GPU))
+    first = trainers[0]
+    rollout = first.collector.collect(first.algorithm.act, 0.1)
+    state, actions = first.task.state, rollout.actions[-1]
+    for draw in ("actor", "critic_only"):
+        arguments = (state,) if draw == "actor" else (state, actions)
+        ours, theirs = (getattr(t.task.builder, draw)(*arguments) for t in trainers)
+        torch.testing.assert_close(ours, theirs, rtol=close, atol=close)
+    found, expected = (
+        t.algorithm.update(rollout, 0.1, torch.Generator("cuda").manual_seed(0)) for t in trainers
+    )
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_network_on_a_gpu_is_that_of_plain_operators(precision: str) -> None:
+    off = ["compute.tf32=false", "compute.cudnn_benchmark=false"]
+    config = load_config("params_gpu.yaml", [*off, f"compute.precision={precision}"])
+    sizes = config.network_sizes
+    configure_backends(config.compute, GPU)
+    torch.manual_seed(0)
+    plain = make_actor(config.networks, config.compute, sizes).to(GPU)
+    fused = place(deepcopy(plain), config.compute, GPU)
+    maps = torch.rand(64, sizes.actor_channels, *sizes.shape, device=GPU)
+    for network in (plain, fused):
+        with autocast(GPU, resolve_precision(precision, GPU)):
+            network(maps).square().mean().backward()
+    most = 1e-4 if precision == "float32" else 3e-2
+    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() <= most * theirs.grad.norm()
+        assert ours.grad.stride() == ours.stride()  # as fused Adam requires
