@@ -6,39 +6,35 @@ equal shares, none smaller than a cell. A cell is `shares` long, a share `cells`
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from marl_framework.kernels.loops import FAST
-
-Array = Any  # numba compiles for the arrays that it is given; the contracts name their shapes
 
 _LANES = 32
 _ZERO = np.float32(0.0)
 
 
 @njit
-def _weight(overlap: int, cells: int) -> Any:
+def _weight(overlap, cells):
     return np.float32(overlap / cells)
 
 
 @njit
-def cell_weight(cell: int, share: int, cells: int, shares: int) -> Any:
+def cell_weight(cell, share, cells, shares):
     """Return the weight of a cell in the mean of a share; 0 if they do not overlap."""
     end = min((cell + 1) * shares, (share + 1) * cells)
     return _weight(max(end - max(cell * shares, share * cells), 0), cells)
 
 
 @njit(**FAST)
-def padded(cells: int) -> int:
+def padded(cells):
     """Round up to whole vectors: the rest of a loop runs cell by cell, far slower."""
     return (cells + _LANES - 1) // _LANES * _LANES
 
 
 @njit(**FAST)
-def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cells: int) -> None:
+def _pool_columns(totals, first, last, pooled, cells):
     """Add the sums over rows of cells [first, last) to a row of the pooled map."""
     shares = pooled.size
     y = first * shares // cells
@@ -62,35 +58,27 @@ def _pool_columns(totals: Array, first: int, last: int, pooled: Array, cells: in
 
 
 @njit(**FAST)
-def pool_row(
-    change: Array,
-    totals: Array,
-    first: int,
-    last: int,
-    r: int,
-    end: int,
-    pooled: Array,
-    rows: int,
-    cols: int,
-) -> None:
-    """Add the changes of cells [first, last) of row r to the pooled map.
+def pool_row(change, totals, span, rows, pooled, shape):
+    """Add the changes of the cells of a span [first, last) of a row to the pooled map.
 
-    Rows come one after the other up to `end`. `totals` holds the sums over those of a share, which
-    go to the pooled map at the share's end; it is zero before the first row. Both buffers are
-    padded. The whole map has `rows` times `cols` cells.
+    `rows` are that row and one past the last row; they come one after the other. `totals` holds
+    the sums over the rows of a share, which go to the pooled map at the share's end; it is zero
+    before the first row. Both buffers are padded. The whole map has the given shape.
     """
+    (first, last), (r, end) = span, rows
+    cells = shape[0]
     shares = pooled.shape[0]
-    share = r * shares // rows
-    weight = cell_weight(r, share, rows, shares)
+    share = r * shares // cells
+    weight = cell_weight(r, share, cells, shares)
     for c in range(change.size):
         totals[c] += weight * change[c]
-    share_end = (share + 1) * rows
+    share_end = (share + 1) * cells
     if r + 1 == end or (r + 1) * shares >= share_end:
-        _pool_columns(totals, first, last, pooled[share], cols)
+        _pool_columns(totals, first, last, pooled[share], shape[1])
         rest = _ZERO
         if (r + 1) * shares > share_end:
-            rest = cell_weight(r, share + 1, rows, shares)
+            rest = cell_weight(r, share + 1, cells, shares)
         for c in range(change.size):
             totals[c] = rest * change[c]
         if r + 1 == end and rest > 0:
-            _pool_columns(totals, first, last, pooled[share + 1], cols)
+            _pool_columns(totals, first, last, pooled[share + 1], shape[1])

@@ -6,8 +6,6 @@ compiled otherwise in a process that had compiled another loop before, and round
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -32,7 +30,7 @@ _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
 
 
 @njit(inline="always", **FAST)
-def log2(x: Any) -> Any:
+def log2(x):
     """log2 of a positive normal number, to 1e-7: exponent plus a polynomial of the mantissa.
 
     The mantissa is taken from [1/√2, √2), so that numbers near 1 keep their precision.
@@ -47,14 +45,14 @@ def log2(x: Any) -> Any:
 
 
 @njit(inline="always", **FAST)
-def entropy(p: Any) -> Any:
+def entropy(p):
     """See `cells.entropy`."""
     p = min(max(p, _LOW), _HIGH)
     return -(p * log2(p) + (_ONE - p) * log2(_ONE - p))
 
 
 @njit(**FAST)
-def bayes(p: Any, odds: Any) -> Any:
+def bayes(p, odds):
     """See `cells.bayes_update`; `odds` are those of the reading over those of the prior."""
     clamped = min(max(p, _LOW), _HIGH)
     weighed = clamped * odds
@@ -62,12 +60,12 @@ def bayes(p: Any, odds: Any) -> Any:
 
 
 @njit(**FAST)
-def uncertainty(p: Any) -> Any:
+def uncertainty(p):
     """See `cells.uncertainty`."""
     return min(max(p, _LOW), _HIGH) * entropy(p)
 
 
 @njit(**FAST)
-def weight(p: Any) -> Any:
+def weight(p):
     """See `cells.interest_weight`."""
     return (_HALF if p > _INTEREST else _ZERO) + (_HALF if p >= _NO_INTEREST else _ZERO)

@@ -25,8 +25,8 @@ from marl_framework.kernels.versions import (
 )
 
 KERNELS = {
-    "draw_actor": Kernel("observations.builder.ObservationBuilder.actor", triton="draw_actor"),
-    "draw_critic": Kernel(
+    "draw_actor_maps": Kernel("observations.builder.ObservationBuilder.actor", triton="draw_actor"),
+    "draw_critic_maps": Kernel(
         "observations.builder.ObservationBuilder.critic_only", triton="draw_critic"
     ),
 }
@@ -122,51 +122,6 @@ def serve(config: Config) -> bool:
     return not config.missions.has_cost and config.geometry.lattice_shape[1] <= MOST_COLUMNS
 
 
-def draw_actor(
-    inputs: ActorInputs,
-    tables: ActorTables,
-    places: ActorPlaces,
-    cells: tuple[int, int],
-    has_inactive: bool,
-    out: Tensor,
-) -> None:
-    """Draw what each UAV knows; see `observations.channels`.
-
-    Args:
-        inputs: missions.
-        tables: their camera.
-        places: of the channels in `out`; other channels of `out` stay unwritten.
-        cells: of the map, (R, C).
-        has_inactive: whether UAVs may be inactive.
-        out: [E, N, channels, X, Y] of any precision, written; maps of a UAV, and UAVs, follow one
-            another in memory.
-    """
-    draw_actor_maps(list(inputs), list(tables), list(places), list(cells), has_inactive, out)
-
-
-def draw_critic(
-    inputs: CriticInputs,
-    boxes: Tensor,
-    places: CriticPlaces,
-    cells: tuple[int, int],
-    has_inactive: bool,
-    num_actions: int,
-    out: Tensor,
-) -> None:
-    """Draw what only the critic sees of each UAV; see `observations.channels`.
-
-    Args:
-        inputs: missions.
-        boxes: see `ActorTables`.
-        places: as for `draw_actor`.
-        cells: of the map, (R, C).
-        has_inactive: whether UAVs may be inactive.
-        num_actions: A.
-        out: as for `draw_actor`.
-    """
-    draw_critic_maps(list(inputs), boxes, list(places), list(cells), has_inactive, num_actions, out)
-
-
 class Sizes(NamedTuple):
     """Constants that kernels are compiled for; see above for the letters."""
 
@@ -202,7 +157,17 @@ def draw_actor_maps(
     has_inactive: bool,
     out: Tensor,
 ) -> None:
-    """See `draw_actor`."""
+    """Draw what each UAV knows.
+
+    Args:
+        inputs: fields of `ActorInputs`.
+        tables: fields of `ActorTables`.
+        places: fields of `ActorPlaces`: places in `out`, whose other channels stay unwritten.
+        cells: of the map, [R, C].
+        has_inactive: whether UAVs may be inactive.
+        out: [E, N, channels, X, Y] of any precision, written; maps of a UAV, and UAVs, follow one
+            another in memory.
+    """
     *tensors, open_share = inputs
     check_contiguous(*tensors, *tables, open_share[0])
     sizes = Sizes.of(out, tables[0].shape[2], cells)
@@ -230,7 +195,17 @@ def draw_critic_maps(
     num_actions: int,
     out: Tensor,
 ) -> None:
-    """See `draw_critic`."""
+    """Draw what only the critic sees of each UAV.
+
+    Args:
+        inputs: fields of `CriticInputs`.
+        boxes: see `ActorTables`.
+        places: fields of `CriticPlaces`.
+        cells: of the map, [R, C].
+        has_inactive: whether UAVs may be inactive.
+        num_actions: A.
+        out: as for `draw_actor_maps`.
+    """
     check_contiguous(*inputs, boxes)
     sizes = Sizes.of(out, boxes.shape[2], cells)
     with launched_on(out):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numba import njit, prange
@@ -11,8 +9,6 @@ from torch import Tensor
 
 from marl_framework.kernels.cells_numba import entropy
 from marl_framework.kernels.loops import FAST, loop, views
-
-Array = Any  # numba compiles for the arrays that it is given; `parts` names their shapes
 
 _ZERO = np.float32(0.0)
 
@@ -27,21 +23,21 @@ def part_sums(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
 
 
 @loop(nogil=True)
-def sum_parts(maps: Array, row_ends: Array, col_ends: Array, sums: Array) -> None:
+def sum_parts(maps, row_ends, col_ends, sums):
     """Write the sums of all maps, on the calling thread; others run meanwhile."""
     for b in range(len(maps)):
         _sum_map(maps[b], row_ends, col_ends, sums[b])
 
 
 @loop(parallel=True)
-def sum_parts_in_parallel(maps: Array, row_ends: Array, col_ends: Array, sums: Array) -> None:
+def sum_parts_in_parallel(maps, row_ends, col_ends, sums):
     """Write the sums of all maps, on all threads."""
     for b in prange(len(maps)):
         _sum_map(maps[b], row_ends, col_ends, sums[b])
 
 
 @njit(**FAST)
-def _sum_map(belief: Array, row_ends: Array, col_ends: Array, sums: Array) -> None:
+def _sum_map(belief, row_ends, col_ends, sums):
     """Write the sums of one map: first over the rows of a part, in vectors, then along it."""
     totals = np.empty((3, belief.shape[1]), np.float32)
     first_row = 0

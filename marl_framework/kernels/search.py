@@ -45,7 +45,8 @@ def outlook(tables: Tables, places: Tensor, left: Tensor) -> tuple[Tensor, Tenso
     """
     loops = load("search", Version.LOOPS)
     gains, around = torch.empty(2, len(places), tables.goals.shape[1])
-    loops.outlook(*loops.read(places, left), *loops.tables(tables), gains.numpy(), around.numpy())
+    written = gains.numpy(), around.numpy()
+    loops.outlook(*loops.arrays(places, left), loops.arrays(*tables), *written)
     return gains, around
 
 
@@ -79,14 +80,15 @@ def fly(
     gains, scores = torch.empty(2, *first_allowed.shape)
     first, total = torch.empty_like(places), left.new_empty(len(left))
     left = left.clone(memory_format=torch.contiguous_format)
+    outcomes = gains, scores, first, total, left
     loops.fly(
-        *loops.read(places, first_allowed, allowed_moves, horizon),
-        *loops.tables(tables),
+        loops.arrays(places, first_allowed, allowed_moves, horizon),
+        loops.arrays(*tables),
         np.float32(pull),
         np.float32(10**digits),
-        *loops.read(gains, scores, first, total, left),
+        loops.arrays(*outcomes),
     )
-    return gains, scores, first, total, left
+    return outcomes
 
 
 def find_repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
@@ -99,5 +101,5 @@ def find_repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
     """
     loops = load("search", Version.LOOPS)
     repeated = torch.empty(values.shape, dtype=torch.bool)
-    loops.find_repeats(*loops.read(values, ends), tolerance, repeated.numpy())
+    loops.find_repeats(*loops.arrays(values, ends), tolerance, repeated.numpy())
     return repeated

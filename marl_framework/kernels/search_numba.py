@@ -13,9 +13,6 @@ from numba import njit
 from torch import Tensor
 
 from marl_framework.kernels.loops import loop, views
-from marl_framework.kernels.search import Tables
-
-Array = Any  # numba compiles for the arrays that it is given; `search` names their shapes
 
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
@@ -26,34 +23,30 @@ _NEVER = np.float32(-np.inf)
 _FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}}
 
 
-def read(*tensors: Tensor) -> list[Any]:
-    """Return arrays to read; they share memory with contiguous tensors."""
-    return views(*(tensor.contiguous() for tensor in tensors))
-
-
-def tables(known: Tables) -> list[Any]:
-    """Return arrays of tables."""
-    goals, rows, cols, *near = read(*known)
-    return [goals, rows, cols, tuple(near)]
+def arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """Return arrays of tensors, on the memory of contiguous ones."""
+    return tuple(views(*(tensor.contiguous() for tensor in tensors)))
 
 
 @njit(**_FAST)
-def _look(left: Array, goal: int, rows: Array, cols: Array, near: Array) -> tuple[Array, Array]:
-    """Return what a reading at a goal removes, and what lies around it."""
+def _look(left, goal, tables):
+    """Return the entropy that a reading at a goal removes, and the entropy around it."""
+    _, rows, cols, near_rows, near_cols = tables
     removed = around = _ZERO
     for x in range(left.shape[0]):
         inside = beside = _ZERO
         for y in range(left.shape[1]):
             inside += left[x, y] * cols[goal, y]
-            beside += left[x, y] * near[1][goal, y]
+            beside += left[x, y] * near_cols[goal, y]
         removed += rows[goal, x] * inside
-        around += near[0][goal, x] * beside
+        around += near_rows[goal, x] * beside
     return removed, around
 
 
 @njit(**_FAST)
-def _after(left: Array, place: int, rows: Array, cols: Array) -> None:
-    """Take away what a reading removes."""
+def _after(left, place, tables):
+    """Remove the entropy that a reading removes."""
+    _, rows, cols, _, _ = tables
     for x in range(left.shape[0]):
         if rows[place, x] > _ZERO:
             for y in range(left.shape[1]):
@@ -61,56 +54,35 @@ def _after(left: Array, place: int, rows: Array, cols: Array) -> None:
 
 
 @njit(**_FAST)
-def _rounded(value: Array, digits: Array) -> Array:
+def _rounded(value, digits):
     return np.float32(np.round(value * digits) / digits)
 
 
 @loop(nogil=True, **_FAST)
-def outlook(
-    places: Array,
-    left: Array,
-    goals: Array,
-    rows: Array,
-    cols: Array,
-    near: tuple[Array, Array],
-    gains: Array,
-    around: Array,
-) -> None:
+def outlook(places, left, tables, gains, around):
     """See `search.outlook`."""
+    goals = tables[0]
     for b in range(places.size):
         for a in range(goals.shape[1]):
-            gains[b, a], around[b, a] = _look(left[b], goals[places[b], a], rows, cols, near)
+            gains[b, a], around[b, a] = _look(left[b], goals[places[b], a], tables)
 
 
 @loop(nogil=True, **_FAST)
-def fly(
-    places: Array,
-    first_allowed: Array,
-    allowed_moves: Array,
-    horizon: Array,
-    goals: Array,
-    rows: Array,
-    cols: Array,
-    near: tuple[Array, Array],
-    pull: Array,
-    digits: Array,
-    gains: Array,
-    scores: Array,
-    first: Array,
-    total: Array,
-    left: Array,
-) -> None:
+def fly(flights, tables, pull, digits, outcomes):
     """See `search.fly`."""
-    flights = places.size // len(allowed_moves)  # of a mission
+    places, first_allowed, allowed_moves, horizon = flights
+    goals = tables[0]
+    gains, scores, first, total, left = outcomes
+    of_mission = places.size // len(allowed_moves)
     for b in range(places.size):
         place, removed = places[b], _ZERO
         for move in range(max(horizon[b], 1)):
-            allowed = first_allowed[b] if move == 0 else allowed_moves[b // flights, place]
+            allowed = first_allowed[b] if move == 0 else allowed_moves[b // of_mission, place]
             best, action, gain = _NEVER, 0, _ZERO
             for a in range(goals.shape[1]):
                 if not (allowed[a] or a == 0 or move == 0):
                     continue
-                found, around = _look(left[b], goals[place, a], rows, cols, near)
+                found, around = _look(left[b], goals[place, a], tables)
                 found = _rounded(found, digits)
                 score = _rounded(found + pull * around, digits) if allowed[a] else _NEVER
                 if a == 0 or score > best:
@@ -122,12 +94,12 @@ def fly(
             if move < horizon[b]:
                 removed += gain
                 place = goals[place, action]
-                _after(left[b], place, rows, cols)
+                _after(left[b], place, tables)
         total[b] = removed
 
 
 @loop(nogil=True, **_FAST)
-def find_repeats(values: Array, ends: Array, tolerance: float, repeated: Array) -> None:
+def find_repeats(values, ends, tolerance, repeated):
     """See `search.find_repeats`."""
     for e in range(values.shape[0]):
         for i in range(values.shape[1]):

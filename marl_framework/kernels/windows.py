@@ -29,9 +29,9 @@ from marl_framework.kernels.versions import (
 )
 
 KERNELS = {
-    "read": Kernel("kernels.windows.read_plain", "read_loop", "read"),
-    "fuse_own": Kernel("kernels.windows.fuse_own_plain", "own_loop", "fuse add_parts"),
-    "fuse_global": Kernel("kernels.windows.fuse_global_plain", "global_loop", "fuse add_parts"),
+    "read": Kernel("kernels.windows.read", "read_loop", "read"),
+    "fuse_own": Kernel("kernels.windows.fuse_own", "own_loop", "fuse add_parts"),
+    "fuse_global": Kernel("kernels.windows.fuse_global", "global_loop", "fuse add_parts"),
 }
 
 
@@ -137,13 +137,27 @@ def read(
         readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
         pooled: area means over X × Y parts of the unclipped footprints, [E, N, X, Y], written.
     """
-    if version is Version.PLAIN:
-        return read_plain(view, truth, bits, readings, pooled)
     z = view.positions[..., 2]
-    seen = view.optics.flip_below[z], view.boxes, view.optics.sides[z]
-    run = _read_windows if version is Version.TRITON else load("windows", version).read_windows
-    run(truth, bits, *seen, view.active, readings, pooled)
-    return None
+    flip_below = view.optics.flip_below[z]
+    if version is not Version.PLAIN:
+        run = _read_windows if version is Version.TRITON else load("windows", version).read_windows
+        sides = view.optics.sides[z]
+        run(truth, bits, flip_below, view.boxes, sides, view.active, readings, pooled)
+        return
+    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
+    index = footprint.flat_index(window, truth.shape[-1])
+    below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
+    false_alarm, miss = flip_below[..., None, None, :].unbind(-1)
+    rows, cols = footprint.inside(window, footprint)
+    sign = torch.where(below, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
+    taken = sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
+    readings.copy_(torch.where(view.active.view(-1, 1, 1, 1), taken, readings))
+    pooled.copy_(pool_readings(view.optics, view.positions, readings))
+
+
+def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
+    """Return the area means of readings, see `read`; by plain operators."""
+    return area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
 
 
 def fuse_own(
@@ -166,61 +180,17 @@ def fuse_own(
         takes_own: whether to take the own readings.
         takes_heard: whether to take the readings heard.
     """
-    if version is Version.PLAIN:
-        return fuse_own_plain(view, readings, heard, maps, takes_own, takes_heard)
-    *tensors, tracks, prior = maps
-    inputs = readings, heard, view.boxes, view.odds, view.active
-    run = _fuse_own if version is Version.TRITON else load("windows", version).fuse_own
-    run(*inputs, *tensors, takes_own, takes_heard, tracks, prior)
-    return None
-
-
-def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> Tensor:
-    """Update global beliefs with all readings, in the order of ids; arguments as of `fuse_own`.
-
-    Returns:
-        Sums over the changed cells, each counted once, of w(after)·(H(before) - H(after)), of
-        (w(after) - w(before))·H(before) and of H(before) - H(after), [3, E] float64.
-    """
-    if version is Version.PLAIN:
-        return fuse_global_plain(view, readings, maps)
-    run = _fuse_global if version is Version.TRITON else load("windows", version).fuse_global
-    sums: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
-    return sums
-
-
-# Plain operators --------------------------------------------------------------------------
-
-
-def read_plain(view: View, truth: Tensor, bits: Tensor, readings: Tensor, pooled: Tensor) -> None:
-    """See `read`."""
-    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
-    index = footprint.flat_index(window, truth.shape[-1])
-    below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
-    limits = view.optics.flip_below[view.positions[..., 2]]
-    false_alarm, miss = limits[..., None, None, :].unbind(-1)
-    rows, cols = footprint.inside(window, footprint)
-    sign = torch.where(below, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
-    taken = sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
-    readings.copy_(torch.where(view.active.view(-1, 1, 1, 1), taken, readings))
-    pooled.copy_(pool_readings(view.optics, view.positions, readings))
-
-
-def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
-    """Return the area means of readings, see `read`."""
-    return area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
-
-
-def fuse_own_plain(
-    view: View, readings: Tensor, heard: Tensor, maps: Maps, takes_own: bool, takes_heard: bool
-) -> None:
-    """See `fuse_own`. Senders come one by one, for all missions and receivers at once."""
+    if version is not Version.PLAIN:
+        *tensors, tracks, prior = maps
+        run = _fuse_own if version is Version.TRITON else load("windows", version).fuse_own
+        inputs = readings, heard, view.boxes, view.odds, view.active
+        run(*inputs, *tensors, takes_own, takes_heard, tracks, prior)
+        return
     _blank(maps, view.active)
     n, window = heard.shape[1], _window(readings)
     index = Footprint(*view.boxes.unbind(-1)).flat_index(window, maps.beliefs.shape[-1])
     rows, cols = view.optics.of(view.optics.map_weights, view.positions)
-    odds = view.odds.unsqueeze(-2)
-    beliefs, signs = maps.beliefs.flatten(2), readings.flatten(2)
+    odds, beliefs, signs = view.odds.unsqueeze(-2), maps.beliefs.flatten(2), readings.flatten(2)
 
     def update(senders: slice, takes: Tensor) -> None:
         at = index[:, senders].expand(-1, n, -1)
@@ -233,20 +203,28 @@ def fuse_own_plain(
 
     if takes_own:
         update(slice(None), view.active.view(-1, 1, 1))
-    if takes_heard:
+    if takes_heard:  # senders one by one, for all missions and receivers at once
         itself = torch.eye(n, dtype=torch.bool, device=heard.device)
         listens = heard & ~itself & view.active.view(-1, 1, 1)
         for j in range(n):
             update(slice(j, j + 1), listens[:, :, j : j + 1])
 
 
-def fuse_global_plain(view: View, readings: Tensor, maps: Maps) -> Tensor:
-    """See `fuse_global`."""
+def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> Tensor:
+    """Update global beliefs with all readings, in the order of ids; arguments as of `fuse_own`.
+
+    Returns:
+        Sums over the changed cells, each counted once, of w(after)·(H(before) - H(after)), of
+        (w(after) - w(before))·H(before) and of H(before) - H(after), [3, E] float64.
+    """
+    if version is not Version.PLAIN:
+        run = _fuse_global if version is Version.TRITON else load("windows", version).fuse_global
+        found: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
+        return found
     _blank(maps, view.active)
     footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
     index = footprint.flat_index(window, maps.beliefs.shape[-1])
-    signs = readings.flatten(2) * view.active.view(-1, 1, 1)
-    odds = view.odds.unsqueeze(-2)
+    signs, odds = readings.flatten(2) * view.active.view(-1, 1, 1), view.odds.unsqueeze(-2)
     belief = maps.beliefs.flatten(1)
     before = belief.gather(1, index.flatten(1)).view_as(signs)
     for j in range(signs.shape[1]):

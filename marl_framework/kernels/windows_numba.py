@@ -19,8 +19,6 @@ from marl_framework.kernels.area_numba import cell_weight, padded, pool_row
 from marl_framework.kernels.cells_numba import bayes, entropy, uncertainty, weight
 from marl_framework.kernels.loops import FAST, loop, views
 
-Array = Any  # numba compiles for the arrays that it is given; `windows` names their shapes
-
 _HALF = np.float32(0.5)
 
 
@@ -32,54 +30,34 @@ def read_windows(*tensors: Tensor) -> None:
 def fuse_own(*arguments: Any) -> None:
     """See `windows.fuse_own`."""
     *tensors, takes_own, takes_heard, tracks, prior = arguments
-    own_loop(*views(*tensors), takes_own, takes_heard, tracks, np.float32(prior or 0))
+    *inputs, beliefs, pooled, uncertain = views(*tensors)
+    maps = beliefs, pooled, uncertain
+    own_loop(*inputs, maps, takes_own, takes_heard, tracks, np.float32(prior or 0))
 
 
 def fuse_global(*arguments: Any) -> Tensor:
     """See `windows.fuse_global`."""
     *tensors, tracks, prior = arguments
     sums = torch.empty(3, len(tensors[0]), dtype=torch.float64)
-    global_loop(*views(*tensors, sums), tracks, np.float32(prior or 0))
+    *inputs, beliefs, pooled, uncertain = views(*tensors)
+    maps = beliefs, pooled, uncertain
+    global_loop(*inputs, maps, sums.numpy(), tracks, np.float32(prior or 0))
     return sums
 
 
 @loop(parallel=True)
-def read_loop(
-    truth: Array,
-    bits: Array,
-    flip_below: Array,
-    boxes: Array,
-    sides: Array,
-    active: Array,
-    readings: Array,
-    pooled: Array,
-) -> None:
+def read_loop(truth, bits, flip_below, boxes, sides, active, readings, pooled):
     """See `windows.read`."""
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
-            _read(
-                truth[e],
-                bits[e, i],
-                flip_below[e, i],
-                boxes[e, i],
-                sides[e, i],
-                readings[e, i],
-                pooled[e, i],
-            )
+            seen = bits[e, i], flip_below[e, i], boxes[e, i], sides[e, i]
+            _read(truth[e], *seen, readings[e, i], pooled[e, i])
 
 
 @njit(**FAST)
-def _read(
-    truth: Array,
-    bits: Array,
-    flip_below: Array,
-    box: Array,
-    sides: Array,
-    signs: Array,
-    pooled: Array,
-) -> None:
+def _read(truth, bits, flip_below, box, sides, signs, pooled):
     """Take one reading, and average it over the parts of the unclipped footprint square."""
     signs[:, :] = 0
     pooled[:, :] = 0.0
@@ -100,23 +78,14 @@ def _read(
         if fine:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
-            pool_row(
-                read,
-                totals,
-                first - left,
-                last - left,
-                r - top,
-                box[1] - top,
-                pooled,
-                sides[0],
-                sides[1],
-            )
+            span, rows = (first - left, last - left), (r - top, box[1] - top)
+            pool_row(read, totals, span, rows, pooled, sides)
         else:
             _pool_coarse(seen, r - top, first - left, sides, pooled)
 
 
 @njit(**FAST)
-def _pool_coarse(seen: Array, r: int, first: int, sides: Array, pooled: Array) -> None:
+def _pool_coarse(seen, r, first, sides, pooled):
     """Add row r of a footprint of fewer cells than the lattice has positions to its means."""
     for x in range(pooled.shape[0]):
         row = cell_weight(r, x, sides[0], pooled.shape[0])
@@ -127,26 +96,13 @@ def _pool_coarse(seen: Array, r: int, first: int, sides: Array, pooled: Array) -
 
 
 @loop(parallel=True)
-def own_loop(
-    readings: Array,
-    heard: Array,
-    boxes: Array,
-    odds: Array,
-    active: Array,
-    beliefs: Array,
-    pooled: Array,
-    pooled_uncertainty: Array,
-    takes_own: bool,
-    takes_heard: bool,
-    tracks: bool,
-    prior: Any,
-) -> None:
+def own_loop(readings, heard, boxes, odds, active, maps, takes_own, takes_heard, tracks, prior):
     """See `windows.fuse_own`."""
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
-            own = beliefs[e, i], pooled[e, i], pooled_uncertainty[e, i]
+            own = maps[0][e, i], maps[1][e, i], maps[2][e, i]
             if prior > 0:
                 own[0][:, :] = prior
             if takes_own:
@@ -157,21 +113,18 @@ def own_loop(
                         _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], tracks)
 
 
+@njit(fastmath={"contract"})  # not reordered: it would round one way or the other
+def _change(before, after):
+    """Return the change in uncertainty of a cell."""
+    return uncertainty(after) - uncertainty(before)
+
+
 @njit(**FAST)
-def _fuse_window(
-    belief: Array,
-    pooled: Array,
-    pooled_uncertainty: Array,
-    signs: Array,
-    box: Array,
-    odds: Array,
-    tracks: bool,
-) -> None:
+def _fuse_window(belief, pooled, pooled_uncertainty, signs, box, odds, tracks):
     """Update one map with one reading."""
     first, last, end = box[2], box[3], box[1]
     if first >= last:
         return
-    rows, cols = belief.shape
     width = last - first
     size = padded(width)
     change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -183,60 +136,32 @@ def _fuse_window(
             before = line[c]
             line[c] = bayes(before, odds[0] if seen[c] > 0 else odds[1])
             change[c] = line[c] - before
-        pool_row(change, totals, first, last, r, end, pooled, rows, cols)
+        pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
         if tracks:
             for c in range(width):
-                before = uncertainty(line[c] - change[c])
-                change[c] = uncertainty(line[c]) - before
-            pool_row(
-                change, uncertainty_totals, first, last, r, end, pooled_uncertainty, rows, cols
-            )
+                change[c] = _change(line[c] - change[c], line[c])
+            spent = change, uncertainty_totals
+            pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
 
 
 @loop(parallel=True)
-def global_loop(
-    readings: Array,
-    boxes: Array,
-    odds: Array,
-    active: Array,
-    belief: Array,
-    pooled: Array,
-    pooled_uncertainty: Array,
-    sums: Array,
-    tracks: bool,
-    prior: Any,
-) -> None:
+def global_loop(readings, boxes, odds, active, maps, sums, tracks, prior):
     """See `windows.fuse_global`."""
     for e in prange(boxes.shape[0]):
         sums[:, e] = 0.0
         if active[e]:
+            one = maps[0][e], maps[1][e], maps[2][e]
             if prior > 0:
-                belief[e, :, :] = prior
-            sums[0, e], sums[1, e], sums[2, e] = _fuse_mission(
-                readings[e],
-                boxes[e],
-                odds[e],
-                belief[e],
-                pooled[e],
-                pooled_uncertainty[e],
-                tracks,
-            )
+                one[0][:, :] = prior
+            gained = _fuse_mission(readings[e], boxes[e], odds[e], *one, tracks)
+            sums[0, e], sums[1, e], sums[2, e] = gained
 
 
 # Inlined by force: numba would link a copy of its own into the process that compiles, which adds up
 # in another order than the copy in the cache, and the first run would differ from all later ones.
 @njit(forceinline=True, **FAST)
-def _fuse_mission(
-    readings: Array,
-    boxes: Array,
-    odds: Array,
-    belief: Array,
-    pooled: Array,
-    pooled_uncertainty: Array,
-    tracks: bool,
-) -> tuple[float, float, float]:
+def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tracks):
     """Update one global belief with all readings, row by row; return its sums."""
-    rows, cols = belief.shape
     first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
     size = padded(last - first) + padded(1)
     change, uncertainty_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -281,26 +206,17 @@ def _fuse_mission(
                 changed = uncertainty_change[start - first :]
                 for c in range(wide):
                     changed[c] += uncertainty(new[c]) - uncertainty(old[c])
-        pool_row(change, totals, first, last, r, end, pooled, rows, cols)
+        pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
         change[:] = 0.0
         if tracks:
-            pool_row(
-                uncertainty_change,
-                uncertainty_totals,
-                first,
-                last,
-                r,
-                end,
-                pooled_uncertainty,
-                rows,
-                cols,
-            )
+            spent = uncertainty_change, uncertainty_totals
+            pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
             uncertainty_change[:] = 0.0
     return gain, reweighted, removed
 
 
 @njit(**FAST)
-def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
+def _spans(boxes, r, low, high):
     """Write which cells of row r lie in some box, as separate intervals; return their number."""
     count = 0
     for j in range(len(boxes)):
@@ -312,7 +228,7 @@ def _spans(boxes: Array, r: int, low: Array, high: Array) -> int:
 
 
 @njit(**FAST)
-def _merge(low: Array, high: Array, count: int) -> int:
+def _merge(low, high, count):
     """Sort intervals [low, high) by their start and join those that touch; return their number."""
     for k in range(1, count):
         a, b, m = low[k], high[k], k

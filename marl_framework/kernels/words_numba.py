@@ -16,7 +16,7 @@ _ZERO, _HALF, _LOW = np.uint64(0), np.uint64(32), np.uint64(2**32 - 1)
 
 
 @njit
-def _high(a: Any, b: Any) -> Any:
+def _high(a, b):
     """Return the upper 64 bits of a product, from those of its halves."""
     a0, a1, b0, b1 = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
     first = a1 * b0 + (a0 * b0 >> _HALF)
@@ -25,7 +25,7 @@ def _high(a: Any, b: Any) -> Any:
 
 
 @njit
-def _block(counter: Any, k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
+def _block(counter, k0, k1):
     x0, x1, x2, x3 = counter, _ZERO, _ZERO, _ZERO
     for _ in range(_ROUNDS):
         x0, x1, x2, x3 = (
@@ -46,7 +46,7 @@ def random_words(words: Any, key: Any) -> None:
 
 
 @loop(parallel=True)
-def fill(words: Any, key: Any) -> None:
+def fill(words, key):
     """See `random_words`; the counter starts at 1."""
     blocks = words.size // 4
     for b in prange(blocks):

@@ -90,11 +90,11 @@ class ObservationBuilder:
             out[:, :, : plane.shape[2]] = plane
         maps, camera = out[:, :, -len(rows) :], self._world.camera
         _fill(maps, rows, lambda others: torch.cat(_stacks(scene, others), dim=2))
-        kernel.draw_actor(
-            kernel.ActorInputs(*(getattr(state, name) for name in kernel.ActorInputs._fields)),
-            kernel.ActorTables(camera.box_table, *camera.cover_tables, camera.shift),
-            kernel.ActorPlaces(**_places(rows)),
-            camera.shape,
+        kernel.draw_actor_maps(
+            [getattr(state, name) for name in kernel.ActorInputs._fields],
+            [camera.box_table, *camera.cover_tables, camera.shift],
+            list(kernel.ActorPlaces(**_places(rows))),
+            list(camera.shape),
             self._world.has_inactive,
             maps,
         )
@@ -141,17 +141,12 @@ class ObservationBuilder:
             return maps if out is None else out.copy_(maps)
         out = self._memory(state, len(rows), out)
         _fill(out, rows, partial(_shared, scene))
-        kernel.draw_critic(
-            kernel.CriticInputs(
-                state.positions,
-                actions,
-                state.pooled_global,
-                state.pooled_global_uncertainty,
-                state.active,
-            ),
+        pooled = state.pooled_global, state.pooled_global_uncertainty
+        kernel.draw_critic_maps(
+            [state.positions, actions, *pooled, state.active],
             self._world.camera.box_table,
-            kernel.CriticPlaces(**_places(rows)),
-            self._world.camera.shape,
+            list(kernel.CriticPlaces(**_places(rows))),
+            list(self._world.camera.shape),
             self._world.has_inactive,
             self._world.lattice.num_actions,
             out,
@@ -194,15 +189,14 @@ def make_builder(
 
 def _stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
     """Draw some of the actor's channels, centred ones last, in stacks [E, N, …, X, Y]."""
-    absolute = [row for row in rows if not row.centres]
-    centred = [row for row in rows if row.centres]
-    names = dict.fromkeys([row.centres or row.name for row in rows])
-    drawn = {name: CHANNELS[name].draw(scene) for name in names}
+    absolute = [row for row in rows if not row.is_centred]
+    centred = [row for row in rows if row.is_centred]
+    drawn = {draw: draw(scene) for draw in dict.fromkeys(row.draw for row in rows)}
     stacks = []
     if absolute:
-        stacks.append(torch.stack([drawn[row.name] for row in absolute], dim=2))
+        stacks.append(torch.stack([drawn[row.draw] for row in absolute], dim=2))
     if centred:
-        stacked = torch.stack([drawn[row.centres] for row in centred], dim=2)
+        stacked = torch.stack([drawn[row.draw] for row in centred], dim=2)
         stacks.append(scene.centred(stacked, [row.beyond for row in centred]))
     return stacks
 

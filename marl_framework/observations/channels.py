@@ -126,7 +126,7 @@ def budget(scene: Scene) -> Tensor:
 
 
 def agent_id(scene: Scene) -> Tensor:
-    """Draw (i + 1)/k for UAV i of a team of k."""
+    """Draw the number of the UAV over the size of its team."""
     world = scene.world
     shares = world.shares.expand(len(scene.state.t), -1)
     if world.has_inactive:
@@ -136,17 +136,17 @@ def agent_id(scene: Scene) -> Tensor:
 
 
 def team_size(scene: Scene) -> Tensor:
-    """Draw the number of UAVs over the largest possible one."""
+    """Draw the size of the team over 16."""
     return scene.number(scene.state.team_size / MOST_AGENTS)
 
 
 def radio_range(scene: Scene) -> Tensor:
-    """Draw the radio range over the diagonal of the area, at most 1."""
+    """Draw the radio range over the area's diagonal, at most 1."""
     return scene.number((scene.state.communication_range / scene.world.diagonal).clamp(max=1))
 
 
 def position(scene: Scene) -> Tensor:
-    """Draw the UAVs that each UAV knows of, itself at the centre."""
+    """Draw the lattice around the UAV, and the altitudes of UAVs that it hears."""
     ids = scene.world.ids
     own_first = ids * (ids.unsqueeze(1) != ids)
     order = torch.where(scene.heard(), own_first, -1)
@@ -155,12 +155,12 @@ def position(scene: Scene) -> Tensor:
 
 
 def entropy(scene: Scene) -> Tensor:
-    """Draw w(g)·H(g) of the own pooled belief g."""
+    """Draw the weighted entropy of the averaged own belief."""
     return weighted_entropy(scene.state.pooled_beliefs)
 
 
 def local_entropy(scene: Scene) -> Tensor:
-    """Draw w(f)·H(f) of the latest reading's footprint square f, 0.5 beyond the map."""
+    """Draw the weighted entropy of the own latest reading, in its footprint."""
     camera, positions = scene.world.camera, scene.state.positions
     up, down = camera.shift[positions[..., 2]][..., None, None, :].unbind(-1)
     cover, read = camera.tile_cover(positions), scene.state.pooled_readings
@@ -168,22 +168,22 @@ def local_entropy(scene: Scene) -> Tensor:
 
 
 def probability(scene: Scene) -> Tensor:
-    """Draw the own pooled belief."""
+    """Draw the averaged own belief."""
     return clamp_probability(scene.state.pooled_beliefs)
 
 
 def footprint(scene: Scene) -> Tensor:
-    """Draw the own footprint and those heard."""
+    """Draw the own footprint, and footprints of UAVs heard."""
     return scene.strips().heard_map(scene.state.heard)
 
 
 def uncertainty(scene: Scene) -> Tensor:
-    """Draw area means of p·H(p), at most 1 in spite of rounding."""
+    """Draw the averaged p·H(p) of the own belief."""
     return scene.state.pooled_uncertainty.clamp(0, 1)
 
 
 def predicted(scene: Scene) -> Tensor:
-    """Draw the prediction of the own belief."""
+    """Draw the predicted entropy from the own belief."""
     return scene.predicted(scene.state.beliefs)
 
 
@@ -193,7 +193,7 @@ def no_fly(scene: Scene) -> Tensor:
 
 
 def sector(scene: Scene) -> Tensor:
-    """Draw the UAV's own part of the area."""
+    """Draw the own part of the area."""
     return scene.world.lattice.sectors.maps(scene.state.sector, scene.state.team_size)
 
 
@@ -201,28 +201,28 @@ def sector(scene: Scene) -> Tensor:
 
 
 def global_position(scene: Scene) -> Tensor:
-    """Draw (z + 1)/Z at the cell of each UAV."""
+    """Draw the altitudes of all UAVs at their cells."""
     order = scene.shown((scene.world.ids - 1).view(1, 1, -1))
     return scene.paint(scene.levels(scene.world.lattice.shape[2]), order, 0.0)
 
 
 def global_entropy(scene: Scene) -> Tensor:
-    """Draw w(g)·H(g) of the global pooled belief g."""
+    """Draw the weighted entropy of the averaged global belief."""
     return weighted_entropy(scene.state.pooled_global).unsqueeze(1)
 
 
 def global_probability(scene: Scene) -> Tensor:
-    """Draw the global pooled belief."""
+    """Draw the averaged global belief."""
     return clamp_probability(scene.state.pooled_global).unsqueeze(1)
 
 
 def global_footprint(scene: Scene) -> Tensor:
-    """Draw all footprints."""
+    """Draw the footprints of all UAVs."""
     return scene.strips().global_map().unsqueeze(1)
 
 
 def other_actions(scene: Scene) -> Tensor:
-    """Draw (a_j + 1)/A at the cell of every other UAV j."""
+    """Draw the actions of the other UAVs at their cells."""
     assert scene.actions is not None
     ids = scene.world.ids - 1
     order = torch.where(ids.unsqueeze(1) == ids, -1, ids).unsqueeze(0)
@@ -231,12 +231,12 @@ def other_actions(scene: Scene) -> Tensor:
 
 
 def global_uncertainty(scene: Scene) -> Tensor:
-    """Draw area means of p·H(p) of the global belief."""
+    """Draw the averaged p·H(p) of the global belief."""
     return scene.state.pooled_global_uncertainty.clamp(0, 1).unsqueeze(1)
 
 
 def global_predicted(scene: Scene) -> Tensor:
-    """Draw the prediction of the global belief."""
+    """Draw the predicted entropy from the global belief."""
     return scene.predicted(scene.state.global_belief).unsqueeze(1)
 
 
@@ -254,79 +254,58 @@ class Turns(Enum):
 class Channel:
     """A row of the table."""
 
-    name: str
-    """Key in the section `observation`; also the slot in the kernels, see `in_kernel`."""
-    seen_by: str
-    """actor (and critic), or critic alone."""
-    shows: str
-    """One line for the page on observations."""
     draw: Callable[[Scene], Tensor]
     """Draws it, [E, N, X, Y]; [E, 1, X, Y] if all UAVs share the map."""
+    seen_by: str
+    """actor (and critic), or critic alone."""
     in_kernel: bool = True
-    """Whether the kernels of `kernels.maps` have a slot for it; else plain operators draw it."""
+    """Whether the kernels of `kernels.maps` have a slot of its name; else plain operators draw."""
     turns: Turns = Turns.MAP
     beyond: float = 0.0
     """Value beyond the lattice, when centred."""
-    centres: str = ""
-    """Name of the channel that it shows with the UAV at the centre."""
+    is_centred: bool = False
+    """Whether the map is shown with the UAV at the centre."""
+
+    @property
+    def name(self) -> str:
+        """Key in the section `observation`."""
+        return CENTRED * self.is_centred + self.draw.__name__
+
+    @property
+    def shows(self) -> str:
+        """One line for the page on observations."""
+        line = str(self.draw.__doc__).removeprefix("Draw the ").rstrip(".")
+        return line + ", with the UAV at the centre" * self.is_centred
 
 
-_ACTOR = (
-    Channel("budget", "actor", "share of moves or of cost that is left", budget),
-    Channel("agent_id", "actor", "number of the UAV over the size of its team", agent_id),
-    Channel("team_size", "actor", "size of the team over 16", team_size, in_kernel=False),
-    Channel(
-        "radio_range", "actor", "radio range over the area's diagonal", radio_range, in_kernel=False
-    ),
-    Channel("position", "actor", "lattice around the UAV, and the UAVs that it hears", position),
-    Channel("entropy", "actor", "weighted entropy of the averaged own belief", entropy),
-    Channel("local_entropy", "actor", "weighted entropy of the own latest reading", local_entropy),
-    Channel("probability", "actor", "averaged own belief", probability),
-    Channel("footprint", "actor", "own footprint, and footprints of UAVs heard", footprint),
-    Channel("uncertainty", "actor", "averaged p·H(p) of the own belief", uncertainty),
-    Channel(
-        "predicted", "actor", "predicted entropy from the own belief", predicted, in_kernel=False
-    ),
-    Channel("no_fly", "actor", "share of moves that are forbidden", no_fly, beyond=1.0),
-    Channel("sector", "actor", "own part of the area", sector, in_kernel=False),
+_SEEN = (
+    Channel(budget, "actor"),
+    Channel(agent_id, "actor"),
+    Channel(team_size, "actor", in_kernel=False),
+    Channel(radio_range, "actor", in_kernel=False),
+    Channel(position, "actor"),
+    Channel(entropy, "actor"),
+    Channel(local_entropy, "actor"),
+    Channel(probability, "actor"),
+    Channel(footprint, "actor"),
+    Channel(uncertainty, "actor"),
+    Channel(predicted, "actor", in_kernel=False),
+    Channel(no_fly, "actor", beyond=1.0),
+    Channel(sector, "actor", in_kernel=False),
 )
-_CENTRED = (
-    "entropy", "probability", "footprint", "uncertainty", "predicted", "no_fly", "sector"
-)  # fmt: skip
-_CRITIC = (
-    Channel("global_position", "critic", "altitudes of all UAVs at their cells", global_position),
-    Channel(
-        "global_entropy", "critic", "weighted entropy of the averaged global belief", global_entropy
-    ),
-    Channel("global_probability", "critic", "averaged global belief", global_probability),
-    Channel("global_footprint", "critic", "footprints of all UAVs", global_footprint),
-    Channel(
-        "other_actions", "critic", "actions of the other UAVs", other_actions, turns=Turns.ACTIONS
-    ),
-    Channel(
-        "global_uncertainty", "critic", "averaged p·H(p) of the global belief", global_uncertainty
-    ),
-    Channel(
-        "global_predicted",
-        "critic",
-        "predicted entropy from the global belief",
-        global_predicted,
-        in_kernel=False,
-    ),
-)
-
-
-def _centre(channel: Channel) -> Channel:
-    shows = f"{channel.shows}, with the UAV at the centre"
-    return replace(channel, name=CENTRED + channel.name, shows=shows, centres=channel.name)
-
-
+_CENTRED = {entropy, probability, footprint, uncertainty, predicted, no_fly, sector}
 CHANNELS = {
     row.name: row
     for row in (
-        *_ACTOR,
-        *(_centre(row) for row in _ACTOR if row.name in _CENTRED),
-        *_CRITIC,
+        *_SEEN,
+        *(replace(row, is_centred=True) for row in _SEEN if row.draw in _CENTRED),
+        Channel(global_position, "critic"),
+        Channel(global_entropy, "critic"),
+        Channel(global_probability, "critic"),
+        Channel(global_footprint, "critic"),
+        Channel(other_actions, "critic", turns=Turns.ACTIONS),
+        Channel(global_uncertainty, "critic"),
+        Channel(global_predicted, "critic", in_kernel=False),
     )
 }
 """In the order of the networks' inputs."""

@@ -41,7 +41,7 @@ def test_rows_are_pooled_with_the_area_weights(shape, seed):
     pooled = np.zeros((x, y), np.float32)
     for r in range(row0, row1):
         change[: col1 - col0] = cells[r, col0:col1]
-        pool_row(change, totals, col0, col1, r, row1, pooled, rows, cols)
+        pool_row(change, totals, (col0, col1), (r, row1), pooled, (rows, cols))
     weights = area_weights(rows, x).numpy(), area_weights(cols, y).numpy()
     np.testing.assert_allclose(pooled, weights[0] @ cells @ weights[1].T, atol=2e-6)
 

@@ -43,8 +43,8 @@ COMPARED_BY = {  # loops, Triton
     "read": (MISSIONS, ROUNDS),
     "fuse_own": (MISSIONS, ROUNDS),
     "fuse_global": (MISSIONS, ROUNDS),
-    "draw_actor": ("", "interpreted_maps.test_maps_are_those_of_plain_operators"),
-    "draw_critic": ("", "interpreted_maps.test_maps_are_those_of_plain_operators"),
+    "draw_actor_maps": ("", "interpreted_maps.test_maps_are_those_of_plain_operators"),
+    "draw_critic_maps": ("", "interpreted_maps.test_maps_are_those_of_plain_operators"),
     "choose_actions": ("", "interpreted_maps.test_actions_are_those_drawn_one_by_one"),
     "sum_parts": (
         f"{SEARCH}.test_maps_of_beliefs_and_their_entropy",

@@ -107,10 +107,10 @@ def test_centred_channels_are_the_others_with_the_uav_at_the_centre(
     *_, (env, state, maps) = flown(observation=ALL, dims=dims, constraints=constraints)
     x, y, _ = env.lattice.shape
     border = (y // 2, y // 2, x // 2, x // 2)
-    for row in (row for row in CHANNELS.values() if row.centres and row.name in maps):
+    for row in (row for row in CHANNELS.values() if row.is_centred and row.name in maps):
         for e, n in product(range(4), range(3)):
             i, j, _ = state.positions[e, n].tolist()
-            whole = pad(maps[row.centres][e, n], border, value=row.beyond)
+            whole = pad(maps[row.draw.__name__][e, n], border, value=row.beyond)
             assert maps[row.name][e, n].equal(whole[i : i + x, j : j + y]), row.name
     alone = small_config(observation={name: name == "centred_entropy" for name in ACTOR_CHANNELS})
     seen = ObservationBuilder(alone, env.lattice, env.camera).actor(state)
