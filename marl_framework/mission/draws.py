@@ -1,4 +1,4 @@
-"""The randomness of a batch of missions, drawn before it is used."""
+"""Random numbers of a batch of missions, drawn before use."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from marl_framework.mission.terrains.mixture import TerrainDraws
 
 @dataclass
 class StepDraws:
-    """Randomness of one step."""
+    """Random numbers of one step."""
 
     sensor: Tensor
-    """[E, N, K_x, K_y] int16, uniform over all 16-bit integers; where `WindowFusion.draws_bits`,
-    keys that it draws them from, [E] int64."""
+    """Uniform 16-bit integers, [E, N, K_x, K_y] int16; or keys from which the reading draws them,
+    [E] int64 (`Fusion.draws_bits`)."""
     communication: Tensor
-    """[E, N, N] float32 in [0, 1)."""
+    """Messages, [E, N, N] float32 in [0, 1)."""
     crashes: Tensor | None = None
-    """[E, N] float32 in [0, 1); None where no UAV crashes."""
+    """Crashes, [E, N] float32 in [0, 1); None if no UAV crashes."""
 
     def __getitem__(self, index: slice) -> StepDraws:
         """Select missions by a slice."""
@@ -29,27 +29,27 @@ class StepDraws:
 
 @dataclass
 class ResetDraws:
-    """Randomness of the start of an episode."""
+    """Random numbers of the start of an episode; an index is None if there is one value."""
 
     terrain: TerrainDraws
     start: Tensor
-    """[E, X·Y] float32 in [0, 1): the N largest choose the start cells."""
+    """Keys of the cells, [E, X·Y] float32 in [0, 1): the N largest are start cells."""
     range_choice: Tensor
-    """[E] int64, index into the communication ranges."""
+    """Index into the communication ranges, [E] int64."""
     first: StepDraws
     """Noise and radio of the first reading."""
     boxes: Tensor
-    """[E, K, 5] float32 in [0, 1), what obstacles are made of."""
+    """Obstacles, [E, K, 5] float32 in [0, 1)."""
     moves: Tensor | None = None
-    """Moves that no-fly zones leave open, [E, X, Y, Z, A] bool, where they differ between missions:
-    over windows of a map. None: those of the whole area."""
+    """Moves that no-fly zones leave open, [E, X, Y, Z, A] bool; None if they are the same in all
+    missions."""
     team: Tensor | None = None
-    """[E] int64, index into the team sizes; None where there is but one."""
+    """Index into the team sizes, [E] int64."""
     budget: Tensor | None = None
-    """[E] int64, index into the budgets; None where there is but one."""
+    """Index into the budgets, [E] int64."""
     failure_rate: Tensor | None = None
-    """[E] int64, index into the failure rates; None where there is but one."""
+    """Index into the failure rates, [E] int64."""
     crash_rate: Tensor | None = None
-    """[E] int64, index into the crash rates; None where there is but one."""
+    """Index into the crash rates, [E] int64."""
     limit: Tensor | None = None
-    """[E, N] int64, index into the limits of cost; None where there is but one."""
+    """Index into the limits of cost, [E, N] int64."""

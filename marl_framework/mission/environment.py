@@ -96,24 +96,26 @@ class MissionEnvironment:
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
-        self._uav = config.experiment.uav
         cells = self.camera.shape[0] * self.camera.shape[1]
         self._reward = TeamReward(config.experiment.reward, cells)
         prior = torch.tensor(self._prior, dtype=torch.float64)  # on the host
         self._blank_entropy = cells * float(entropy(prior))
         self._blank_weighted_entropy = cells * float(weighted_entropy(prior))
         self._blank_uncertainty = float(uncertainty(prior.float()))
-        self._ranges = torch.tensor(
-            choices(self._uav.communication_range), dtype=torch.float32, device=device
-        )
-        self._failure_rates, self._crash_rates = (
-            torch.tensor(choices(rates), dtype=torch.float32, device=device)
-            for rates in (self._uav.failure_rate, self._uav.crash_rate)
-        )
-        self._team_sizes = torch.tensor(config.missions.team_sizes, device=device)
-        self._budgets = torch.tensor(config.missions.budgets, device=device)
-        self._limits = torch.tensor(config.missions.cost_limits, dtype=torch.float64, device=device)
-        self._has_cost, self._has_crashes = config.missions.has_cost, config.missions.has_crashes
+        missions, uav = config.missions, config.experiment.uav
+        ranges = choices(uav.communication_range)
+        self._values = {  # of draws: the field of the state, and its values
+            name: (field, torch.tensor(values, dtype=dtype, device=device))
+            for name, field, values, dtype in (
+                ("team", "team_size", missions.team_sizes, torch.int64),
+                ("budget", "budget", missions.budgets, torch.int64),
+                ("range_choice", "communication_range", ranges, torch.float32),
+                ("failure_rate", "failure_rate", choices(uav.failure_rate), torch.float32),
+                ("crash_rate", "crash_rate", choices(uav.crash_rate), torch.float32),
+                ("limit", "limit", missions.cost_limits, torch.float64),
+            )
+        }
+        self._has_cost, self._has_crashes = missions.has_cost, missions.has_crashes
         self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, self.lattice.shape[:2], device)
         if self.device.type != "meta":
@@ -157,28 +159,22 @@ class MissionEnvironment:
     def draw_reset(self) -> ResetDraws:
         """Draw the randomness of E new episodes from the generator."""
         x, y, _ = self.lattice.shape
-        return ResetDraws(
-            terrain=self.terrain.draw(self.num_envs, self.generator),
-            start=self._uniform(self.num_envs, x * y),
-            range_choice=self._choice(self._ranges),
-            first=self._draw_reading(),
-            team=self._choice_if_any(self._team_sizes),
-            budget=self._choice_if_any(self._budgets),
-            failure_rate=self._choice_if_any(self._failure_rates),
-            crash_rate=self._choice_if_any(self._crash_rates),
-            limit=self._choice_if_any(self._limits, self.n_agents),
-            boxes=self._uniform(self.num_envs, self.obstacles.number, NUMBERS),  # seeds: last
-        )
+        terrain = self.terrain.draw(self.num_envs, self.generator)
+        start = self._uniform(self.num_envs, x * y)
+        range_choice, first = self._choice("range_choice"), self._draw_reading()
+        drawn = {
+            name: self._choice(name)
+            for name in ("team", "budget", "failure_rate", "crash_rate", "limit")
+            if len(self._values[name][1]) > 1
+        }
+        boxes = self._uniform(self.num_envs, self.obstacles.number, NUMBERS)  # seeds: last
+        return ResetDraws(terrain, start, range_choice, first, boxes, **drawn)
 
-    def _choice_if_any(self, values: Tensor, *each: int) -> Tensor | None:
-        """Return `_choice`; None without a draw if there is one value."""
-        return self._choice(values, *each) if len(values) > 1 else None
-
-    def _choice(self, values: Tensor, *each: int) -> Tensor:
-        """Draw indices into values for each mission, [E, …] int64."""
-        return torch.randint(
-            len(values), (self.num_envs, *each), generator=self.generator, device=self.device
-        )
+    def _choice(self, name: str) -> Tensor:
+        """Draw indices into values for each mission, or for each UAV, int64."""
+        field, values = self._values[name]
+        shape = (self.num_envs, self.n_agents) if field == "limit" else (self.num_envs,)
+        return torch.randint(len(values), shape, generator=self.generator, device=self.device)
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.rand(shape, generator=self.generator, device=self.device)
@@ -200,22 +196,20 @@ class MissionEnvironment:
         """
         if state is None:
             state, mask = self.empty_state(), None
-        sizes = self._drawn(self._team_sizes, draws.team)
+        for name, (field, values) in self._values.items():
+            if name != "limit" or self._has_cost:
+                choice, target = getattr(draws, name), getattr(state, field)
+                drawn = values.expand(target.shape) if choice is None else values[choice]
+                assign(target, drawn, mask)
+        if self._has_cost:
+            assign(state.left, state.limit, mask)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
         if draws.moves is None and self.zones is not None and self.zones.follows_windows:
             raise ValueError("draws.moves must be given for zones over windows of a map")
+        sizes = state.team_size
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
-        assign(state.team_size, sizes, mask)
         assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
         assign(state.active, self._ids < sizes.unsqueeze(1), mask)
-        assign(state.budget, self._drawn(self._budgets, draws.budget), mask)
-        failure_rate = self._drawn(self._failure_rates, draws.failure_rate)
-        assign(state.failure_rate, failure_rate, mask)
-        assign(state.crash_rate, self._drawn(self._crash_rates, draws.crash_rate), mask)
-        if self._has_cost:
-            limits = self._limits if draws.limit is None else self._limits[draws.limit]
-            for cost in (state.limit, state.left):
-                assign(cost, limits.expand(cost.shape), mask)
         if mask is None:
             self.terrain.build(draws.terrain, out=state.truth)
         else:
@@ -226,7 +220,6 @@ class MissionEnvironment:
             moves = fixed & ~self.obstacles.closed(boxes)
             assign(state.moves, moves, mask)
             assign(state.open_share, self.lattice.open_share(moves), mask)
-        assign(state.communication_range, self._ranges[draws.range_choice], mask)
         fill(state.t, 0, mask)
         for pooled in (state.pooled_beliefs, state.pooled_global):
             fill(pooled, self._prior, mask)
@@ -240,10 +233,6 @@ class MissionEnvironment:
         self.fusion.update(state, draws.first.sensor, started, blank=True)
         self._reward.begin(state)
         return state
-
-    def _drawn(self, values: Tensor, choice: Tensor | None) -> Tensor:
-        """Return the value drawn by each mission, [E]."""
-        return values.expand(self.num_envs) if choice is None else values[choice]
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
         """Move all UAVs, measure, reward, communicate; the state is advanced in place.

@@ -1,4 +1,4 @@
-"""The files that missions are made of."""
+"""Files that missions read."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
 
 
 def action_costs(config: Config) -> list[float]:
-    """Return what each action costs a UAV, its reading included (`experiment.constraints.cost`).
+    """Return the cost of each action and its reading (`experiment.constraints.cost`).
 
     Raises:
-        ConfigError: the limit does not pay for every move, or nothing costs anything.
+        ConfigError: the limit is below the cost of a move, or all costs are 0.
     """
     constraints = config.experiment.constraints
     cost, spacing = constraints.cost, constraints.spacing
@@ -43,13 +43,13 @@ def action_costs(config: Config) -> list[float]:
     dearest, least = max(costs), min(config.missions.cost_limits)
     if least < dearest:
         raise ConfigError(
-            f"experiment.constraints.cost.limit: {least:g} does not pay for the dearest move, "
-            f"which costs {dearest:g}; raise it, or lower what moves cost"
+            f"experiment.constraints.cost.limit: {least:g} is below {dearest:g}, the cost of the "
+            "most expensive move; raise it, or lower the costs"
         )
     if config.missions.has_cost and dearest == 0:
         raise ConfigError(
-            "experiment.constraints.cost: nothing costs anything; set horizontal, climb, descent "
-            "or reading, or limit: null"
+            "experiment.constraints.cost: all costs are 0; set horizontal, climb, descent or "
+            "reading, or limit: null"
         )
     return costs
 
@@ -63,8 +63,8 @@ class Lattice:
         altitudes: [Z] float32 [m], lowest first.
         offsets: [A, 3] int64, the lattice step of each action.
         num_actions: A.
-        costs: [A] float64, what each action costs a UAV.
-        sectors: of the positions, one for each UAV.
+        costs: cost of each action, [A] float64.
+        sectors: sectors of the area, one for each UAV.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
@@ -80,7 +80,7 @@ class Lattice:
         self._has_cost = config.missions.has_cost
         costs = action_costs(config)
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
-        # Sums of steps such as 0.1 are not exact: what is short by less than this is paid for.
+        # Sums of steps such as 0.1 are not exact: a cost above the rest by less than this is paid.
         self._rounding = 1e-9 * max(config.missions.cost_limits)
         moves = zip(steps, costs, strict=True)
         level = [cost for (dx, dy, dz), cost in moves if dz == 0 and (dx or dy)]
@@ -109,44 +109,36 @@ class Lattice:
         return self.cells(positions) * self.shape[2] + positions[..., 2]
 
     def destinations(self, positions: Tensor) -> Tensor:
-        """Return where each action leads, on the lattice or not: [E, N, A, 3]."""
+        """Return the goal of each action, on the lattice or not: [..., A, 3]."""
         return positions.unsqueeze(-2) + self.offsets
 
     def nearest_destinations(self, positions: Tensor) -> Tensor:
-        """Return `destinations`, of those beyond the lattice its nearest position."""
+        """Return `destinations`; beyond the lattice its nearest position."""
         return self.destinations(positions).clamp(min=0).minimum(self._size - 1)
 
     def boundary_mask(self, positions: Tensor) -> Tensor:
-        """Return the actions that stay on the lattice: [E, N, A] bool, True = allowed."""
+        """Return the actions that stay on the lattice: [..., A] bool, True = allowed."""
         goal = self.destinations(positions)
         return ((goal >= 0) & (goal < self._size)).all(-1) & self._moves
 
     def table(self) -> Tensor:
         """Return the actions that stay on the lattice at each position, [X, Y, Z, A] bool."""
-        x, y, z = (
-            (goal >= 0) & (goal < size)
-            for size, goal in zip(self.shape, self._goals_along_axes(), strict=True)
-        )
-        return x[:, None, None] & y[:, None] & z & self._moves
+        along = (torch.arange(size, device=self.offsets.device) for size in self.shape)
+        return self.boundary_mask(torch.cartesian_prod(*along).view(*self.shape, 3))
 
     def open_share(self, moves: Tensor) -> Tensor:
         """Return the share of the moves at each (x, y) that are open, [..., X, Y] float32.
 
         Args:
-            moves: that are open, [..., X, Y, Z, A] bool.
+            moves: open moves, [..., X, Y, Z, A] bool.
         """
         return moves.sum((-2, -1)).to(torch.float32) / self.table().sum((-2, -1))
-
-    def _goals_along_axes(self) -> list[Tensor]:
-        """Return where actions lead along each axis, [positions, A]."""
-        along = (torch.arange(size, device=self.offsets.device) for size in self.shape)
-        return [at.unsqueeze(1) + self.offsets[:, axis] for axis, at in enumerate(along)]
 
     def allowed(self, positions: Tensor, moves: Tensor) -> Tensor:
         """Return the actions that missions allow at positions, [B, …, A] bool.
 
         Args:
-            positions: lattice indices, [B, …, 3]; as many for each mission, mission by mission.
+            positions: lattice indices, [B, …, 3]; equally many for each mission, in its order.
             moves: see `MissionState.moves`, [E, X, Y, Z, A].
         """
         x, y, z = positions.unbind(-1)
@@ -156,11 +148,8 @@ class Lattice:
     def options(self, state: MissionState) -> Tensor:
         """Return the actions that missions allow their UAVs now, [E, N, A] bool.
 
-        A UAV that flies has those that it can pay for. One that does not fly has all of its place,
-        since a choice among none would have no probabilities.
-
-        Args:
-            state: E missions of N UAVs.
+        An active UAV has those that it can afford. An inactive one has all of its position, since
+        a choice among none would have no probabilities.
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
@@ -169,12 +158,15 @@ class Lattice:
         return allowed
 
     def level_moves(self, left: Tensor) -> Tensor | None:
-        """Return how many level moves can be paid for, and one at least, int64 of any shape.
+        """Return the number of level moves that are affordable, at least 1; None without a limit.
 
-        None without a limit. Planners count on these: they plan again after every move.
+        Planners rely on these: they plan again after every move.
 
         Args:
-            left: cost that may still be spent.
+            left: remaining limits, of any shape.
+
+        Returns:
+            int64, same shape.
         """
         if not self._has_cost:
             return None
@@ -193,20 +185,19 @@ class Lattice:
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
 
-        Missions want `choose_in_missions`, which knows zones, costs and UAVs that do not fly.
+        `choose_in_missions` also respects zones, costs and inactive UAVs.
 
         Args:
-            positions: [E, N, 3] lattice indices.
+            positions: lattice indices, [E, N, 3].
             choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its
                 actions [E].
-            allowed: actions, [E, N, A] bool, as `allowed` returns them; those that stay on the
-                lattice without it.
-            active: UAVs that fly, [E, N] bool; the others take no cell. All without it.
+            allowed: allowed actions, [E, N, A] bool; None: those that stay on the lattice.
+            active: UAVs that fly, [E, N] bool; the others take no cell. None: all fly.
 
         Returns:
-            Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action
-            that leads to the (x, y) an earlier UAV has chosen is masked, at any altitude,
-            unless it is the last one left.
+            Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action that
+            leads to the (x, y) that an earlier UAV has chosen is masked, at any altitude, unless
+            it is the last one left.
         """
         if allowed is None:
             allowed = self.boundary_mask(positions)
@@ -229,15 +220,7 @@ class Lattice:
     def choose_in_missions(
         self, state: MissionState, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Let the UAVs of missions choose in order, among their `options`.
-
-        Args:
-            state: E missions of N UAVs.
-            choose: see `choose_in_order`.
-
-        Returns:
-            Actions [E, N] int64 and the masks they were chosen under, [E, N, A] bool.
-        """
+        """Return `choose_in_order` for the UAVs of missions, among their `options`."""
         return self.choose_in_order(state.positions, choose, self.options(state), state.active)
 
     def start_positions(
@@ -245,14 +228,14 @@ class Lattice:
     ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
-        UAVs that a mission does not have stand where its first one starts: nothing keeps clear of
-        them, and there they have a way out.
+        Inactive UAVs of smaller teams stand where the first one starts: nothing avoids them, and
+        they have an allowed action there.
 
         Args:
-            keys: [E, X·Y] uniform draws in [0, 1). The N largest choose the distinct cells of
-                random starts; those of published starts may be shared.
-            sizes: UAVs of each mission, [E] int64; N without it.
-            moves: that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
+            keys: uniform draws in [0, 1), [E, X·Y]. The N largest select the distinct cells of
+                random starts; published starts may share cells.
+            sizes: UAVs of each mission, [E] int64; None: N.
+            moves: moves that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
         """
         if moves is not None:
             keys = keys.masked_fill(~moves[:, :, :, -1].any(-1).flatten(1), -1.0)
@@ -276,7 +259,7 @@ class Lattice:
     def _corner_cells(self, n_agents: int) -> list[tuple[int, int]]:
         """Spread the UAVs over a square grid from 20 % to 80 % of the area, corners first.
 
-        Four UAVs start where the paper's do: 10 m and 40 m of 50 m.
+        Four UAVs start as in the paper: at 10 m and 40 m of 50 m.
         """
         side = max(2, math.isqrt(n_agents - 1) + 1)
         steps = [0.2 + 0.6 * k / (side - 1) for k in range(side)]
@@ -290,8 +273,8 @@ class Lattice:
         cells = [grid[k] for k in order[:n_agents]]
         if len(set(cells)) < len(cells):
             raise ConfigError(
-                f"experiment.missions.start: corners has no {n_agents} distinct cells on a "
-                f"lattice of {self.shape[0]} x {self.shape[1]}; use start: random or fewer n_agents"
+                f"experiment.missions.start: corners has fewer than {n_agents} distinct cells on a "
+                f"lattice of {self.shape[0]} x {self.shape[1]}; use random or fewer n_agents"
             )
         return cells
 

@@ -1,4 +1,4 @@
-"""Sectors of the area: each UAV of a team is dealt one, near to where it starts."""
+"""Sectors of the area: each UAV of a team gets one near its start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 class Sectors:
     """Cuts the area into a rectangle for each UAV of a team.
 
-    The area is cut across its longer side, in proportion to the UAVs of both sides, until each has
-    a rectangle of its own; with more UAVs than positions some get none. At every cut those that
-    start further along that side get its far end: a k-d tree of the starts (Bentley 1975,
+    The area is cut across its longer side, in proportion to the UAVs on both sides, until each UAV
+    has a rectangle; with more UAVs than positions some get none. At every cut the UAVs that start
+    further along that side get its far end: a k-d tree of the starts (Bentley 1975,
     doi 10.1145/361002.361007).
 
     Args:
-        team: UAVs of the largest team, N.
-        shape: of the lattice, X and Y.
+        team: number of UAVs of the largest team, N.
+        shape: of the lattice, (X, Y).
         device: of the tensors.
     """
 
@@ -54,9 +54,9 @@ class Sectors:
         self._cut(size, 2 * node + 1, team - first, high, numbers)
 
     def deal(self, starts: Tensor, sizes: Tensor) -> Tensor:
-        """Return the number of each UAV's sector, [E, N] int64; N where none flies.
+        """Return the index of each UAV's sector, [E, N] int64; N for UAVs beyond the team.
 
-        Of UAVs with the same coordinate the one with the lower number comes first.
+        Of UAVs with the same coordinate the one with the lower id comes first.
 
         Args:
             starts: lattice indices, [E, N, 3] int64.
@@ -76,7 +76,7 @@ class Sectors:
         return self._sector[sizes, node]
 
     def maps(self, sectors: Tensor, sizes: Tensor) -> Tensor:
-        """Return which lattice positions are in whose sector: 1 or 0, [E, N, X, Y] float32.
+        """Return whether lattice positions lie in each UAV's sector: 1 or 0, [E, N, X, Y] float32.
 
         Args:
             sectors: from `deal`, [E, N] int64.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass
 class Seen:
-    """What actors see of E missions of N UAVs each."""
+    """Part of E missions of N UAVs that actors see."""
 
     beliefs: Tensor
     """Own belief of each UAV, P(region of interest), [E, N, R, C] float32."""
@@ -30,32 +30,32 @@ class Seen:
     pooled_beliefs: Tensor
     """Area means of `beliefs` on the lattice, [E, N, X, Y] float32, kept up to date."""
     pooled_uncertainty: Tensor
-    """Area means of p·H(p) of the own beliefs, [E, N, X, Y] float32, kept up to date where a
-    network sees uncertainty, else 0."""
+    """Area means of p·H(p) of the own beliefs, [E, N, X, Y] float32, kept up to date if a network
+    sees uncertainty, else 0."""
     open_share: Tensor
-    """Share of the moves at each (x, y), of those on the lattice, that zones and obstacles leave,
+    """Share of the moves on the lattice that zones and obstacles leave open at each (x, y),
     [E, X, Y] float32."""
     active: Tensor
-    """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay where they are,
-    read nothing, neither hear nor are heard, and are on no map. All True where
-    `Config.missions.has_inactive` is False."""
+    """UAVs that fly now, [E, N] bool; none once a mission is over. The others stay in place, read
+    nothing, neither hear nor are heard, and are on no map. All True unless
+    `Config.missions.has_inactive`."""
     team_size: Tensor
     """UAVs that fly at the start of each mission, [E] int64."""
     sector: Tensor
-    """Number of each UAV's part of the area, see `Sectors`; N where none flies, [E, N] int64."""
+    """Index of each UAV's sector, see `Sectors`; N for UAVs beyond the team, [E, N] int64."""
     budget: Tensor
     """Moves of each mission before its last one, [E] int64."""
     limit: Tensor
-    """Cost that each UAV may spend in all, [E, N] float64; 0 where moves cost nothing."""
+    """Cost that each UAV may spend, [E, N] float64; 0 if moves cost nothing."""
     left: Tensor
-    """What of `limit` each UAV has not spent yet, [E, N] float64."""
+    """Rest of `limit` that each UAV has not spent, [E, N] float64."""
 
 
 @dataclass
 class MissionState(Seen):
     """E missions of N UAVs each. `MissionEnvironment.step` advances it in place.
 
-    The maps are too large to copy in every step: `clone()` keeps a state as it is.
+    The maps are too large to copy in every step; `clone()` copies a state.
     """
 
     truth: Tensor
@@ -76,11 +76,11 @@ class MissionState(Seen):
     entropy: Tensor
     """Sum of H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
     f1: Tensor
-    """F1 of `global_belief`, [E] float32, kept up to date where the reward counts it, else 0."""
+    """F1 of `global_belief`, [E] float32, kept up to date if the reward counts it, else 0."""
     failure_rate: Tensor
-    """Share of messages that are lost in each mission, [E] float32."""
+    """Share of lost messages, [E] float32."""
     crash_rate: Tensor
-    """Share of the UAVs that crash after each move of a mission, [E] float32."""
+    """Share of UAVs that crash after each move, [E] float32."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) pairs."""
