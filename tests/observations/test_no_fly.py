@@ -1,37 +1,26 @@
-"""The channels that show where nobody may fly."""
+"""The channel of forbidden moves."""
 
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 
 import pytest
-import shapely
 import torch
-from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
-from tests.mission.zones import feature, write_zones, zone_config
-
-SEEN = {"no_fly": True, "centred_no_fly": True}
-
-
-def flown(path: Path | None, number: int, **options: object) -> tuple[MissionEnvironment, Tensor]:
-    """Missions that have started, and the two channels [E, N, 2, X, Y]."""
-    config = zone_config(path, number, observation=SEEN, **options)
-    env = MissionEnvironment(config, 3, "cpu")
-    state = env.reset(env.draw_reset())
-    builder = ObservationBuilder(config, env.lattice, env.camera)
-    places = [builder.actor_channels.index(name) for name in SEEN]
-    return env, builder.actor(state)[:, :, places]
+from tests.small import small_config
 
 
 @pytest.mark.parametrize("actions", [4, 6, 9, 27])
-def test_they_show_the_share_of_moves_that_are_forbidden(actions: int) -> None:
-    env, _ = flown(None, 5, actions=actions, agents=2, dims=(30.0, 20.0))
+def test_it_shows_the_share_of_moves_that_are_forbidden(actions: int) -> None:
+    obstacles, options = {"obstacles": {"number": 5}}, {"observation": {"no_fly": True}}
+    config = small_config(
+        actions=actions, agents=2, dims=(30.0, 20.0), constraints=obstacles, **options
+    )
+    env = MissionEnvironment(config, 3, "cpu")
     state = env.reset(env.draw_reset())
     maps = ObservationBuilder(env.config, env.lattice, env.camera).actor(state)
     absolute = maps[:, :, env.config.observation.actor_channels.index("no_fly")]
@@ -46,18 +35,10 @@ def test_they_show_the_share_of_moves_that_are_forbidden(actions: int) -> None:
     assert {0.0} < values  # some are closed, not all
 
 
-def test_a_place_closed_at_all_altitudes_is_one(tmp_path: Path) -> None:
-    path = write_zones(tmp_path / "z.json", feature(shapely.box(9, 9, 16, 11)))
-    _, maps = flown(path, 0, agents=1)
-    assert (maps[:, 0, 0, 2:4, 2] == 1).all()
-    assert (maps[:, 0, 0, 1, 2] > 0).all()  # one neighbour is closed
-    assert (maps[:, 0, 0, 1, 2] < 0.5).all()
-    assert (maps[:, 0, 0, 5:] == 0).all()
-
-
-def test_they_turn_as_moves_do() -> None:
+def test_it_turns_as_moves_do() -> None:
     """The moves of all places, turned one by one, close as much as the turned channel shows."""
-    env, _ = flown(None, 6, agents=1)
+    obstacles = {"obstacles": {"number": 6}}
+    env = MissionEnvironment(small_config(agents=1, constraints=obstacles), 3, "cpu")
     moves, table = env.reset(env.draw_reset()).moves[0, :, :, 1], env.lattice.table()[:, :, 1]
     cells = 49
     share = moves.sum(-1) / table.sum(-1)
