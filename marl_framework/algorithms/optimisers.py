@@ -16,6 +16,8 @@ from marl_framework.algorithms.ranks import (
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.learning import OptimizerConfig
 
+from marl_framework.kernels.losses import NORM_FLOOR
+
 DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 """Signature of `decide` and its kernel: (loss, norm, halted, maximum_norm)."""
 
@@ -173,7 +175,7 @@ def decide(
     """Return what to divide gradients by, whether to leave the network, and whether all is bad."""
     bad = ~(loss + norm).isfinite()
     leave = bad if halted is None else bad | (halted > 0)
-    return ((norm + 1e-6) / maximum_norm).clamp(min=1), leave, bad
+    return ((norm + NORM_FLOOR) / maximum_norm).clamp(min=1), leave, bad
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -33,6 +33,8 @@ KERNELS = {
 }
 TINY = torch.finfo(torch.float32).tiny
 """Smallest normal float32: the least argument of logarithms."""
+NORM_FLOOR = 1e-6
+"""Added to the gradient norm before it is compared with the maximum."""
 BLOCK = 128
 """Transitions of a program."""
 

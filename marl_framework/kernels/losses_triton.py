@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from marl_framework.kernels.losses import TINY
+from marl_framework.kernels.losses import NORM_FLOOR, TINY
 
-_TINY = tl.constexpr(TINY)
+_TINY, _NORM_FLOOR = tl.constexpr(TINY), tl.constexpr(NORM_FLOOR)
 
 
 @triton.jit
@@ -162,7 +162,7 @@ def descent_rule(loss, norm, halted, scale, skip, bad, LIMIT: tl.constexpr, HALT
     """See `losses.descent_rule`."""
     number = tl.load(loss) + tl.load(norm)
     wrong = tl.where(tl.abs(number) < float("inf"), 0.0, 1.0)
-    tl.store(scale, tl.maximum((tl.load(norm) + 1e-6) / LIMIT, 1.0))
+    tl.store(scale, tl.maximum((tl.load(norm) + _NORM_FLOOR) / LIMIT, 1.0))
     skipped = wrong
     if HALTS:
         skipped = tl.where(tl.load(halted) > 0, 1.0, wrong)

@@ -7,10 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from marl_framework.kernels import cells_numba
-from marl_framework.kernels.cells import bayes_update, entropy, interest_weight, uncertainty
+from marl_framework.kernels.cells import (
+    PROBABILITY_FLOOR,
+    bayes_update,
+    entropy,
+    interest_weight,
+    uncertainty,
+)
 from marl_framework.mission.sensor import entropy_left, reading_odds, reading_shift
+from tests.small import small_config
 
 PROBABILITIES = st.floats(0.0, 1.0, width=32)
 
@@ -61,6 +69,12 @@ def test_cells_without_a_reading_keep_every_bit(p, prior):
     belief, odds = torch.tensor([p]), torch.tensor([[9, 0.1]])
     updated = bayes_update(belief, torch.zeros(1, dtype=torch.int8), odds, prior)
     assert torch.equal(updated, belief)
+
+
+def test_the_prior_of_a_configuration_has_the_limits_of_beliefs():
+    assert small_config(prior=PROBABILITY_FLOOR).mapping.prior == PROBABILITY_FLOOR
+    with pytest.raises(ValidationError):
+        small_config(prior=0.99 * PROBABILITY_FLOOR)
 
 
 def test_entropy_in_bits():
