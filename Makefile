@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SOAK ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 BASE := $(VENV)/.base
@@ -14,7 +15,7 @@ BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers 
   speed.utilisation speed.search
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint type bench tables gpu docs clean
+.PHONY: help venv demo test soak lint type bench tables gpu docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
@@ -27,8 +28,11 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
 	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
-test: lint type ## lint, type and the test suite
+test: lint type ## lint, type and the fast tests (5 minutes)
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile # files share set-ups
+
+soak: $(FULL) ## the slow tests: kills, hostile commands, long kernels (SOAK=100 runs for hours)
+	SOAK=$(SOAK) $(RUN) -m pytest -m soak -n $(WORKERS) --dist worksteal
 
 lint: $(FULL) ## ruff (rules and format) and shellcheck
 	$(RUN) -m ruff check .

@@ -19,7 +19,6 @@ from marl_framework.command_line import plain_warnings
 from marl_framework.config.loading import ConfigWarning, config_to_dict, load_config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.checkpoint import save_checkpoint
-from tests.soak import kill_and_resume, mutate_params
 
 ROOT = Path(__file__).parents[1]
 ON_CPU = "compute.device=cpu"
@@ -52,9 +51,7 @@ def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.Monke
         history.main(["list"])
 
 
-@pytest.mark.parametrize(
-    "module", [main, evaluate, export, doctor, history, kill_and_resume, mutate_params]
-)
+@pytest.mark.parametrize("module", [main, evaluate, export, doctor, history])
 def test_an_unknown_option_is_one_line(module, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         module.main(["--no-such-option"])

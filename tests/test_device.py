@@ -29,7 +29,7 @@ from marl_framework.device import (
 )
 from marl_framework.main import main
 from marl_framework.training.ranks import Ranks
-from tests.soak import kill_and_resume
+from tests.soak.commands import training
 from tests.training import two_ranks
 
 CPU = torch.device("cpu")
@@ -198,7 +198,7 @@ def test_what_tests_train_is_on_the_cpu(
     pretend_gpus(monkeypatch, 1)
     for command in (
         two_ranks.arguments(Path("runs"), "t"),
-        kill_and_resume.command(Path("runs"), "t"),
+        training("t"),
     ):
         assert main([*command[command.index("--config") :], "--print-config"]) == 0
         assert "device: cpu" in capsys.readouterr().out

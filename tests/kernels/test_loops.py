@@ -126,6 +126,7 @@ print([number.hex() for number in state.weighted_entropy.tolist() + utility.abso
 """
 
 
+@pytest.mark.soak
 def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
     first, second = (
         subprocess.run(
@@ -149,6 +150,7 @@ print(part_sums(torch.full((1, 2, 2), 0.5), torch.tensor([2]), torch.tensor([2])
 """
 
 
+@pytest.mark.soak
 def test_a_change_of_what_loops_use_reaches_those_in_the_cache(tmp_path):
     def summed() -> float:
         command = [sys.executable, "-c", ENTROPY]

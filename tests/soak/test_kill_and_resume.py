@@ -1,43 +1,83 @@
-"""One of the kills that `tests.soak.kill_and_resume` makes many of."""
+"""Trainings survive being killed at random moments.
+
+Each is killed with SIGKILL and resumed until it ends by itself. Its weights and results must equal
+those of an uninterrupted run, every checkpoint must be readable, and no other file may be left.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from marl_framework.main import main
-from tests.soak import kill_and_resume as soak
-from tests.soak.kill_and_resume import check, command
+from marl_framework.runs.checkpoint import load_checkpoint
+from tests.soak.commands import TIMES, start, training
 
-train = soak.train
+pytestmark = pytest.mark.soak
+MOST_KILLS = 200
+READY = b"run folder:"
+MAY_DIFFER = {"uncommitted.diff"}  # depends on edits of the checkout
 
 
-def train_here(runs: Path, name: str, delay: float | None) -> tuple[bool, float]:
-    """Start a process only to kill it; each start takes seconds."""
-    if delay is not None:
-        return train(runs, name, delay)
-    arguments = command(runs, name)
+def train(folder: Path, name: str, delay: float | None) -> tuple[bool, float]:
+    """Train or resume; return whether it ended by itself, and the training time [s].
+
+    Args:
+        folder: parent of `runs/`.
+        name: of the run.
+        delay: seconds until the kill, from the start of the training, or of the process if
+            negative; None for no kill.
+    """
+    kept = "logging.checkpoints_kept=2"
+    process = start([*training(name, kept), "--resume"], folder)
+    assert process.stdout is not None
+    if delay is None or delay >= 0:
+        for line in process.stdout:
+            if line.startswith(READY):
+                break
     began = time.monotonic()
-    assert main(arguments[arguments.index("marl_framework.main") + 1 :]) == 0
-    return True, time.monotonic() - began
+    if delay is not None:
+        time.sleep(abs(delay))
+        process.kill()
+    said = process.communicate()[1].decode()
+    assert process.returncode in (0, -signal.SIGKILL), said
+    return process.returncode == 0, time.monotonic() - began
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """Return the run of an uninterrupted training, and its time [s]."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder / "runs" / "whole", train(folder, "whole", None)[1]
+
+
+@pytest.mark.parametrize("number", range(2 * TIMES))
 def test_a_killed_training_ends_like_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, whole: tuple[Path, float], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(soak, "train", train_here)
-    runs = tmp_path / "runs"
-    assert soak.kill_and_resume(runs, 1, seed=29, most_kills=1) == []
-    # The check itself sees what is wrong.
-    run = runs / "killed-0"
-    (run / "checkpoints" / "step-00000004.pt").write_bytes(b"")
-    summary = (run / "summary.json").read_text()
-    (run / "summary.json").write_text(
-        summary.replace('"weights_sha256": "', '"weights_sha256": "x')
-    )
-    (run / ".left.tmp").write_text("")
-    problems = " ".join(check(run, runs / "whole"))
-    for named in ("results differ", "it is damaged", "holds"):
-        assert named in problems
+    expected, seconds = whole
+    moments = random.Random(number)
+    for start_number in range(MOST_KILLS + 1):
+        # One in five dies during its start, the others while they train.
+        early = moments.random() < 0.2
+        delay = -moments.uniform(0.01, 4) if early else moments.uniform(0, 1.2 * seconds)
+        if train(tmp_path, "killed", delay if start_number < MOST_KILLS else None)[0]:
+            break
+    run = tmp_path / "runs" / "killed"
+    assert results(run) == results(expected)
+    for path in (run / "checkpoints").iterdir():
+        load_checkpoint(path)
+    for folder in (".", "checkpoints"):
+        names, wanted = ({p.name for p in (of / folder).iterdir()} for of in (run, expected))
+        assert names - MAY_DIFFER == wanted - MAY_DIFFER
+    assert [path.name for path in run.parent.iterdir()] == ["killed"]
+
+
+def results(run: Path) -> Any:
+    """Return the results in a run's summary."""
+    return json.loads((run / "summary.json").read_text(encoding="utf-8"))["results"]

@@ -100,7 +100,14 @@ def test_runs_at_once_share_the_cores() -> None:
     assert series.text.count(f"done: {share} threads, {share} of numba") == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.soak),
+    ],
+)
 def test_a_signal_ends_all_after_their_steps(number: signal.Signals) -> None:
     with Started("2", "a=hears", "b=hears", "c=done") as series:
         series.until("a | process", "b | process")
@@ -130,7 +137,14 @@ def test_a_run_that_is_done_stays_done() -> None:
     assert series.text.count("no line end") == 2
 
 
-@pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        "",
+        pytest.param("SIGINT", marks=pytest.mark.soak),
+        pytest.param("SIGUSR1", marks=pytest.mark.soak),
+    ],
+)
 def test_a_second_signal_ends_all_at_once(ignored: str) -> None:
     with Started("2", "a=works", "b=works", IGNORED=ignored) as series:
         series.until("a | process", "b | process")

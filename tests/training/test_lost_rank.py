@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from marl_framework.runs.checkpoint import load_checkpoint
 from tests.training.test_two_ranks import ROOT, torchrun
 from tests.training.two_ranks import arguments
@@ -12,6 +14,7 @@ from tests.training.two_ranks import arguments
 SCRIPT = ROOT / "tests/training/dying_rank.py"
 
 
+@pytest.mark.soak
 def test_a_killed_rank_ends_the_start_with_its_reason_and_torchrun_starts_again(
     tmp_path: Path,
 ) -> None:
