@@ -1,1 +1,1 @@
-"""The figures of the documentation."""
+"""Figures of the documentation."""

@@ -1,10 +1,10 @@
-"""Draw the maps that actor and critic see, for one UAV of one mission.
+"""Draw the maps of actor and critic for one UAV of one mission.
 
     python -m benchmarks.figures.observations OUT_DIR [--config FILE]
 
-writes one PNG per map, `mission.png` (where they come from) and `area.png`, and prints how far
-`kornia.geometry.transform.resize(interpolation="area")` is from exact area means. The figures of
-docs/observations.md are made by `python -m benchmarks.figures.observations docs/observations`.
+writes one PNG per map, `mission.png` (the mission) and `area.png`, and prints the error of
+`kornia.geometry.transform.resize(interpolation="area")` against exact area means. The figures of
+docs/observations.md come from `python -m benchmarks.figures.observations docs/observations`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
-MISSIONS, MISSION, UAV, MOVES = 16, 15, 2, 8  # the mission drawn is one of a batch
-# Okabe and Ito's palette: told apart with any kind of colour vision.
+MISSIONS, MISSION, UAV, MOVES = 16, 15, 2, 8  # the drawn mission is one of a batch
+# Okabe and Ito's palette, for any colour vision.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
 _DPI = 100
 
@@ -56,7 +56,7 @@ _NOT_DRAWN = (
     "team_size",
     "radio_range",
 )
-"""They show a prediction, need zones, or are as many as UAVs."""
+"""Channels of predictions and zones, and those whose number depends on the team."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,26 @@ class Scene:
 
     config: Config
     state: MissionState
-    """Of one mission, E = 1."""
+    """State of one mission, E = 1."""
     uav: int
     observation: dict[str, Array]
     """Channels of actor and critic of the UAV, [X, Y] each."""
     footprints: Tensor
-    """[N, 4]: row0, row1, col0, col1."""
+    """Row0, row1, col0 and col1 of each UAV, [N, 4]."""
     square: Array
-    """Likelihoods of the own reading in its unclipped footprint."""
+    """Likelihoods of the UAV's reading in its unclipped footprint."""
     flown: Array
-    """Lattice positions so far, [moves + 1, N, 3]."""
+    """Lattice positions after each move, [moves + 1, N, 3]."""
 
     @property
     def positions(self) -> Array:
-        """Lattice positions now, [N, 3]."""
+        """Current lattice positions, [N, 3]."""
         return self.flown[-1]
 
 
 @torch.no_grad()
 def fly(config: Config) -> Scene:
-    """Fly the mission that is drawn, always the same."""
+    """Fly the drawn mission, which is always the same."""
     drawn = {name: name not in _NOT_DRAWN for name in ObservationConfig.model_fields}
     channels = ObservationConfig(**drawn)
     config = config.model_copy(update={"observation": channels})
@@ -136,7 +136,7 @@ def _square(config: Config, env: MissionEnvironment, state: MissionState, uav: i
 
 
 def draw(scene: Scene, folder: Path) -> list[Path]:
-    """Draw the mission and all maps; returns the files."""
+    """Draw the mission and all maps; return the files."""
     views: dict[str, Callable[[Axes, Scene], object]] = {
         "entropy": _draw_own_belief,
         "probability": _draw_own_belief,
@@ -186,7 +186,7 @@ def _bar(figure: Figure, image: Any, axes: Axes) -> None:
 
 
 def _draw_map(axes: Axes, scene: Scene, name: str) -> Any:
-    """Draw one channel, x to the right, y up, with the UAVs where it shows places."""
+    """Draw one channel, x to the right, y up, with the UAVs if it shows positions."""
     values = scene.observation[name]
     x, y = values.shape
     relative = name == "position" or name.startswith("centred_")
@@ -209,7 +209,7 @@ def _draw_map(axes: Axes, scene: Scene, name: str) -> Any:
 
 
 def _mark(axes: Axes, scene: Scene, i: int, x: float, y: float) -> None:
-    """Mark UAV i: a disc if the drawn UAV hears it (or is it), else a ring."""
+    """Mark UAV i: a disc if the drawn UAV hears it, else a ring; the UAV itself is a star."""
     heard, colour = bool(scene.state.heard[0, scene.uav, i]), _COLOURS[i % 8]
     marker, size = ("*", 13) if i == scene.uav else ("o", 8)
     axes.plot(
@@ -283,9 +283,9 @@ def _draw_all_footprints(axes: Axes, scene: Scene) -> Any:
 
 
 def area_errors(scene: Scene, folder: Path) -> tuple[Path, str]:
-    """Draw and describe the error of kornia's area resize against exact area means.
+    """Draw and print the error of kornia's area resize against exact area means.
 
-    Two maps: the own belief, and a part of it of as many cells as the camera's image has.
+    Two maps: the own belief, and a part of it with as many cells as the camera has pixels.
     """
     lattice = scene.config.geometry.lattice_shape[:2]
     belief = scene.state.beliefs[0, scene.uav]
@@ -321,9 +321,9 @@ def area_errors(scene: Scene, folder: Path) -> tuple[Path, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write all figures into a folder; returns the exit code."""
+    """Write all figures into a folder; return the exit code."""
     parser = Parser(prog="python -m benchmarks.figures.observations")
-    parser.description = "Draw the maps that actor and critic see."
+    parser.description = "Draw the maps of actor and critic."
     parser.add_argument("folder", type=Path, metavar="OUT_DIR", help="where the PNGs go")
     parser.add_argument("--config", default="params.yaml", metavar="FILE", help="params file")
     options = parser.parse_args(arguments)

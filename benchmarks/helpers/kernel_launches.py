@@ -126,4 +126,4 @@ STAGES = {
     "predictions": of_predictions,
     "updates": of_an_update,
 }
-"""What launches kernels, by the part of a training."""
+"""Functions that return launches, by the part of a training."""

@@ -1,4 +1,4 @@
-"""What Triton makes of kernels for GPUs that are not there."""
+"""Machine code of Triton kernels, compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _POINTERS = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
 }
-_NOT_VARIANTS = ("FAST",)  # the same on every GPU
+_NOT_VARIANTS = ("FAST",)  # equal on every GPU
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel as it is launched."""
+    """Launch of a kernel with its arguments."""
 
     name: str
     kernel: Any
@@ -41,28 +41,28 @@ class Launch:
 
     @property
     def variant(self) -> str:
-        """The name, and the flags that the kernel is compiled with."""
+        """Name of the kernel and flags of its compilation."""
         flags = (k.lower() for k, value in self.constants.items() if value is True)
         return " ".join((self.name, *(flag for flag in flags if flag not in _NOT_VARIANTS)))
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What a kernel needs of a multiprocessor."""
+    """Resources that a kernel needs of a multiprocessor."""
 
     registers: int
-    """Of a thread."""
+    """Number of registers of a thread."""
     spilled: int
-    """Bytes of a thread that found no register: on its stack, or in local memory."""
+    """Bytes of a thread outside of registers: on its stack, or in local memory."""
     shared: int
     """Bytes of shared memory of a program."""
     operations: frozenset[tuple[str, str]]
-    """Of PTX, with the first word of what they work on, such as (`ld`, `global`)."""
+    """PTX operations with their first modifier, such as (`ld`, `global`)."""
 
 
 @contextmanager
 def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
-    """Record launches of modules' kernels instead of running them."""
+    """Record the launches of kernels, given by module and name, instead of running them."""
     found: list[Launch] = []
 
     class Recorder:
@@ -121,7 +121,7 @@ def _type_of(value: Any) -> Any:
 
 
 def _usage(cubin: bytes) -> tuple[int, int, int]:
-    """Return registers, and bytes of stack and of local memory."""
+    """Return the numbers of registers, stack bytes and local bytes."""
     import triton
 
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -132,6 +132,6 @@ def _usage(cubin: bytes) -> tuple[int, int, int]:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
     if found is None:
-        raise ValueError(f"cuobjdump tells no usage: {text}")
+        raise ValueError(f"cuobjdump printed no usage: {text}")
     registers, stack, local = map(int, found.groups())
     return registers, stack, local

@@ -1,4 +1,4 @@
-"""What operators ask of a GPU: how many kernels they start, and the bytes that these move."""
+"""Cost of operators on a GPU: number of kernels, and bytes that they move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 aten = torch.ops.aten
 
 OperatorCost = tuple[int, float]
-"""Kernels that an operator starts, and the bytes it moves."""
+"""Number of kernels, and bytes that they move."""
 
 
 # Kernels of the operators that start more or fewer than one, from reading ATen's CUDA sources.
@@ -36,13 +36,13 @@ _KERNELS = {
 
 
 def operator_cost(func: Any, args: Any, before: list[Tensor], after: list[Any]) -> OperatorCost:
-    """Return what an operator costs; a kernel reads each input and writes each output once.
+    """Return the cost of an operator; a kernel reads each input and writes each output once.
 
     Args:
         func: the operator.
-        args: what it gets.
-        before: the tensors among that.
-        after: the tensors that it returns.
+        args: its arguments.
+        before: tensors among the arguments.
+        after: returned tensors.
     """
     if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
         return 0, 0  # a view
@@ -57,35 +57,36 @@ def operator_cost(func: Any, args: Any, before: list[Tensor], after: list[Any]) 
 
 
 def _convolution(args: Any, after: list[Any]) -> OperatorCost:
-    """Return the kernels of a convolution, and what they move beside its input and output once.
+    """Return the kernels of a convolution, and their bytes in addition to input and output.
 
-    cuDNN computes with channels last, and changes the order of maps that come otherwise, and back.
-    PyTorch adds the bias by a kernel of its own.
+    cuDNN computes with channels last, and reorders other maps before and after. PyTorch adds the
+    bias in a separate kernel.
     """
     maps, _, bias = args[:3]
-    turned = [each for each in (maps, *after) if not has_channels_last(each)]
+    reordered = [each for each in (maps, *after) if not has_channels_last(each)]
     biased = [] if bias is None else after
-    return 1 + len(turned) + len(biased), 2 * sum(map(size_of, turned + biased))
+    return 1 + len(reordered) + len(biased), 2 * sum(map(size_of, reordered + biased))
 
 
 def _convolution_backward(args: Any, after: list[Any]) -> OperatorCost:
-    """Return the same of the gradients of a convolution; each reads that of the output anew."""
+    """Return the same for the gradients of a convolution; each reads the output's gradient."""
     gradient, maps, weights = args[:3]
     of_maps, of_weights, of_bias = args[-1]
     kernels = of_maps + of_weights + of_bias
-    turned = []
-    if not has_channels_last(maps):  # the gradient; what else is needed, and what comes of it
-        turned = [gradient, *(of_maps + of_weights) * [maps, weights]]
-    return kernels + len(turned), 2 * sum(map(size_of, turned)) + (kernels - 1) * size_of(gradient)
+    moved = (kernels - 1) * size_of(gradient)
+    reordered = []
+    if not has_channels_last(maps):  # the gradient, and input and result of each kernel
+        reordered = [gradient, *(of_maps + of_weights) * [maps, weights]]
+    return kernels + len(reordered), 2 * sum(map(size_of, reordered)) + moved
 
 
 def has_channels_last(maps: Tensor) -> bool:
-    """Return whether a tensor is maps with channels last."""
+    """Return whether a tensor holds maps with channels last."""
     return maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)
 
 
 def with_channels_last(value: Any) -> Any:
-    """Return maps with channels last, and anything else as it is."""
+    """Return maps with channels last, and other values unchanged."""
     is_maps = isinstance(value, Tensor) and value.dim() == 4
     return value.contiguous(memory_format=torch.channels_last) if is_maps else value
 
@@ -97,7 +98,7 @@ CONVOLUTIONS: dict[Any, Callable[[Any, list[Any]], OperatorCost]] = {
 
 
 def size_of(tensor: Tensor) -> int:
-    """Return the bytes of a tensor, what is expanded once."""
+    """Return the bytes of a tensor; expanded elements count once."""
     number = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         number *= size if stride else min(size, 1)

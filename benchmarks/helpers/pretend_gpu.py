@@ -1,11 +1,11 @@
-"""A GPU that is not there: tensors say `cuda:0`, and the CPU computes or nothing does.
+"""A simulated GPU: tensors claim to be on `cuda:0`, and the CPU computes their values or none.
 
-With values every number is that of the CPU, bit for bit. Without, tensors know their shapes alone
-and programs of any size can be counted: kernels, bytes moved, bytes alive.
+With values every number is that of the CPU, bit for bit. Without, tensors have only shapes, and
+kernels, moved bytes and allocated bytes of large programs can be counted.
 
-A GPU's rules are kept: tensors of both devices meet in no operator (but for CPU scalars), a
-generator serves its own device, and a read back to the host is an error unless it is allowed.
-Streams, events and CUDA graphs are not there.
+The rules of a GPU hold: no operator takes tensors of both devices (except CPU scalars), a generator
+serves its own device, and a read back to the host is an error unless allowed. Streams, events and
+CUDA graphs are not simulated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 aten = torch.ops.aten
 
-# Their results depend on values: a GPU makes the host wait for them.
+# Their results depend on values, so the host waits for the GPU.
 _READS = {
     aten._local_scalar_dense,
     aten._unique2,
@@ -66,29 +66,29 @@ class MixedDevicesError(RuntimeError):
 
 
 class Generator(torch.Generator):
-    """A generator of the CPU that says that it lives where it was asked for."""
+    """A generator of the CPU that claims to be on another device."""
 
     _where: torch.device
 
     def __new__(cls, device: torch.device | str = "cpu") -> Generator:
-        """Make one on the CPU."""
+        """Create a generator of the CPU."""
         self = super().__new__(cls)
         self._where = torch.device(device)
         return self
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        """Nothing is left to do."""
+        """Do nothing: see `__new__`."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Where it was asked for."""
+        """Claimed device."""
         return self._where
 
 
 class GpuTensor(Tensor):
-    """Says `cuda:0` and holds a tensor of the CPU, or of the meta device.
+    """Tensor that claims to be on `cuda:0` and holds one of the CPU or of the meta device.
 
-    To PyTorch's C++ it is one of the CPU, so that autograd and autocast find what they need.
+    PyTorch's C++ sees a tensor of the CPU, so that autograd and autocast work.
     """
 
     held: Tensor
@@ -113,7 +113,7 @@ class GpuTensor(Tensor):
         self.held = held
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        """Return the shape; values would be a read."""
+        """Return the shape without reading values."""
         return f"GpuTensor({tuple(self.shape)}, {self.dtype})"
 
     device = property(lambda self: GPU)
@@ -124,26 +124,26 @@ class GpuTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Refuse what comes when no `PretendGpu` is there."""
+        """Raise an error outside of `pretend_gpu`."""
         raise RuntimeError(f"{func}: outside of the pretend GPU")
 
 
 class PretendGpu:
-    """What happens on the GPU.
+    """Executes and counts operators of the simulated GPU.
 
     Args:
-        values: whether tensors have values; else shapes alone.
-        costs: of custom operators, by name; what they cost for their arguments.
+        values: whether tensors have values, or only shapes.
+        costs: functions that return the cost of custom operators for their arguments, by name.
 
     Attributes:
-        kernels, bytes: by stage (see `stage`). A kernel reads each input and writes each output
-            once; what is expanded counts once.
+        kernels, bytes: counts by stage (see `stage`). A kernel reads each input and writes each
+            output once; expanded elements count once.
         has_values: whether tensors have values.
-        peak: the most bytes that were alive, without the allocator's gaps and libraries'
+        peak: peak of the allocated bytes, without the allocator's gaps and libraries'
             workspaces.
-        operators: how many have run.
-        uploads: tensors of the host that were copied here.
-        twins: what computes custom operators, by name; itself where there is none.
+        operators: number of executed operators.
+        uploads: number of tensors copied from the host.
+        twins: functions that compute custom operators, by name; by default the operator itself.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class PretendGpu:
 
     @contextmanager
     def reads_allowed(self) -> Iterator[None]:
-        """Let the host read."""
+        """Allow reads by the host."""
         before, self._may_read = self._may_read, True
         try:
             yield
@@ -178,7 +178,7 @@ class PretendGpu:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what follows under a name."""
+        """Count under a name."""
         before = self._stage
         self._stage = name
         try:
@@ -187,7 +187,7 @@ class PretendGpu:
             self._stage = before
 
     def watch(self, owner: object, method: str, stage: str, within: Collection[str]) -> None:
-        """Count a method of an object under a stage from now on, but inside stages not `within`."""
+        """Count calls of a method under a stage, if the current stage is one of `within`."""
         real = getattr(owner, method)
 
         def staged(*args: Any, **kwargs: Any) -> Any:
@@ -200,20 +200,20 @@ class PretendGpu:
 
     @property
     def alive(self) -> int:
-        """Bytes of all tensors that have been made and not freed."""
+        """Bytes of all tensors that are not freed."""
         for key in [key for key, (ref, _) in self._storages.items() if ref.expired()]:
             self._held -= self._storages.pop(key)[1]
         return self._held
 
     def restart_peak(self) -> int:
-        """Return `peak`, and begin anew from what is alive."""
+        """Return `peak`, and restart it from the allocated bytes."""
         found, self.peak = self.peak, self.alive
         return found
 
-    # What the host asks for -----------------------------------------------------------------
+    # Calls of the host ----------------------------------------------------------------------
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call a function of PyTorch's Python interface; tensors come and go between devices."""
+        """Call a function of PyTorch's Python interface, which may move tensors."""
         generator = kwargs.get("generator")
         if func in _TO_HOST and isinstance(args[0], GpuTensor):
             return func(self._read(args[0], func), *args[1:], **kwargs)
@@ -267,7 +267,7 @@ class PretendGpu:
             raise MixedDevicesError(f"{func}: generator of {generator.device} for {target}")
         return kwargs if self._inside == CPU else {**kwargs, "generator": None}
 
-    # What the GPU is asked for --------------------------------------------------------------
+    # Operators of the GPU -------------------------------------------------------------------
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator."""
@@ -300,7 +300,7 @@ class PretendGpu:
         name = str(packet)
         out = self.twins.get(name, func)(*inner, **given)
         if func in CONVOLUTIONS and self._inside != CPU and any(map(has_channels_last, tensors)):
-            out = tree_map(with_channels_last, out)  # which the meta device forgets
+            out = tree_map(with_channels_last, out)  # the meta device forgets the layout
         out = tree_map(lambda t: GpuTensor(t) if isinstance(t, Tensor) else t, out)
         self._count(func, name, args, kwargs, tensors, tensors_in(out))
         return return_and_correct_aliasing(func, args, kwargs, out)
@@ -322,7 +322,7 @@ class PretendGpu:
         self.bytes[self._stage] += round(moved)
 
     def _track(self, made: list[Any]) -> None:
-        """Note new storages."""
+        """Register new storages."""
         for tensor in made:
             storage = tensor.held.untyped_storage()
             key = storage._cdata
@@ -356,12 +356,11 @@ class _Operators(TorchDispatchMode):
 
 @contextmanager
 def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
-    """Let the machine have a GPU of compute capability 9.0, `cuda:0`.
+    """Simulate a GPU of compute capability 9.0, `cuda:0`.
 
     Args:
-        gpu: what happens there.
-        triton: whether the mission's kernels are chosen; without values they need no compiler,
-            with values `gpu.twins` for them.
+        gpu: executes its operators.
+        triton: whether the mission uses Triton kernels; with values they need `gpu.twins`.
     """
 
     class Autocast(torch.amp.autocast):

@@ -1,9 +1,9 @@
-"""The plain baseline: one agent at a time, numpy and OpenCV, nothing batched and no torch.
+"""The plain baseline: one agent at a time with numpy and OpenCV, without torch and batches.
 
-It restates the mission in the most literal way, so that the batched code has something
-independent to be equal to, and something honest to be compared with for speed. Maps are
-float32 arrays of R x C cells, x first; positions are lattice indices (x, y, z); a reading is
-the likelihood of "region of interest" in the cells of a clipped footprint.
+It implements the mission in the most literal way, as an independent reference for the batched code
+and a baseline for its speed. Maps are float32 arrays of R x C cells, x first; positions are lattice
+indices (x, y, z); a reading is the likelihood of "region of interest" in the cells of a clipped
+footprint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OFFSETS: dict[int, tuple[Position, ...]] = {
 
 
 def _floor(value: float) -> int:
-    """Round down, but let a value that misses an integer by rounding alone reach it."""
+    """Round down, with a tolerance of 1e-9 below integers."""
     return math.floor(value + 1e-9)
 
 
@@ -57,7 +57,7 @@ def _noise(config: Config, altitude: float) -> float:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The numbers of a configuration that the mission needs, computed once.
+    """Numbers of a mission, computed once from a configuration.
 
     Lengths are metres, map sizes cells; `sides` and `noise` have one entry per altitude.
     """
@@ -75,7 +75,7 @@ class Geometry:
 
     @classmethod
     def of(cls, config: Config) -> Geometry:
-        """Take the geometry from a checked configuration."""
+        """Return the geometry of a configuration."""
         constraints, view = config.experiment.constraints, config.sensor.field_of_view
         res_x, res_y = config.geometry.cell_size
         return cls(
@@ -95,7 +95,7 @@ class Geometry:
         )
 
     def metres(self, position: Position) -> NDArray[np.float64]:
-        """Return the place of a lattice position [m]."""
+        """Return a lattice position in metres, [3]."""
         x, y, z = position
         return np.array([x * self.spacing, y * self.spacing, self.altitudes[z]])
 
@@ -105,7 +105,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Footprint:
-    """The square a UAV sees: its corner and sides [cells], and the part on the map."""
+    """Footprint of a UAV: its corner and sides [cells], and the part on the map."""
 
     top: int
     left: int
@@ -156,7 +156,7 @@ def square(seen: Footprint, reading: Map) -> Map:
 
 
 def near(geometry: Geometry, one: Position, other: Position, communication_range: float) -> bool:
-    """Tell whether a message can get from one agent to another: distance in 3-D, range [m]."""
+    """Return whether two agents are in radio range [m], by their distance in 3-D."""
     distance = np.linalg.norm(geometry.metres(one) - geometry.metres(other))
     return bool(distance <= communication_range)
 
@@ -169,7 +169,7 @@ def bayes(belief: Map, reading: Map, prior: float) -> Map:
 
 
 def fuse(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
-    """Take a reading into a belief, in place; cells outside the footprint stay."""
+    """Fuse a reading into a belief, in place and only in the footprint."""
     belief[seen.window] = bayes(belief[seen.window], reading, prior)
 
 
@@ -177,7 +177,7 @@ def fuse(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
 
 
 def _overlaps(size: int, parts: int) -> NDArray[np.float64]:
-    """Return how much of each of `size` cells lies in each of `parts` equal stretches."""
+    """Return the weights of `size` cells in the means of `parts` equal intervals, [parts, size]."""
     edges = np.linspace(0, size, parts + 1)
     cell = np.arange(size)
     left = np.maximum(edges[:-1, None], cell)
@@ -186,10 +186,10 @@ def _overlaps(size: int, parts: int) -> NDArray[np.float64]:
 
 
 def area(source: Map, lattice: tuple[int, ...]) -> Map:
-    """Average a map onto the lattice's X x Y cells, cut cells counted by their share.
+    """Average a map onto the lattice's X x Y cells; cells count by their overlap.
 
-    OpenCV's area interpolation does so only where both axes shrink: with one axis growing it
-    samples the other. There the shares are multiplied out instead.
+    OpenCV's area interpolation does so only if both axes shrink: with one axis growing it samples
+    the other. Otherwise this multiplies by the overlaps.
     """
     x, y = lattice[:2]
     if source.shape[0] >= x and source.shape[1] >= y:
@@ -199,13 +199,13 @@ def area(source: Map, lattice: tuple[int, ...]) -> Map:
 
 
 def binary_entropy(p: Map) -> Map:
-    """Return the entropy of cells [bit], of p kept off 0 and 1."""
+    """Return the entropy of cells [bit], with p clamped."""
     p = np.clip(p, CLAMP, 1 - CLAMP)
     return -p * np.log2(p) - (1 - p) * np.log2(1 - p)
 
 
 def weight(p: Map) -> Map:
-    """Return 1 where a cell is likely of interest, 0 where not, one half where undecided."""
+    """Return 1 for cells of interest, 0 for others, 0.5 for undecided ones."""
     return np.where(p > UPPER, 1.0, np.where(p < LOWER, 0.0, 0.5)).astype(np.float32)
 
 
@@ -215,14 +215,14 @@ def budget(geometry: Geometry, t: int) -> Map:
 
 
 def agent_id(geometry: Geometry, agent: int, n_agents: int) -> Map:
-    """Return the actor's second channel: which agent this is."""
+    """Return the actor's second channel: the agent's id."""
     return np.full(geometry.lattice[:2], (agent + 1) / n_agents, np.float32)
 
 
 def position(
     geometry: Geometry, positions: Sequence[Position], agent: int, heard: list[int]
 ) -> Map:
-    """Return the lattice as seen from an agent at its centre, the heard agents in it.
+    """Return the lattice centred on an agent, with the heard agents.
 
     Cells off the lattice are 0, others 1; an agent's cell holds (z + 1) / (Z + 1).
     """
@@ -243,17 +243,17 @@ def entropy(pooled: Map) -> Map:
 
 
 def local_entropy(geometry: Geometry, seen: Footprint, reading: Map) -> Map:
-    """Return the weighted entropy of an agent's own latest reading, in its own square."""
+    """Return the weighted entropy of an agent's latest reading, in its square footprint."""
     return entropy(area(square(seen, reading), geometry.lattice))
 
 
 def probability(pooled: Map) -> Map:
-    """Return a belief averaged onto the lattice, kept off 0 and 1."""
+    """Return a belief averaged onto the lattice, clamped."""
     return np.clip(pooled, CLAMP, 1 - CLAMP)
 
 
 def footprints(geometry: Geometry, own: Sequence[Footprint], others: Sequence[Footprint]) -> Map:
-    """Return where was looked: 1 in own footprints, else 0 in others', else 0.5; averaged."""
+    """Return the footprints, averaged: 1 in own ones, else 0 in others', else 0.5."""
     full = np.full(geometry.cells, UNKNOWN, np.float32)
     for seen in others:
         full[seen.window] = 0
@@ -281,7 +281,7 @@ def other_actions(
     return channel
 
 
-# What the networks see --------------------------------------------------------------------
+# Observations -----------------------------------------------------------------------------
 
 
 def actor_observation(
@@ -293,9 +293,9 @@ def actor_observation(
     belief: Map,
     readings: Sequence[Map],
 ) -> Map:
-    """Return an agent's 7 channels, [X, Y, 7], of its belief after fusing.
+    """Return an agent's 7 channels after fusing, [X, Y, 7].
 
-    `heard` lists the agents it hears by id; `readings` holds all agents' latest ones.
+    `heard` lists the ids of the heard agents; `readings` holds the latest reading of each agent.
     """
     seen = [footprint(geometry, place) for place in positions]
     pooled = area(belief, geometry.lattice)
@@ -318,7 +318,7 @@ def critic_extra(
     actions: Sequence[int],
     global_belief: Map,
 ) -> Map:
-    """Return the 5 channels the critic adds to an agent's observation, [X, Y, 5]."""
+    """Return the critic's 5 additional channels, [X, Y, 5]."""
     pooled = area(global_belief, geometry.lattice)
     channels = [
         global_position(geometry, positions),
@@ -334,13 +334,13 @@ def critic_extra(
 
 
 def move(geometry: Geometry, place: Position, action: int) -> Position:
-    """Return the lattice position an action leads to."""
+    """Return the lattice position after an action."""
     dx, dy, dz = geometry.offsets[action]
     return place[0] + dx, place[1] + dy, place[2] + dz
 
 
 def boundary_mask(geometry: Geometry, place: Position) -> NDArray[np.bool_]:
-    """Tell which actions stay on the lattice, [A]; standing still is never allowed."""
+    """Return the actions that stay on the lattice, [A]; standing still is never allowed."""
     allowed = np.zeros(len(geometry.offsets), dtype=bool)
     for action in range(len(allowed)):
         goal = move(geometry, place, action)
@@ -352,9 +352,9 @@ def boundary_mask(geometry: Geometry, place: Position) -> NDArray[np.bool_]:
 def action_mask(
     geometry: Geometry, place: Position, taken: Sequence[Position]
 ) -> NDArray[np.bool_]:
-    """Tell which actions are free, [A], given the next positions of earlier agents, by id.
+    """Return the allowed actions, [A], given the next positions of earlier agents, by id.
 
-    An (x, y) that is taken is masked at any altitude; the last action left stays.
+    An (x, y) that is taken is masked at any altitude; the last allowed action is never masked.
     """
     allowed = boundary_mask(geometry, place)
     for x, y, _ in taken:
@@ -378,7 +378,7 @@ def utilities(before: Map, after: Map) -> tuple[float, float]:
 
 
 def roi_entropy(belief: Map, truth: NDArray[np.bool_]) -> float:
-    """Return the mean entropy over the cells of interest [bit], 0 when there are none."""
+    """Return the mean entropy over the cells of interest [bit], 0 without any."""
     return float(np.mean(binary_entropy(belief[truth].astype(np.float64)))) if truth.any() else 0.0
 
 

@@ -1,8 +1,8 @@
-"""Tree search one at a time: one mission, one walker after the other, numpy and no torch.
+"""Plain tree search: one mission and one walker at a time, with numpy.
 
-It restates `marl_framework.planners.search.tree` in the most literal way, so that the batched
-search has something independent to be equal to, and something honest to be compared with for
-speed. Maps are float32 arrays of X x Y lattice positions.
+It implements `marl_framework.planners.search.tree` in the most literal way, as an independent
+reference for the batched search and a baseline for its speed. Maps are float32 arrays of X x Y
+lattice positions.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _DIGITS = 5
 
 @dataclass(frozen=True)
 class PlainLattice:
-    """A lattice, and what readings at each position remove."""
+    """A lattice, and the entropy that readings at each position remove."""
 
     shape: Position
     steps: list[Position]
-    """Of the actions."""
+    """Offset of each action."""
     rows: Array
     """Shares removed along x by readings at each position, [X, Y, Z, X]."""
     cols: Array
-    """The same along y, [X, Y, Z, Y]."""
+    """Shares removed along y, [X, Y, Z, Y]."""
     near: tuple[Array, Array]
-    """Weights that halve with every move, of both axes, [X, X] and [Y, Y]."""
+    """Weights of both axes that halve with every move, [X, X] and [Y, Y]."""
     moves: int
-    """Of a mission."""
+    """Number of moves of a mission."""
 
     @classmethod
     def of(cls, view: LatticeView) -> PlainLattice:
-        """Return the same lattice."""
+        """Return the lattice of a view."""
         shape = view.lattice.shape
         listed = torch.tensor(list(product(*map(range, shape))))
         places = listed.view(*shape, 3).to(view.lattice.offsets.device)
@@ -55,7 +55,7 @@ class PlainLattice:
         return cls(shape, steps, rows, cols, (near[0], near[1]), view.moves)
 
     def allowed(self, position: Position) -> list[int]:
-        """Return the actions that stay on the lattice and do not stay in place."""
+        """Return the actions that stay on the lattice and move."""
         return [
             action
             for action, step in enumerate(self.steps)
@@ -65,7 +65,7 @@ class PlainLattice:
 
 
 class Outlook(NamedTuple):
-    """What the allowed actions at a position would bring."""
+    """Results of the allowed actions at a position."""
 
     actions: list[int]
     goals: list[Position]
@@ -80,11 +80,11 @@ class Node:
     position: Position
     left: Array
     gain: float
-    """On the way from the root."""
+    """Gain on the way from the root."""
     moves: int
-    """Left in the mission."""
+    """Number of moves left in the mission."""
     grows: int
-    """Moves that the tree may look ahead from here."""
+    """Number of moves that the tree may look ahead from here."""
     ahead: Outlook
     priors: Array
     visits: Array
@@ -92,19 +92,19 @@ class Node:
     best: Array
     children: list[Node | None]
     total: float = 0.0
-    """Of the whole flight through here, with a greedy rest."""
+    """Gain of the whole flight through this node with a greedy rest."""
     rest: Array = field(default_factory=lambda: np.empty(0))
-    """What that flight leaves."""
+    """Entropy left after that flight."""
 
 
 class PlainTree:
-    """See `TreeSearch`; after `search` it has the result as attributes.
+    """See `TreeSearch`; the attributes are the result of `search`.
 
     Attributes:
-        root: of the tree.
-        action: first one of the best flight.
-        rest: what it leaves around each lattice position.
-        found: leaves.
+        root: root of the tree.
+        action: first action of the best flight.
+        rest: entropy left around each lattice position after that flight.
+        found: number of leaves.
     """
 
     def __init__(self, lattice: PlainLattice, simulations: int, depth: int, leaves: int) -> None:
@@ -115,10 +115,10 @@ class PlainTree:
         """Grow a tree.
 
         Args:
-            position: where the UAV is.
-            allowed: its first actions.
+            position: position of the UAV.
+            allowed: allowed first actions.
             left: entropy around each lattice position.
-            moves: moves left.
+            moves: number of moves left.
         """
         ahead = self._outlook(position, left, allowed)
         self.root = root = self._node(position, left, 0.0, moves, min(moves, self.depth), ahead)
@@ -132,7 +132,7 @@ class PlainTree:
             done += walkers
 
     def _walk(self) -> tuple[Way, bool]:
-        """Return nodes and edges on the way, and whether it ends at a new edge."""
+        """Return the nodes and edges of a walk, and whether it ends at a new edge."""
         way: Way = []
         node: Node | None = self.root
         while node is not None:
@@ -146,7 +146,7 @@ class PlainTree:
         return way, True
 
     def _scores(self, node: Node) -> Array:
-        """Return PUCT's scores; walkers on their way count as visits that found nothing."""
+        """Return PUCT's scores; pending walkers count as visits without a gain."""
         after = node.visits + node.pending
         totals = np.where(node.visits > 0, node.best, node.total)
         scaled = np.clip((totals - self.least) / max(self.most - self.least, LEAST), 0, 1)
@@ -160,7 +160,7 @@ class PlainTree:
         return scores
 
     def _back_up(self, ways: list[tuple[Way, bool]]) -> None:
-        """Make and judge the leaves, and tell the edges on the ways to them."""
+        """Create the leaves, and update the edges on the ways to them."""
         new = [(way, self._leaf(*way[-1])) for way, ends in ways if ends]
         for way, _ in ways:
             for node, edge in way:

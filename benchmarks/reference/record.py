@@ -1,27 +1,27 @@
-"""Record steps of random missions that the plain baseline flies, for `reference.replay`.
+"""Record steps of random missions of the plain baseline, for `reference.replay`.
 
     python -m benchmarks.reference.record FOLDER
 
-writes a small set of cases, `FOLDER/case_NN.npz`, always the same bytes. A case holds one step:
+writes a small set of cases, `FOLDER/case_NN.npz`, reproducibly. A case holds one step:
 
-| array | shape | what it is |
+| array | shape | content |
 |---|---|---|
 | `n_agents`, `num_actions`, `communication_range` [m], `budget`, `t` | scalars | the mission |
-| `config` | text | JSON of all settings that differ from the defaults; may be left out |
+| `config` | text | JSON of all settings that differ from the defaults; optional |
 | `truth` | R×C uint8 | region of interest |
 | `positions_m` | N×3 | positions [m] when observing |
 | `measurements` | N×R×C | latest reading of each agent on the map, 0.5 outside its footprint |
 | `tiles`, `tile_sizes` | N×K×K, N | the same in the unclipped footprint square, NaN past its size |
 | `beliefs_before`, `heard`, `beliefs_after` | N×R×C, N×N, N×R×C | before and after fusing |
-| `actor_observation` | N×X×Y×7 | what the actor sees |
+| `actor_observation` | N×X×Y×7 | observation of the actor |
 | `global_before`, `global_after` | R×C | global belief before and after fusing all readings |
 | `actions`, `next_positions_m` | N, N×3 | chosen in order 0 … N−1 |
 | `boundary_mask`, `action_mask` | N×A | 1 = allowed: by the lattice; by the earlier agents too |
-| `critic_state` | N×X×Y×12 | what the critic sees |
+| `critic_state` | N×X×Y×12 | state of the critic |
 | `utility_absolute`, `utility_relative` | scalars | from `global_before` to `global_after` |
 | `roi_entropy`, `f1_roi` | scalars | of `global_after` against `truth` |
 
-The first axis of all maps is x. `heard[i, j]`: i hears j.
+The first axis of all maps is x. `heard[i, j]` says whether i hears j.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from numpy.typing import NDArray
 from benchmarks.reference import plain_mission
 from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Position
 from marl_framework.command_line import BAD_INPUT, Parser
+from marl_framework.config.loading import config_from_dict
 from marl_framework.config.model import Config
 
-SEED = 355  # of the standard set
+SEED = 355  # of the recorded cases
 Case = dict[str, NDArray[Any]]
 
 
 def _side_truth(geometry: Geometry, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a ground truth: one of the four sides of the map, 30 to 60 % of it."""
+    """Draw a ground truth: 30 to 60 % of the map, from one of its sides."""
     truth = np.zeros(geometry.cells, dtype=bool)
     along = truth if rng.random() < 0.5 else truth.T
     depth = round(len(along) * rng.uniform(0.3, 0.6))
@@ -63,7 +64,7 @@ def spread_start(geometry: Geometry, n_agents: int, rng: np.random.Generator) ->
 
 
 def crowded_start(geometry: Geometry, n_agents: int, rng: np.random.Generator) -> list[Position]:
-    """Draw the cells nearest to a random one, at any altitude: agents get in each other's way."""
+    """Draw the cells nearest to a random one, at any altitude, so that agents collide."""
     x_size, y_size, z_size = geometry.lattice
     x0, y0 = rng.integers(x_size), rng.integers(y_size)
     cells = sorted(
@@ -74,20 +75,20 @@ def crowded_start(geometry: Geometry, n_agents: int, rng: np.random.Generator) -
 
 
 def stacked_start(geometry: Geometry, n_agents: int, rng: np.random.Generator) -> list[Position]:
-    """Draw crowded cells for half of the agents and put the others above or below them."""
+    """Draw crowded cells for half of the agents, and put the others above or below them."""
     z_size = geometry.lattice[2]
     first = crowded_start(geometry, (n_agents + 1) // 2, rng)
     return [*first, *((x, y, (z + 1) % z_size) for x, y, z in first)][:n_agents]
 
 
 class Flight:
-    """A random mission flown by the plain baseline: `look`, `act` and `move`, over and over.
+    """A random mission of the plain baseline: `look`, `act` and `move` repeatedly.
 
     Args:
-        config: the mission; its communication range is not used.
+        config: the mission, except its communication range.
         start: lattice position of each agent.
-        communication_range: [m].
-        rng: truth, sensor, radio and policy draw from it.
+        communication_range: radio range [m].
+        rng: source of truth, sensor, radio and policy.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Flight:
         self.global_belief = np.full(cells, prior, np.float32)
 
     def look(self) -> None:
-        """Measure, hear, and fuse what was heard."""
+        """Measure, hear, and fuse the heard readings."""
         g, prior = self.geometry, self.geometry.prior
         self.seen = [plain_mission.footprint(g, place) for place in self.positions]
         self.readings = [
@@ -133,7 +134,7 @@ class Flight:
         return i == j or (in_reach and not lost[i, j])
 
     def act(self) -> None:
-        """Let the agents choose at random, one after the other."""
+        """Choose random actions, one agent after the other."""
         self.actions: list[int] = []
         self.masks: list[NDArray[np.bool_]] = []
         self.goals: list[Position] = []
@@ -143,12 +144,12 @@ class Flight:
             self.goals.append(plain_mission.move(self.geometry, place, self.actions[-1]))
 
     def move(self) -> None:
-        """Go where the actions lead."""
+        """Make the chosen moves."""
         self.positions = self.goals
         self.t += 1
 
     def observe(self) -> tuple[Map, Map]:
-        """Return what actor [N, X, Y, 7] and critic [N, X, Y, 12] see."""
+        """Return observations [N, X, Y, 7] and critic states [N, X, Y, 12]."""
         g, places = self.geometry, self.positions
         actor = np.stack(
             [
@@ -199,7 +200,7 @@ class Flight:
 
 
 def fly(flight: Flight, steps: int) -> Case:
-    """Fly a mission for 0 … budget random moves and record the step after the last one."""
+    """Make random moves, then record a step."""
     for _ in range(steps):
         flight.look()
         flight.act()
@@ -210,7 +211,7 @@ def fly(flight: Flight, steps: int) -> Case:
 
 
 def _reading_arrays(geometry: Geometry, seen: Sequence[Footprint], readings: Sequence[Map]) -> Case:
-    """Return the readings on the map and, where footprints are square, in their squares."""
+    """Return the readings on the map and, if footprints are square, in their squares."""
     measurements = np.full((len(seen), *geometry.cells), plain_mission.UNKNOWN, np.float32)
     for full, cells, reading in zip(measurements, seen, readings, strict=True):
         full[cells.window] = reading
@@ -228,52 +229,29 @@ def _settings(config: Config) -> str:
     return json.dumps(config.model_dump(by_alias=True, exclude_defaults=True))
 
 
-def _config(
-    size: tuple[float, float],
-    pixels: int,
-    constraints: dict[str, Any],
-    n_agents: int,
-    failure_rate: float = 0.0,
-    prior: float = 0.5,
-    model: dict[str, Any] | None = None,
-) -> Config:
-    return Config.model_validate(
-        {
-            "environment": {"x_dim": size[0], "y_dim": size[1]},
-            "sensor": {
-                "pixel": {"number_x": pixels, "number_y": pixels},
-                "model": model or {},
-            },
-            "mapping": {"prior": prior},
-            "experiment": {
-                "constraints": constraints,
-                "uav": {"failure_rate": failure_rate},
-                "missions": {"n_agents": n_agents},
-            },
-        }
-    )
+def _config(size: tuple[float, float], pixels: int, agents: int, *overrides: str) -> Config:
+    common = [
+        *(f"environment.x_dim={size[0]}", f"environment.y_dim={size[1]}"),
+        *(f"sensor.pixel.number_{axis}={pixels}" for axis in "xy"),
+        f"experiment.missions.n_agents={agents}",
+    ]
+    return config_from_dict({}, overrides=[*common, *overrides])
 
 
 def small_cases() -> list[Case]:
-    """Fly the standard set: all action sets, ranges from 0 to infinite, maps of many shapes."""
-    exponential = {"type": "exponential", "coeff_a": 0.4, "coeff_b": 0.1}
+    """Fly missions with all action sets, ranges from 0 to infinity, and maps of many shapes."""
+    limits, sensor = "experiment.constraints", "sensor.model"
+    budget = (f"{limits}.num_actions=9", f"{limits}.budget=7")
+    lossy = ("experiment.uav.failure_rate=0.4", "mapping.prior=0.4", f"{limits}.num_actions=4")
+    exponential = (f"{sensor}.type=exponential", f"{sensor}.coeff_a=0.4", f"{sensor}.coeff_b=0.1")
+    high = (f"{limits}.max_altitude=25", *exponential)
     missions = [
         # mission, range [m], moves before the recorded step, start
-        (_config((50.0, 50.0), 12, {}, 4), 25.0, 6, crowded_start),
-        (_config((20.0, 20.0), 12, {"num_actions": 27}, 3), 0.0, 1, crowded_start),
-        (_config((30.0, 45.0), 10, {"num_actions": 9, "budget": 7}, 5), 15.0, 7, crowded_start),
-        (
-            _config((40.0, 20.0), 16, {"num_actions": 4}, 6, failure_rate=0.4, prior=0.4),
-            math.inf,
-            0,
-            stacked_start,
-        ),
-        (
-            _config((25.0, 35.0), 7, {"max_altitude": 25.0}, 2, model=exponential),
-            20.0,
-            10,
-            spread_start,
-        ),
+        (_config((50, 50), 12, 4), 25.0, 6, crowded_start),
+        (_config((20, 20), 12, 3, f"{limits}.num_actions=27"), 0.0, 1, crowded_start),
+        (_config((30, 45), 10, 5, *budget), 15.0, 7, crowded_start),
+        (_config((40, 20), 16, 6, *lossy), math.inf, 0, stacked_start),
+        (_config((25, 35), 7, 2, *high), 20.0, 10, spread_start),
     ]
     cases = []
     for number, (config, communication_range, steps, draw) in enumerate(missions):
@@ -289,7 +267,7 @@ def write_case(path: Path, case: Case) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the standard set of cases into a folder; returns the exit code."""
+    """Write the cases into a folder; return the exit code."""
     parser = Parser(prog="python -m benchmarks.reference.record")
     parser.description = "Record small cases for benchmarks.reference.replay."
     parser.add_argument("folder", type=Path, help="where case_NN.npz files are written")
