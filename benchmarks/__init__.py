@@ -1,10 +1,11 @@
-"""Measurements of the library, by what they answer; each script runs as a module.
+"""Benchmarks of the library; each script runs as a module.
 
-- `speed`: how fast missions are flown, observed and learned from.
-- `learning`: which settings make a team learn well.
-- `reference`: whether the library computes what a plain implementation of the mission computes.
-- `figures`: the figures of the documentation.
-- `helpers`: what the scripts share.
+- `speed`: speed of flying, observing and learning.
+- `learning`: settings that make a team learn well.
+- `reference`: comparison with plain implementations of the mission and with the published code.
+- `gpu`: all checks and measurements of a GPU in one run.
+- `figures`: figures of the documentation.
+- `helpers`: code that the scripts share.
 
 Results are in `benchmarks/results`, with the machine, the versions and the command.
 """

@@ -1,10 +1,9 @@
-"""Where the figures of README and docs/ come from: `python -m benchmarks.figures_of_pages`.
+"""List the sources of the figures in README and docs/: `python -m benchmarks.figures_of_pages`.
 
-Reads every number that has a unit, a ± or an interval, or stands as entropy / F1, outside of code,
-and names its source: the JSON of its table, a key that `figures_of_pages.yaml` gives, or the reason
-why it has none. An interval may repeat one of its page's tables. A number without any of these, a
-value that its JSON does not have, and an entry without a number are problems; the exit code is
-then 1.
+A figure is a number outside of code that has a unit, a ± or an interval, or the form entropy / F1.
+Its source is the JSON of its table, a key in `figures_of_pages.yaml`, or the reason there why it
+has none. An interval may repeat one of its page's tables. Problems are a figure without a source, a
+value that its JSON does not have, and an entry without a figure; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SCALES = {
     **{"kB": 1e-3, "MB": 1e-6, "GB": 1e-9, "GiB": 2.0**-30, "GB/s": 1e-9, "TB/s": 1e-12},
     **{"GFLOP": 1e-9, "GFLOP/s": 1e-9, "TFLOP/s": 1e-12},
 }
-"""What a value of a JSON is multiplied by to be shown in a unit; 1 for all others."""
+"""Factor from a value of a JSON to each unit; 1 for all others."""
 _OTHERS = ("bit", "nat", "s", "m", "hours", "times", "transitions/s", "joint steps/s", "Gbit/s")
 _NUMBER = r"(?<![\w.,])[−+-]?\d[\d,]*(?:\.\d+)?"
 _UNIT = "|".join(re.escape(unit) for unit in sorted([*_SCALES, *_OTHERS], key=len, reverse=True))
@@ -52,21 +51,21 @@ class Figure:
     line: int
     text: str
     table: str | None = None
-    """The marker of the table that it stands in."""
+    """Marker of its table."""
 
     @property
     def parts(self) -> list[str]:
-        """Its numbers: two where it has ± or /, three where it has an interval."""
+        """Its numbers: two with ± or /, three with an interval."""
         return re.findall(_NUMBER, self.text)
 
     @property
     def scale(self) -> float:
-        """What a value of a JSON is multiplied by to be shown so."""
+        """Factor from a value of a JSON to this figure."""
         return _SCALES.get(re.split(r"[\d ]", self.text)[-1], 1.0)
 
 
 def figures(page: str, text: str) -> Iterator[Figure]:
-    """Yield the numbers of a page in their order, those of tables from JSON included."""
+    """Yield the figures of a page in order, including those of tables."""
     spans = [(found.span(), found[2]) for found in tables.MARKED.finditer(text)]
 
     def blank(found: re.Match[str]) -> str:
@@ -83,9 +82,9 @@ def figures(page: str, text: str) -> Iterator[Figure]:
 
 
 def value(source: str, folder: Path = RESULTS) -> float:
-    """Return what `FILE KEY` names, or the quotient of two such or of a number.
+    """Return the value of `FILE KEY`, or a quotient of such values or numbers.
 
-    A key is names with dots between; `rows[num_envs=64,compiled=true]` chooses from a list.
+    A key is names joined by dots; `rows[num_envs=64,compiled=true]` chooses from a list.
 
     Raises:
         ValueError: there is no such file or key.
@@ -119,7 +118,7 @@ def _step(found: Any, step: str) -> Any:
 
 
 def is_shown(figure: Figure, sources: Sequence[str], folder: Path = RESULTS) -> bool:
-    """Return whether the sources' values, rounded, are the figure's numbers."""
+    """Return whether the rounded values of the sources are the figure's numbers."""
     if len(sources) != len(figure.parts):
         return False
     for text, source in zip(figure.parts, sources, strict=True):
@@ -136,7 +135,7 @@ def is_shown(figure: Figure, sources: Sequence[str], folder: Path = RESULTS) -> 
 
 @dataclass(frozen=True)
 class Known:
-    """What the list says of figures, by page and text."""
+    """Sources and reasons of the list, by page and text."""
 
     sources: Mapping[tuple[str, str], list[str]]
     reasons: Mapping[tuple[str, str], str]
@@ -162,7 +161,7 @@ def read_list(file: Path = LIST) -> Known:
 def origins(
     found: Sequence[Figure], known: Known, folder: Path = RESULTS
 ) -> tuple[list[tuple[Figure, str]], list[str]]:
-    """Return where each figure comes from, and the problems."""
+    """Return the source of each figure, and the problems."""
     named, problems, used = [], [], set()
     in_tables = {(f.page, f.text): f.table for f in found if f.table and len(f.parts) == 3}
     for figure in found:
@@ -204,7 +203,7 @@ def all_figures() -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print where all figures come from; return 0, or 1 where there are problems."""
+    """Print the sources of all figures; return 0, or 1 if there are problems."""
     Parser(prog="python -m benchmarks.figures_of_pages", description=__doc__).parse_args(arguments)
     named, problems = origins(all_figures(), read_list())
     for figure, source in named:

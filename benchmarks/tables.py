@@ -1,9 +1,10 @@
-"""Writes the tables of README and docs/ from the JSON in benchmarks/results/: `make tables`.
+"""Write the tables of README and docs/ from the JSON in benchmarks/results/: `make tables`.
 
     python -m benchmarks.tables [--check]
 
-A table stands between `<!-- table: NAME WORDS -->` and `<!-- end -->`; the first word names it in
-`TABLES`, others are passed on. `--check` writes nothing and fails where page and JSON differ.
+A table stands between `<!-- table: NAME WORDS -->` and `<!-- end -->`. NAME is a key of `TABLES`;
+the words are passed to its function. `--check` writes nothing and fails if a page differs from its
+JSON.
 """
 
 from __future__ import annotations
@@ -13,31 +14,15 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.helpers import page_tables as pages
 from benchmarks.helpers import suite_tables as suites
 from benchmarks.helpers.command_line import RESULTS
-from benchmarks.learning import (
-    ablation,
-    algorithms,
-    no_fly,
-    predicted,
-    sample_reuse,
-    search_settings,
-    stages,
-    students,
-    update_interval,
-)
-from benchmarks.speed import (
-    busy_machine,
-    comparison,
-    machine_code,
-    network_types,
-    ranks,
-    search,
-    utilisation,
-)
+from benchmarks.helpers.text import fenced
 from marl_framework.command_line import BAD_INPUT, Parser
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
@@ -52,15 +37,22 @@ class Table:
     """A table of the pages."""
 
     files: tuple[str, ...]
-    """In `benchmarks/results/`, without .json."""
+    """Names in `benchmarks/results/`, without .json."""
     render: Callable[..., str]
     """Called with the content of each file and the words of the marker."""
 
 
-def _printed(name: str, table: Callable[..., str]) -> Table:
-    return Table((name + _HERE,), lambda found: pages.fenced(table(found)))
+def _printed(module: str, found: dict[str, Any]) -> str:
+    """Return the table that a benchmark prints."""
+    return fenced(import_module(f"benchmarks.{module}").table(found))
 
 
+_PRINTED = (
+    *(f"learning.{name}" for name in ("ablation", "predicted", "stages", "students", "algorithms")),
+    *(f"learning.{name}" for name in ("no_fly", "sample_reuse", "update_interval")),
+    *("learning.search_settings", "speed.ranks", "speed.utilisation", "speed.search"),
+    *(f"speed.{name}" for name in ("comparison", "network_types", "busy_machine", "machine_code")),
+)
 _WORKERS = tuple(
     f"suite_workers-{world}"
     for world in (
@@ -74,46 +66,38 @@ _WORKERS = tuple(
     )
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
+_TEAMS = ("suite_student_teams",)
+_BUDGET = (f"kernel_budget{_HERE}",)
 TABLES = {
-    "ablation": _printed("ablation", ablation.table),
-    "f1_reward": _printed("ablation-8_uavs", ablation.table),
-    "predicted": _printed("predicted", predicted.table),
-    "stages": _printed("stages", stages.table),
-    "students": _printed("students", students.table),
-    "algorithms": _printed("algorithms", algorithms.table),
-    "no_fly": _printed("no_fly", no_fly.table),
-    "sample_reuse": _printed("sample_reuse", sample_reuse.table),
-    "update_interval": _printed("update_interval", update_interval.table),
-    "ranks": _printed("ranks", ranks.table),
-    "utilisation": _printed("utilisation", utilisation.table),
-    "search": _printed("search", search.table),
-    "search_settings": _printed("search_settings", search_settings.table),
-    "comparison": _printed("comparison", comparison.rows_table),
-    "rollout": Table(("rollout" + _HERE,), pages.rollout),
+    **{
+        module.partition(".")[2]: Table(
+            (f"{module.partition('.')[2]}{_HERE}",), partial(_printed, module)
+        )
+        for module in _PRINTED
+    },
+    "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
+    "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
         tuple(f"training-{kind}{_HERE}" for kind in ("float32", "bfloat16")), pages.training
     ),
-    "scaling": Table(("scaling" + _HERE,), pages.scaling),
-    "wrappers": Table(("wrappers" + _HERE,), pages.wrappers),
-    "network_types": _printed("network_types", network_types.table),
-    "busy_machine": _printed("busy_machine", busy_machine.table),
-    "machine_code": _printed("machine_code", machine_code.table),
-    "kernel_budget": Table(("kernel_budget" + _HERE,), pages.kernel_budget),
-    "gpu_bounds": Table(("kernel_budget" + _HERE,), pages.gpu_bounds),
-    "prediction_budget": Table(("kernel_budget" + _HERE,), pages.prediction_budget),
-    "gpu_memory": Table(("kernel_budget" + _HERE,), pages.gpu_memory),
+    "scaling": Table((f"scaling{_HERE}",), pages.scaling),
+    "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
+    "kernel_budget": Table(_BUDGET, pages.kernel_budget),
+    "gpu_bounds": Table(_BUDGET, pages.gpu_bounds),
+    "prediction_budget": Table(_BUDGET, pages.prediction_budget),
+    "gpu_memory": Table(_BUDGET, pages.gpu_memory),
     "published": Table(
-        ("published_simulator-balanced" + _HERE, "published_simulator" + _HERE), pages.published
+        (f"published_simulator-balanced{_HERE}", f"published_simulator{_HERE}"), pages.published
     ),
-    "published_mixed": Table(("published_simulator-mixed" + _HERE,), pages.published_mixed),
+    "published_mixed": Table((f"published_simulator-mixed{_HERE}",), pages.published_mixed),
     "suite": Table(_SUITE, suites.suite),
     "suite_short": Table(_SUITE, suites.suite_short),
     "suite_teams": Table(_SUITE, suites.suite_teams),
     "suite_students": Table(_SUITE, suites.students),
-    "teams": Table(("suite_student_teams",), suites.teams),
-    "team_counts": Table(("suite_student_teams",), suites.team_counts),
-    "near_search": Table(("suite_student_teams",), suites.near_search),
-    "workers": Table(("suite_student_teams", f"stages{_HERE}", *_WORKERS), suites.workers),
+    "teams": Table(_TEAMS, suites.teams),
+    "team_counts": Table(_TEAMS, suites.team_counts),
+    "near_search": Table(_TEAMS, suites.near_search),
+    "workers": Table((*_TEAMS, f"stages{_HERE}", *_WORKERS), suites.workers),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
 }
 
@@ -124,10 +108,10 @@ def page_files() -> list[Path]:
 
 
 def table(marker: str, folder: Path = RESULTS) -> str:
-    """Return the table that a marker names, from the JSON in `folder`.
+    """Return the table of a marker, from the JSON in `folder`.
 
     Raises:
-        ConfigError: there is no such table, or its JSON is missing or another's.
+        ConfigError: there is no such table, or its JSON is missing or incomplete.
     """
     name, *words = marker.split()
     if name not in TABLES:
@@ -143,12 +127,12 @@ def table(marker: str, folder: Path = RESULTS) -> str:
 
 
 def written(text: str, folder: Path = RESULTS) -> str:
-    """Return a page with its tables as the JSON in `folder` has them."""
+    """Return a page with its tables rewritten from the JSON in `folder`."""
     return MARKED.sub(lambda at: f"{at[1]}\n{table(at[2], folder)}\n\n{at[3]}", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check all tables; return 0, 1 where a page differs, 2 for bad input."""
+    """Write or check all tables; return 0, 1 if a page differs, 2 for bad input."""
     parser = Parser(prog="python -m benchmarks.tables", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail on differences")
     check = parser.parse_args(arguments).check

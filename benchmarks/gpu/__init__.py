@@ -1,1 +1,1 @@
-"""What one run on a machine with a GPU tells: `python -m benchmarks.gpu`."""
+"""Checks and measurements of a machine with a GPU: `python -m benchmarks.gpu`."""

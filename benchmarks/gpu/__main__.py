@@ -1,10 +1,10 @@
-"""Checks and measures everything that needs a GPU, in one run; failures are listed, not fatal.
+"""Check and measure everything that needs a GPU, in one run; failures are listed.
 
     python -m benchmarks.gpu [--device cuda:1] [--out FOLDER] [--only doctor,replay] [--quick]
 
-Each stage is a process of its own with a time limit, a log and, where it measures, a JSON. After
-`--minutes` in all, what is left does not start. The last lines are a table in Markdown, which
-`report.md` holds too; `report.json` has the same for programs.
+Each stage is a process with a time limit, a log and, if it measures, a JSON. No stage starts after
+`--minutes` in total. The last lines are a table in Markdown, which `report.md` holds too;
+`report.json` has the same for programs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from marl_framework.command_line import BAD_INPUT, Parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the stages; return 0 if all are well, 1 if one is not, 2 for bad input."""
+    """Run the stages; return 0 if all pass, 1 if one fails, 2 for bad input."""
     parser = Parser(prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda (default), cuda:N or cpu")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether all stages run")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try all stages")
     parser.add_argument("--only", metavar="STAGE,…", help="these stages (default: all)")
     parser.add_argument(
         "--minutes", type=float, default=8.0, metavar="M", help="for all stages (default: 8)"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = shlex.join(lacking)
         print(
             f"error: missing packages: {', '.join(lacking)}\n"
-            "  where there is a network, with the same Python and platform:\n"
+            "  on a machine with a network, the same Python and platform:\n"
             f"    python -m pip download -c constraints.txt -d wheels {names}\n"
             f"  then here: python -m pip install --no-index --find-links wheels {names}",
             file=sys.stderr,
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(stages: Sequence[Stage], out: Path, device: str, minutes: float) -> int:
-    """Run stages one after the other as long as there is time; report."""
+    """Run stages one after the other within the time; report."""
     facts = machine_facts(device)
     outcomes: list[Outcome] = []
     end = time.monotonic() + 60 * minutes
@@ -74,9 +74,9 @@ def _run(stages: Sequence[Stage], out: Path, device: str, minutes: float) -> int
             print(f"{stage.name} (at most {limit:.0f} s) …", flush=True)
             outcomes.append(run_stage(replace(stage, limit=limit), out))
         else:
-            reason = f"not started: --minutes {minutes:g} are over"
+            reason = f"not started: --minutes {minutes:g} have passed"
             outcomes.append(Outcome(stage.name, list(stage.arguments), 0.0, False, "", reason))
-        _report(facts, outcomes, out)  # also where the next stage takes the machine down
+        _report(facts, outcomes, out)  # in case the next stage takes the machine down
     if compared := same_weights(out, outcomes):
         outcomes.append(compared)
     print(f"\n{_report(facts, outcomes, out)}\nlogs and results: {os.path.relpath(out)}")

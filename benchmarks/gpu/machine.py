@@ -1,4 +1,4 @@
-"""What the machine of a GPU run is, and which packages it lacks."""
+"""Description of the machine of a GPU run, and its missing packages."""
 
 from __future__ import annotations
 
@@ -7,46 +7,34 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-PACKAGES = {
-    "torch": "torch",
-    "kornia": "kornia",
-    "kornia_rs": "kornia_rs",
-    "numpy": "numpy",
-    "numba": "numba",
+_SAME_NAME = (
+    "torch kornia kornia_rs numpy numba lazy_loader pydantic pydantic_core typing_inspection "
+    "annotated_types tensorboard rich matplotlib pytest hypothesis scipy"
+)
+PACKAGES = {name: name for name in _SAME_NAME.split()} | {
     "pyyaml": "yaml",
-    "lazy_loader": "lazy_loader",
-    "pydantic": "pydantic",
-    "pydantic_core": "pydantic_core",
-    "typing_inspection": "typing_inspection",
-    "annotated_types": "annotated_types",
-    "tensorboard": "tensorboard",
-    "rich": "rich",
-    "matplotlib": "matplotlib",
     "opencv-python-headless": "cv2",
     "nvidia-ml-py": "pynvml",
-    "pytest": "pytest",
-    "hypothesis": "hypothesis",
-    "scipy": "scipy",
     "scikit-learn": "sklearn",
 }
-"""Distributions that the stages need, with the module that each brings; another distribution, such
-as opencv-python, may bring it too."""
+"""Distributions that the stages need, with a module of each; another distribution, such as
+opencv-python, may also have the module."""
 
 
 def missing_packages() -> list[str]:
-    """Return the distributions whose module is not there."""
+    """Return the distributions whose module is missing."""
     return [name for name, module in PACKAGES.items() if find_spec(module) is None]
 
 
 def machine_facts(device: str) -> dict[str, str]:
-    """Return versions, driver and clocks, as far as this machine tells them, by name."""
+    """Return versions, driver and clocks by name, as far as they are known."""
     facts = {"machine": platform.platform(), "Python": platform.python_version()}
     for package in ("torch", "triton"):
         with suppress(PackageNotFoundError):
             facts[package] = version(package)
     if device == "cpu":
         return facts | {"device": "CPU"}
-    with suppress(Exception):  # whatever the driver says: the facts are an extra
+    with suppress(Exception):  # facts are optional, and drivers fail in many ways
         import pynvml
 
         pynvml.nvmlInit()

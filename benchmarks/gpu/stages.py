@@ -1,4 +1,4 @@
-"""The stages of a GPU run: what each starts, how long it may take, and its key figure."""
+"""The stages of a GPU run: command, time limit and key figure."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ TESTS = (
     *(f"tests/mission/terrains/test_{name}.py" for name in ("raster", "mixture", "rectangles")),
     *("tests/benchmarks/reference/test_replay.py", "tests/runs/test_checkpoint.py"),
 )
-"""Files with tests for a GPU; others import packages that a GPU's machine may lack."""
+"""Files with tests for a GPU; others need packages that may be missing on a GPU's machine."""
 _ENDS = 10  # seconds between SIGTERM and SIGKILL
 _MOST_TEXT = 200
 
 Figure = Callable[[Path], str]
-"""Reads the key figure from what a stage left; called with its log."""
+"""Reads the key figure of a stage; called with its log."""
 Show = Callable[[Any], str]
 """Returns the key figure of a JSON's content."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a GPU run was asked for."""
+    """Options of a GPU run."""
 
     device: str
     out: Path
@@ -50,15 +50,15 @@ class Stage:
 
     name: str
     arguments: tuple[str, ...]
-    """Of Python."""
+    """Arguments of Python."""
     limit: float
-    """Seconds."""
+    """Time limit [s]."""
     figure: Figure
 
 
 @dataclass
 class Outcome:
-    """How a stage ended."""
+    """Result of a stage."""
 
     stage: str
     command: list[str]
@@ -81,6 +81,10 @@ def make_stages(settings: Settings) -> list[Stage]:
         target = out / f"{name}.json"
         asked = (*on, *seconds, "--out", str(target), *arguments)
         return Stage(name, ("-m", f"benchmarks.speed.{kind}", *asked), limit, _of(target, show))
+
+    def check(name: str, limit: int) -> Stage:
+        arguments = ("-m", "benchmarks.gpu.checks", name, *on)
+        return Stage(name.replace("_", "-"), arguments, limit, _last_line)
 
     tests = TESTS[:1] if quick else TESTS
     numbers = "1,2" if quick else "64,512,2048"
@@ -107,10 +111,8 @@ def make_stages(settings: Settings) -> list[Stage]:
             120,
             _last_line,
         ),
-        *(
-            Stage(name.replace("_", "-"), ("-m", f"benchmarks.gpu.{name}", *on), limit, _last_line)
-            for name, limit in (("same_draws", 90), ("no_waiting", 90))
-        ),
+        check("same_draws", 90),
+        check("no_waiting", 90),
     ]
     for graphs in ("false", "true"):
         name = _whole_training(graphs)
@@ -122,35 +124,33 @@ def make_stages(settings: Settings) -> list[Stage]:
                     *("--set", f"logging.directory={out / 'runs'}"),
                     *("--set", f"learning.training_steps={2 if quick else 20}"),
                     *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={graphs}"),
-                    # Else cuDNN may choose other algorithms in the second training.
+                    # cuDNN must choose the same algorithms in both trainings.
                     *("--set", "compute.deterministic=true"),
                 ),
                 120,
                 _of(out / "runs" / name / "summary.json", _run_summary),
             )
         )
-    stages.append(
-        Stage("kernel-profile", ("-m", "benchmarks.gpu.kernel_profile", *on), 120, _last_line)
-    )
+    stages.append(check("kernel_profile", 120))
     for graphs in ("false", "true"):
         word = "graphs" if graphs == "true" else "eager"
         recorded = ("--set", f"compute.cuda_graphs={graphs}")
-        memory = "51" if graphs == "false" and not quick else "0"  # takes processes of its own
+        memory = "51" if graphs == "false" and not quick else "0"  # starts more processes
         flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", memory, *recorded)
-        stages.append(bench(f"rollout-{word}", "rollout", _rollout, *flown))
+        stages.append(bench(f"rollout-{word}", "rollout", _ROLLOUT, *flown))
         steps = ("--steps", "1" if quick else "5")
         stages.append(bench(f"training-{word}", "training", _training, *steps, *recorded))
     agents = ("--agents", "1" if quick else "64,4096")
     stages += [
-        bench("transformations", "transformations", _transformations, *agents, row=0.3),
-        bench("search", "search", _search, "--quick", limit=120),
-        bench("utilisation", "utilisation", _utilisation, *many),
+        bench("transformations", "transformations", _TRANSFORMATIONS, *agents, row=0.3),
+        bench("search", "search", _SEARCH, "--quick", limit=120),
+        bench("utilisation", "utilisation", _UTILISATION, *many),
     ]
     return stages
 
 
 def run_stage(stage: Stage, out: Path) -> Outcome:
-    """Run a stage within its time limit; what it prints goes to a log, the outcome to a JSON."""
+    """Run a stage within its time limit; its output goes to a log."""
     log = out / f"{stage.name}.log"
     start = time.monotonic()
     code = run_process(stage.arguments, log, stage.limit)
@@ -167,7 +167,7 @@ def run_stage(stage: Stage, out: Path) -> Outcome:
 
 
 def run_process(arguments: Sequence[str], log: Path, limit: float) -> int | None:
-    """Run Python in the checkout, with what it prints in a log.
+    """Run Python in the checkout, with its output in a log.
 
     Args:
         arguments: of Python.
@@ -175,7 +175,7 @@ def run_process(arguments: Sequence[str], log: Path, limit: float) -> int | None
         limit: seconds until the process and its children are ended.
 
     Returns:
-        The exit code; None where it took too long.
+        The exit code; None after the limit.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with log.open("wb") as file:
@@ -186,7 +186,7 @@ def run_process(arguments: Sequence[str], log: Path, limit: float) -> int | None
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # its own children end with it
+            start_new_session=True,  # to end its children too
         )
         try:
             return process.wait(limit)
@@ -197,7 +197,7 @@ def run_process(arguments: Sequence[str], log: Path, limit: float) -> int | None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a stage."""
+    """End a process and its children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -208,7 +208,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def same_weights(out: Path, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Compare the weights of the recorded and the eager training; None where one was left out."""
+    """Compare the weights of the recorded and the eager training; None if one was not run."""
     names = [_whole_training(graphs) for graphs in ("false", "true")]
     if not set(names) <= {outcome.stage for outcome in outcomes}:
         return None
@@ -244,25 +244,8 @@ def _doctor(log: Path) -> str:
 
 
 def _of(path: Path, show: Show) -> Figure:
-    """Return what reads the key figure from a JSON that a stage leaves."""
+    """Return a function that reads the key figure from a JSON of a stage."""
     return lambda _: show(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _rollout(found: Any) -> str:
-    row = max(found["rows"], key=lambda row: row["joint_steps_per_s"])
-    return (
-        f"{row['joint_steps_per_s']:,.0f} joint steps/s with {row['num_envs']:,} missions, "
-        f"{row['share_of_bandwidth']:.1%} of the memory's bandwidth"
-    )
-
-
-def _search(found: Any) -> str:
-    rows = [row for row in found["rows"] if row["simulations_per_s"]]
-    row = max(rows, key=lambda row: row["simulations_per_s"])
-    return (
-        f"{row['simulations_per_s']:,.0f} simulations/s with {row['missions']:,} missions and "
-        f"{row['leaves']} leaves, {row['times_one_at_a_time']:.0f} times one at a time"
-    )
 
 
 def _training(found: Any) -> str:
@@ -272,16 +255,30 @@ def _training(found: Any) -> str:
     )
 
 
-def _transformations(found: Any) -> str:
-    measured = [row for row in found["rows"] if row["observations_per_second"]]
-    rows = [row for row in measured if row["backend"].startswith("kornia")]
-    row = max(rows, key=lambda row: row["observations_per_second"])
-    return f"{row['observations_per_second']:,.0f} observations/s ({row['backend']})"
+def _best(key: str, form: str) -> Show:
+    """Return a function that shows the row with the largest value of a key."""
+
+    def show(found: Any) -> str:
+        row = max((row for row in found["rows"] if row[key]), key=lambda row: row[key])
+        return form.format(**row)
+
+    return show
 
 
-def _utilisation(found: Any) -> str:
-    row = max(found["rows"], key=lambda row: row["share_of_peak"])
-    return f"{row['share_of_peak']:.1%} of the peak ({row['name']})"
+_ROLLOUT = _best(
+    "joint_steps_per_s",
+    "{joint_steps_per_s:,.0f} joint steps/s with {num_envs:,} missions, "
+    "{share_of_bandwidth:.1%} of the memory's bandwidth",
+)
+_SEARCH = _best(
+    "simulations_per_s",
+    "{simulations_per_s:,.0f} simulations/s with {missions:,} missions and {leaves} leaves, "
+    "{times_one_at_a_time:.0f} times one at a time",
+)
+_TRANSFORMATIONS = _best(
+    "observations_per_second", "{observations_per_second:,.0f} observations/s ({backend})"
+)
+_UTILISATION = _best("share_of_peak", "{share_of_peak:.1%} of the peak ({name})")
 
 
 def _run_summary(found: Any) -> str:

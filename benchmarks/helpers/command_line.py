@@ -1,4 +1,4 @@
-"""The command line of every benchmark: its arguments, its configuration, where its JSON goes."""
+"""The command line of every benchmark: options, configuration, and the files of its results."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import math
 import os
 import sys
-import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from benchmarks.helpers import harness
 from marl_framework import command_line
 from marl_framework.command_line import BAD_INPUT, add_overrides
-from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
     config_from_dict,
     config_to_dict,
@@ -28,34 +28,57 @@ from marl_framework.device import resolve_device, resolve_precision
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
-_MOST_TRAININGS = 1000
-_MOST_DIGITS = 8  # of a number in a list
+_MOST_DIGITS = 8  # of a number in an option
 
-Measure = Callable[[argparse.Namespace, Config, torch.device], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a benchmark."""
+
+    options: argparse.Namespace
+    config: Config
+    device: torch.device
+    machine: dict[str, Any]
+    """Description of this machine, see `harness.describe_machine`."""
+    path: Path
+    """JSON file of the results."""
+    suite: str
+    """Name of the benchmark."""
+
+    def save(self, found: dict[str, Any]) -> None:
+        """Write results with machine and configuration, whole or not at all."""
+        content = {"settings": {}, "machine": self.machine, **found}
+        content["settings"] = {"configuration": config_to_dict(self.config)} | content["settings"]
+        harness.write_json(self.path, self.suite, content)
+        found |= content
+
+
+Measure = Callable[[Job], dict[str, Any]]
 Table = Callable[[dict[str, Any]], str]
 Draw = Callable[[dict[str, Any], Path], None]
 
 
 class Parser(command_line.Parser):
-    """Has the arguments of every benchmark.
+    """Parser of the options that all benchmarks have.
 
     Args:
-        module: below `benchmarks`, such as `speed.rollout`; its last part names the JSON.
+        module: name below `benchmarks`, such as `speed.rollout`; its last part names the JSON.
         description: one line.
-        config: the params file by default.
-        device: whether the benchmark runs on a GPU too, and so has `--device`.
+        config: default params file.
+        device: whether the benchmark also runs on a GPU and has `--device`.
     """
 
     def __init__(
         self, module: str, description: str, config: str = "params.yaml", device: bool = True
     ) -> None:
         super().__init__(prog=f"python -m benchmarks.{module}", description=description)
-        self.suite = module.rpartition(".")[2]
+        self._suite = module.rpartition(".")[2]
+        self._keys: dict[str, str] = {"device": "compute.device"}
         self.add_argument(
             "--config",
             default=config,
             metavar="FILE",
-            help=f"params file: a path, or a name in params/ (default: {config})",
+            help="params file: a path, or a name in params/ (default: %(default)s)",
         )
         add_overrides(self)
         if device:
@@ -66,56 +89,108 @@ class Parser(command_line.Parser):
             "--out",
             type=Path,
             metavar="FILE.json",
-            help=f"where the JSON goes (default: benchmarks/results/{self.suite}--<device>.json)",
+            help=f"results (default: benchmarks/results/{self._suite}--<device>.json)",
         )
         self.add_argument(
-            "--seconds-per-row", type=float, default=3.0, metavar="S", help="time budget (3)"
+            "--seconds-per-row",
+            type=seconds,
+            default=3.0,
+            metavar="S",
+            help="time budget of a row (default: %(default)s)",
         )
 
-    def add_trainings(self, steps: int, seeds: int) -> None:
-        """Add `--steps` and `--seeds`: the length and the number of the trainings of a row."""
+    def add_number(self, option: str, default: int, meaning: str, least: int, most: int) -> None:
+        """Add an option for a whole number from `least` to `most`."""
         self.add_argument(
-            "--steps", type=int, default=steps, metavar="S", help=f"training steps ({steps})"
+            option,
+            type=whole_number(least, most),
+            default=default,
+            metavar="N",
+            help=f"{meaning} (default: %(default)s)",
         )
+
+    def add_numbers(
+        self, option: str, default: str | None, meaning: str, most: int, least: int = 1
+    ) -> None:
+        """Add an option for a list of whole numbers such as `1,16,64`, read in rising order."""
+        one = whole_number(least, most)
         self.add_argument(
-            "--seeds", type=int, default=seeds, metavar="N", help=f"trainings a row ({seeds})"
+            option,
+            type=lambda text: sorted({one(part.strip()) for part in text.split(",")}),
+            default=default,
+            metavar="N,…",
+            help=f"{meaning} (default: {default or 'as configured'})",
         )
+
+    def add_names(self, option: str, known: Collection[str], default: str | None = None) -> None:
+        """Add an option for a list of known names; all by default."""
+        self.add_argument(
+            option,
+            type=names_of(known),
+            default=default or ",".join(known),
+            metavar="NAME,…",
+            help=f"of {', '.join(known)} (default: {default or 'all'})",
+        )
+
+    def add_key(self, option: str, key: str, default: object = None, **more: Any) -> None:
+        """Add an option that sets a key of the params file; it wins over `--set`."""
+        shown = "as configured" if default is None else default
+        added = self.add_argument(option, default=default, help=f"{key} (default: {shown})", **more)
+        self._keys[added.dest] = key
 
     def publish(
-        self, options: argparse.Namespace, measure: Measure, table: Table, draw: Draw | None = None
+        self,
+        arguments: Sequence[str] | None,
+        measure: Measure,
+        table: Table,
+        draw: Draw | None = None,
     ) -> int:
-        """Measure, write the results, with a figure beside them, and print them.
+        """Measure, write the results and perhaps a figure, and print them.
 
         Args:
-            options: of this parser.
-            measure: called with them, the configuration and the device; returns what the JSON
-                holds, or raises ConfigError where an argument is wrong.
+            arguments: command line; None for that of this process.
+            measure: returns the content of the JSON, or raises ConfigError for bad input.
             table: returns the results as text.
-            draw: writes a PNG.
+            draw: writes a PNG next to the JSON.
 
         Returns:
             The exit code: 0, or 2 for bad input.
         """
+        options = self.parse_args(arguments)
 
         def work() -> str:
-            config, device, path = read_options(options, self.suite)
-            found = measure(options, config, device)
-            harness.write_json(path, self.suite, found)
-            files = [path]
+            job = self._job(options)
+            found = measure(job)
+            job.save(found)
+            files = [job.path]
             if draw is not None:
-                files.append(path.with_suffix(".png"))
+                files.append(job.path.with_suffix(".png"))
                 draw(found, files[-1])
             return "\n".join([table(found), *map(str, files)])
 
         return answer(options.out, work)
 
+    def _job(self, options: argparse.Namespace) -> Job:
+        set_by_options = [
+            f"{key}={value}"
+            for name, key in self._keys.items()
+            if (value := getattr(options, name)) is not None
+        ]
+        with command_line.plain_warnings():
+            path = resolve_config_path(options.config)
+            config = load_config(path, [*options.overrides, *set_by_options])
+            device = resolve_device(config.compute.device)
+        resolve_precision(config.compute.precision, device)
+        out = output_file(options.out, self._suite, device)
+        return Job(options, config, device, harness.announce_machine(device), out, self._suite)
+
 
 def answer(out: Path | None, work: Callable[[], str]) -> int:
-    """Print what the work behind a command line returns, or one line where its input is bad.
+    """Print the text that `work` returns, or one line where its input is bad.
 
     Args:
-        out: the file that is written, for errors of the system that name none.
-        work: raises ConfigError or OSError.
+        out: output file or folder, for system errors that name no file.
+        work: raises ConfigError or OSError for bad input.
 
     Returns:
         The exit code: 0, or 2 for bad input.
@@ -132,45 +207,11 @@ def answer(out: Path | None, work: Callable[[], str]) -> int:
     return 0
 
 
-def read_options(options: argparse.Namespace, suite: str) -> tuple[Config, torch.device, Path]:
-    """Return the configuration, the device and the output file of a command line.
-
-    Short forms win over `--set`.
-
-    Raises:
-        ConfigError: one of them is wrong.
-    """
-    short = [
-        f"compute.{name}={value}"
-        for name in ("device", "precision")
-        if (value := getattr(options, name, None)) is not None
-    ]
-    config = _read_config(options, [*options.overrides, *short])
-    with command_line.plain_warnings():
-        device = resolve_device(config.compute.device)
-    resolve_precision(config.compute.precision, device)
-    return config, device, output_file(options.out, suite, device)
-
-
-def _read_config(options: argparse.Namespace, overrides: list[str]) -> Config:
-    """Return the configuration of a command line, its warnings as one line each."""
-    if not 0 < options.seconds_per_row < math.inf:
-        raise ConfigError(
-            f"--seconds-per-row {options.seconds_per_row:g}: give a number of seconds above 0"
-        )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConfigWarning)
-        config = load_config(resolve_config_path(options.config), overrides)
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
-    return config
-
-
 def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
-    """Return where the JSON goes, its folder made.
+    """Return the file of the results; make its folder.
 
     Raises:
-        ConfigError: the name does not end in .json, or nothing can be written there.
+        ConfigError: the name does not end in .json, or the file cannot be written.
     """
     path = RESULTS / f"{suite}--{harness.device_slug(device)}.json" if out is None else out
     if path.suffix != ".json":
@@ -180,7 +221,7 @@ def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror or error}") from error
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--out {path}: cannot be written; name a file where you may write")
+        raise ConfigError(f"--out {path}: cannot be written; name another file")
     return path
 
 
@@ -188,65 +229,42 @@ def with_overrides(config: Config, *overrides: str) -> Config:
     """Return the configuration with `section.key=value` changes, checked like a params file.
 
     Raises:
-        ConfigError: the changed configuration makes no sense.
+        ConfigError: the changed configuration is invalid.
     """
     return config_from_dict(config_to_dict(config), overrides=overrides)
 
 
-def with_steps(config: Config, steps: int) -> Config:
-    """Return the configuration with another number of training steps.
-
-    Raises:
-        ConfigError: there is nothing to train.
-    """
-    return with_overrides(config, f"learning.training_steps={steps}")
+# Types of options -------------------------------------------------------------------------
 
 
-def with_trainings(config: Config, options: argparse.Namespace) -> Config:
-    """Return the configuration of the trainings that `Parser.add_trainings` asks for.
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of a whole number from `least` to `most`."""
 
-    Raises:
-        ConfigError: their length or their number is wrong.
-    """
-    check_between("--seeds", options.seeds, 1, _MOST_TRAININGS)
-    return with_steps(config, options.steps)
+    def read(text: str) -> int:
+        is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+        if not is_number or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number from {least} to {most}")
+        return int(text)
 
-
-def check_between(option: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that is too small or too large.
-
-    Raises:
-        ConfigError: with what would be right.
-    """
-    if not least <= value <= most:
-        raise ConfigError(f"{option} {value}: must lie in {least} … {most}")
+    return read
 
 
-def parse_numbers(option: str, text: str, example: str, most: int, least: int = 1) -> list[int]:
-    """Return the whole numbers of a list such as `1,16,64`, in rising order, each once.
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return the type of a list of known names such as `ours,vmas`, each read once."""
 
-    Raises:
-        ConfigError: they are not whole numbers from `least` to `most`.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
-        raise ConfigError(
-            f"{option} {text}: give whole numbers with commas between, such as {example}"
-        )
-    numbers = sorted({int(part) for part in parts})
-    for number in numbers:
-        check_between(option, number, least, most)
-    return numbers
+    def read(text: str) -> list[str]:
+        names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+        if unknown := [name for name in names if name not in known]:
+            known_names = ", ".join(known)
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is unknown; choose from {known_names}")
+        return names
+
+    return read
 
 
-def parse_names(option: str, text: str, known: Collection[str]) -> list[str]:
-    """Return the names of a list such as `ours,vmas`.
-
-    Raises:
-        ConfigError: one of them is not known.
-    """
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{option} {name}: choose from {', '.join(known)}")
-    return names
+def seconds(text: str) -> float:
+    """Read a duration above 0 [s]."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} must be a number of seconds above 0")
+    return number

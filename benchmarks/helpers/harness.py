@@ -1,7 +1,7 @@
-"""How benchmarks measure and report: timing, the machine, memory bandwidth, tables, JSON.
+"""Time, memory and utilisation of this machine, and its description.
 
-A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (what was asked
-for), `machine` (what it ran on), and its own lists of rows. It is strict JSON, see `files.strict`.
+A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (options and
+configuration), `machine`, and its own lists of rows. It is strict JSON, see `files.strict`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,28 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from io import StringIO
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from marl_framework.device import describe_device, synchronize, usable_cores
 from marl_framework.runs import files
 from marl_framework.runs.folder import describe_environment
+from marl_framework.training.hardware import HardwareMonitor, Reader, gpu_readers
 
 SCHEMA = 1
 CPU = torch.device("cpu")
 
 _COPIED_BYTES = 2**28  # far larger than any cache
 _COPIES = 7
+_PRODUCTS = 6  # timed matrix products; the first one warms up
 _MOST_REPEATS = 10_000
+_PERIOD = 0.2  # seconds between samples of the utilisation
 
 
 # Timing -----------------------------------------------------------------------------------
@@ -45,7 +41,7 @@ _MOST_REPEATS = 10_000
 
 @dataclass(frozen=True)
 class Timing:
-    """How long something takes [s]: the median over repeats, and their quartiles."""
+    """Duration of some work [s]: the median over repeats, and their quartiles."""
 
     median: float
     lower: float
@@ -53,14 +49,20 @@ class Timing:
     repeats: int
 
     def per(self, items: int) -> Timing:
-        """Return the same for one of `items` things that were done at once."""
+        """Return the duration of one of `items` things that were done at once."""
         return Timing(self.median / items, self.lower / items, self.upper / items, self.repeats)
+
+    def columns(self, repeats: str = "repeats") -> dict[str, float]:
+        """Return the quartiles and the number of repeats under the names that rows have."""
+        return {
+            "lower_quartile": self.lower,
+            "upper_quartile": self.upper,
+            repeats: self.repeats,
+        }
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """Return (lower quartile, median, upper quartile), linear between order statistics."""
-    if not samples:
-        raise ValueError("no samples, no quartiles")
     lower, median, upper = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
     return lower, median, upper
 
@@ -74,14 +76,14 @@ def measure(
     least: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
-    """Time `work()` again and again until `seconds` are used up, at least `least` times.
+    """Time `work()` until `seconds` are used up, at least `least` times.
 
     Args:
-        work: what is timed; the device has finished it when the clock is read.
-        seconds: time budget, warm-up not counted.
-        device: where the work is done.
-        warm_up: calls before the first one that counts.
-        least: repeats even when the budget is used up.
+        work: the timed function; the clock is read when the device has finished it.
+        seconds: time budget without warm-up.
+        device: device of the work.
+        warm_up: number of calls before the first one that counts.
+        least: minimum number of repeats.
         clock: returns seconds.
     """
     for _ in range(warm_up):
@@ -101,7 +103,7 @@ def measure(
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let PyTorch, and the compiled loops that follow it, use so many threads of the CPU."""
+    """Limit PyTorch, and the compiled loops that follow it, to a number of CPU threads."""
     usual = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -111,7 +113,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Return the time of the fastest of some repeats of `work()` [s]."""
+    """Return the shortest duration of `work()` over some repeats [s]."""
     times = []
     for _ in range(repeats):
         synchronize(device)
@@ -123,67 +125,153 @@ def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> f
 
 
 def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES) -> float:
-    """Return bytes read plus written a second by a large copy: the best of some tries."""
+    """Return the bytes read and written per second by the fastest of some large copies."""
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
     return 2 * size / fastest(lambda: target.copy_(source), _COPIES, device)
 
 
-def in_fresh_process(work: Callable[[], Any]) -> Any:
-    """Return what a picklable function returns in a new process."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work).result()
+def peak_flops(device: torch.device, precision: torch.dtype) -> float:
+    """Return the operations per second of the fastest of some large matrix products."""
+    side = 8192 if device.type == "cuda" else 2048
+    a, b = (torch.randn(side, side, device=device).to(precision) for _ in range(2))
+    return 2 * side**3 / fastest(lambda: a @ b, _PRODUCTS, device)
 
 
-# The machine ------------------------------------------------------------------------------
+# Memory -----------------------------------------------------------------------------------
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the memory [bytes] that the device has to give; of a CPU, most of what it has."""
+    """Return the available memory [bytes]: free on a GPU, 70 % of all memory on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(0.7 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Restart `peak_memory`, where the system allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resident memory becomes the peak
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory [bytes]: of tensors on a GPU, of this process on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return _process_memory("VmHWM")
+
+
+def held_memory(device: torch.device) -> int:
+    """Return the current memory [bytes]: of tensors on a GPU, of this process on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return _process_memory("VmRSS")
+
+
+def _process_memory(name: str) -> int:
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"/proc/self/status has no {name}")
+    return int(found[1]) * 1024
+
+
+# Utilisation ------------------------------------------------------------------------------
+
+UTILISATION = {
+    "utilization": "reported",
+    "gpu_sm_activity": "sm_activity",
+    "gpu_sm_occupancy": "sm_occupancy",
+}
+"""Column of a row for each figure of `utilisation_monitor`."""
+
+
+class CpuReader:
+    """Share of all cores that any program keeps busy, as system monitors show it."""
+
+    def __init__(self, times: Path = Path("/proc/stat")) -> None:
+        self._times = times
+        self._idle, self._all = self._read()
+
+    def __call__(self) -> dict[str, float]:
+        """Return the share since the last call."""
+        idle, total = self._read()
+        passed = total - self._all
+        share = 1 - (idle - self._idle) / passed if passed else 0.0
+        self._idle, self._all = idle, total
+        return {"utilization": share}
+
+    def _read(self) -> tuple[int, int]:
+        first = self._times.read_text(encoding="ascii").partition("\n")[0]
+        ticks = [int(text) for text in first.split()[1:9]]
+        return ticks[3] + ticks[4], sum(ticks)
+
+
+def utilisation_monitor(device: torch.device) -> HardwareMonitor:
+    """Return a monitor of the device's reported utilisation.
+
+    Figures: `utilization` of the device (0 to 1); on GPUs that count them also `gpu_sm_activity`
+    and `gpu_sm_occupancy`.
+    """
+    readers: list[Reader] = [CpuReader()]
+    if device.type == "cuda":
+        readers = [_renamed(reader) for reader in gpu_readers(device)]
+    return HardwareMonitor(device, Path(), _PERIOD, readers)
+
+
+def _renamed(reader: Reader) -> Reader:
+    return lambda: {
+        ("utilization" if name == "gpu_utilization" else name): value
+        for name, value in reader().items()
+    }
+
+
+def utilisation(monitor: HardwareMonitor) -> dict[str, float | None]:
+    """Return the mean figures of a monitor, and the peak of the utilisation, as columns of a row.
+
+    None stands for figures that the machine does not have.
+    """
+    found = monitor.summary()
+    means = {column: found.get(name, {}).get("mean") for name, column in UTILISATION.items()}
+    return {**means, "reported_peak": found.get("utilization", {}).get("max")}
+
+
+# The machine ------------------------------------------------------------------------------
+
+
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Return what figures depend on: hardware, bandwidth, versions, commit, command."""
+    """Return hardware, memory bandwidth, versions, commit and command."""
     environment = describe_environment(device)
     devices = {str(d): d for d in (CPU, device)}
     return {
         **environment,
-        # The interpreter's own path says nothing that the versions do not.
+        # The versions tell more than the interpreter's own path.
         "command": shlex.join(["python", *without_folders(sys.orig_argv[1:])]),
         "cpu": describe_device(CPU),
         "load_average": round(os.getloadavg()[0], 2),
         "torch_threads": torch.get_num_threads(),
         "memory_bandwidth": {name: memory_bandwidth(d) for name, d in devices.items()},
-        "versions": {**environment["versions"], "opencv": _opencv_version()},
+        "versions": {**environment["versions"], "opencv": cv2.__version__},
     }
 
 
 def without_folders(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with absolute paths cut to their last part: no other machine has them."""
+    """Return arguments with absolute paths cut to their last part."""
     return [re.sub(r"(^|[=,])/[^=,]*/", r"\1", argument) for argument in arguments]
 
 
-def _opencv_version() -> str | None:
-    """Return the version of OpenCV, whichever distribution brings it; None where none does."""
-    for name in ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless",
-                 "opencv-contrib-python"):  # fmt: skip
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return None
-
-
 def announce_machine(device: torch.device) -> dict[str, Any]:
-    """Print the device, warn where other programs are running; return `describe_machine`."""
+    """Print the device, warn if other programs are running, and return `describe_machine`."""
     print(describe_device(device), flush=True)
     machine = describe_machine(device)
     load, cores = machine["load_average"], usable_cores()
     if load > 0.5 * cores:
         print(
-            f"warning: the machine is busy (load {load:g} on {cores} cores); parallel work waits "
-            "for its slowest thread and looks slower than it is",
+            f"warning: the machine is busy (load {load:g} on {cores} cores), so parallel work "
+            "looks slower than it is",
             file=sys.stderr,
         )
     return machine
@@ -197,43 +285,6 @@ def device_slug(device: torch.device) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-# Results and tables -----------------------------------------------------------------------
-
-
 def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
     """Write a benchmark's results as strict JSON, whole or not at all."""
     files.write_json(path, {"schema": SCHEMA, "suite": suite, **content})
-
-
-def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as plain text; the first column is left-aligned, the others right."""
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
-    for number, name in enumerate(header):  # Text: brackets are no markup
-        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    buffer = StringIO()
-    Console(file=buffer, width=300, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def duration_text(seconds: float | None) -> str:
-    """Return a duration with three digits and a unit; a dash where there is none."""
-    if seconds is None:
-        return "–"
-    if seconds < 0:
-        return f"−{duration_text(-seconds)}"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
-def quartiles_text(row: Mapping[str, Any]) -> str:
-    """Return the range between the quartiles of a row."""
-    return f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}"
-
-
-def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
-    """Return a number in a format, a dash where there is none."""
-    return "–" if value is None else f"{value:{form}}{unit}"

@@ -1,4 +1,4 @@
-"""What a joint step must do at least: cells, logarithms, bytes."""
+"""Minimum work of a joint step: cells, logarithms, bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ COUNTED = 16  # missions flown
 
 @torch.no_grad()
 def count_work(config: Config) -> dict[str, float]:
-    """Count what a joint step must do, from missions flown at random; means per joint step.
+    """Count the minimum work of missions flown at random; means per joint step.
 
-    Bytes are those of a step that touches each array once for each thing done with it: truth,
-    random bits (written, read), readings, the cells of beliefs read and written, and the maps that
-    observations and critic states are.
+    Bytes count each array once for each operation on it: truth, random bits (written, read),
+    readings, the cells of beliefs (read, written), and the maps of observations and critic states.
 
     Returns:
         `cells_measured` by all UAVs, `cells_heard`, `cells_updated` of own beliefs (each once),
@@ -53,7 +52,7 @@ def count_work(config: Config) -> dict[str, float]:
         "cells_updated": learned,
         "cells_seen": viewed,
         "bayes_updates": 2 * measured + listened,  # own belief, global belief; own belief
-        # Of p and 1 - p, before and after: global belief; where uncertainty is seen, that and all.
+        # Of p and 1 - p, before and after: global belief; all beliefs if uncertainty is observed.
         "logarithms": 4 * viewed + 4 * unsure * (viewed + measured + listened),
         # A cell measured: bits 2 + 2, truth 1, reading 1 + 1, own belief 4 + 4. A cell heard:
         # reading 1, own belief 4 + 4. A cell seen: global belief 4 + 4.

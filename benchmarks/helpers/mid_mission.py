@@ -1,4 +1,4 @@
-"""Rounds from the middle of missions: flown with the project's environment, from a fixed seed."""
+"""Rounds from the middle of missions, flown with the library's environment from a fixed seed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MOVES = 6  # of 15 in the paper's missions; by then the UAVs fly at all altitude
 
 @dataclass(frozen=True)
 class Round:
-    """Missions whose UAVs have moved and know whom they hear; what follows is timed.
+    """Missions whose UAVs have moved and know which others they hear.
 
     Attributes:
-        state: before the readings are taken.
-        bits: the sensor's randomness, see `kernels.windows.read`.
+        state: state before the readings.
+        bits: random bits of the sensor, see `kernels.windows.read`.
     """
 
     state: MissionState
     bits: Tensor
 
     def repeat(self, missions: int, device: torch.device) -> Round:
-        """Return as many missions as asked for, these over and over, on a device; copies."""
+        """Return copies of the missions, repeated to a number, on a device."""
         index = torch.arange(missions) % len(self.bits)
         tensors = {name: value[index] for name, value in self.state.tensors()}
         return Round(MissionState(**tensors).to(device), self.bits[index].to(device))
@@ -40,7 +40,7 @@ class Round:
 
 @torch.no_grad()
 def fly(config: Config, missions: int) -> Round:
-    """Fly random missions to their middle, on the CPU, always the same."""
+    """Fly the same random missions to their middle, on the CPU."""
     env = MissionEnvironment(config, missions, "cpu")
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())
@@ -56,7 +56,7 @@ def fly(config: Config, missions: int) -> Round:
 
 
 def as_plain(config: Config, flown: Round) -> Missions:
-    """Return the missions for the one-at-a-time baseline, the readings taken; copies."""
+    """Return copies of the missions for the one-at-a-time baseline, with readings taken."""
     env = MissionEnvironment(config, len(flown.bits), "cpu")
     camera, state = env.camera, flown.state.clone()
     env.measure(state, flown.bits)
@@ -84,13 +84,13 @@ def as_plain(config: Config, flown: Round) -> Missions:
 
 
 class Batch:
-    """What the library does between a move and the next decision, ready to be timed.
+    """Work of the library between a move and the next decision.
 
-    Beliefs are updated in place and not put back between calls: they only move towards 0 or 1,
-    and no operation takes longer for one value than for another.
+    Beliefs are updated in place and not restored between calls: they only move towards 0 or 1,
+    and the cost of the operations does not depend on the values.
 
     Args:
-        config: the mission; all its actor channels are drawn.
+        config: the mission and the actor's channels.
         flown: any number of missions.
     """
 
@@ -100,19 +100,11 @@ class Batch:
         self._builder = ObservationBuilder(config, self._env.lattice, self._env.camera)
 
     def all_of_it(self) -> Tensor:
-        """Take the readings, fuse what was heard, return the observation [E, N, C, X, Y]."""
+        """Take readings, fuse heard ones, and return the observation [E, N, C, X, Y]."""
         self.take_readings()
-        self.fuse_heard()
-        return self.observe()
+        self._env.fuse_heard(self.state)
+        return self._builder.actor(self.state)
 
     def take_readings(self) -> None:
-        """Measure and update the own beliefs; averaged maps follow."""
+        """Measure and update own beliefs and averaged maps."""
         self._env.measure(self.state, self._bits)
-
-    def fuse_heard(self) -> None:
-        """Fuse what was heard; averaged maps follow."""
-        self._env.fuse_heard(self.state)
-
-    def observe(self) -> Tensor:
-        """Return the actor's observation [E, N, C, X, Y]."""
-        return self._builder.actor(self.state)

@@ -29,21 +29,19 @@ class NetworkCalls:
     """Batch sizes of all network calls of one training step."""
 
     inference: tuple[int, ...]
-    """Of the actor while flying."""
+    """Calls of the actor during flights."""
     targets: tuple[int, ...]
-    """Of the target critic."""
+    """Calls of the target critic."""
     learning: tuple[int, ...]
-    """Of critic and actor, forward and backward."""
+    """Calls of critic and actor, forward and backward."""
 
     @classmethod
     def of(cls, config: Config, device: torch.device) -> NetworkCalls:
-        """Return what a configuration asks for on a device."""
+        """Return the batch sizes of a configuration on a device."""
         learning = config.learning
         team = config.environment.num_envs * config.missions.most_agents
-        rollouts, transitions = (
-            config.schedule.rollouts_per_step,
-            config.schedule.transitions_per_step,
-        )
+        rollouts = config.schedule.rollouts_per_step
+        transitions = config.schedule.transitions_per_step
         places = torch.arange(transitions)
         batches = places.tensor_split(min(learning.batch_number, transitions))
         return cls(
@@ -54,11 +52,11 @@ class NetworkCalls:
 
 
 class NetworksAlone:
-    """The network calls of one training step, with plain modules and nothing around them.
+    """The network calls of one training step, with plain modules.
 
     Args:
         config: sizes, schedule and precision.
-        device: where they run.
+        device: of the networks.
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:

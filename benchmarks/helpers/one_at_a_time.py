@@ -1,8 +1,7 @@
 """Fusing and observing the published way: one UAV after the other, with numpy and OpenCV.
 
-Nothing here needs PyTorch, so that processes of a pool start small. The maps are those of
-`benchmarks.reference.plain_mission`; what is added is the fusion that passes over the whole map,
-and a pool.
+Nothing here needs PyTorch, so that the processes of a pool start small. The maps are those of
+`benchmarks.reference.plain_mission`, with a fusion that passes over the whole map.
 """
 
 from __future__ import annotations
@@ -23,88 +22,77 @@ from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Positio
 Fuse = Callable[[Map, Footprint, Map, float], None]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_KEPT_BYTES = 2**25  # the most that glibc keeps by itself
+_KEPT_BYTES = 2**25  # the largest value that glibc accepts
 
 
 @dataclass(frozen=True)
 class Missions:
-    """Missions of N UAVs that have heard and not yet fused; the mission comes first.
+    """Missions of N UAVs that have heard and not yet fused readings; lists by mission and UAV.
 
-    `observe` fuses into `beliefs`, in place; the rest stays as it is.
+    `observe` fuses into `beliefs` in place.
     """
 
     geometry: Geometry
     times: list[int]
     positions: list[list[Position]]
     heard: list[list[list[int]]]
-    """Who each UAV hears, itself too, by id."""
+    """Ids of the UAVs that each UAV hears, itself included."""
     readings: list[list[Map]]
     """Latest reading of each UAV: likelihoods in its clipped footprint."""
     beliefs: list[list[Map]]
 
     @property
     def n_agents(self) -> int:
-        """UAVs of a mission."""
+        """Number of UAVs of a mission."""
         return len(self.positions[0])
 
     @property
     def agents(self) -> int:
-        """UAVs of all missions."""
+        """Number of UAVs of all missions."""
         return len(self.positions) * self.n_agents
 
     def fresh(self) -> Missions:
-        """Return the same with beliefs of its own."""
+        """Return the missions with copied beliefs."""
         return replace(self, beliefs=[[belief.copy() for belief in team] for team in self.beliefs])
 
     def senders(self, number: int) -> list[int]:
-        """Return the ids of the others whose reading UAV `number` of all missions fuses."""
+        """Return the ids of the other UAVs whose readings UAV `number` fuses."""
         mission, agent = divmod(number, self.n_agents)
         return [j for j in self.heard[mission][agent] if j != agent]
 
 
 def fuse_whole_map(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
-    """Take a reading into a belief, in place, the published way: as a map of the same size."""
+    """Fuse a reading into a belief in place, the published way: as a map of the same size."""
     measured = np.full(belief.shape, plain_mission.UNKNOWN, np.float32)
     measured[seen.window] = reading
     updated = plain_mission.bayes(belief, measured, prior)
     np.copyto(belief, updated, where=measured != plain_mission.UNKNOWN)
 
 
-def fuse_heard(missions: Missions, number: int, fuse: Fuse) -> None:
-    """Update the belief of UAV `number` with what it heard, in the order of ids."""
+def observe(missions: Missions, number: int, fuse: Fuse) -> Map:
+    """Fuse the readings that UAV `number` heard, by id; return its observation, [X, Y, 7]."""
     mission, agent = divmod(number, missions.n_agents)
     geometry, positions = missions.geometry, missions.positions[mission]
     belief, readings = missions.beliefs[mission][agent], missions.readings[mission]
     for j in missions.senders(number):
         seen = plain_mission.footprint(geometry, positions[j])
         fuse(belief, seen, readings[j], geometry.prior)
-
-
-def observe(missions: Missions, number: int, fuse: Fuse) -> Map:
-    """Fuse what UAV `number` heard and return what its actor sees: [X, Y, 7]."""
-    fuse_heard(missions, number, fuse)
-    mission, agent = divmod(number, missions.n_agents)
+    heard = missions.heard[mission][agent]
     return plain_mission.actor_observation(
-        missions.geometry,
-        missions.times[mission],
-        agent,
-        missions.positions[mission],
-        missions.heard[mission][agent],
-        missions.beliefs[mission][agent],
-        missions.readings[mission],
+        geometry, missions.times[mission], agent, positions, heard, belief, readings
     )
 
 
 def observe_all(missions: Missions, agents: int, fuse: Fuse) -> list[Map]:
-    """Return what the first `agents` UAVs see, one after the other."""
+    """Return the observations of the first `agents` UAVs."""
     return [observe(missions, number, fuse) for number in range(agents)]
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep freed blocks of up to 32 MiB; returns whether it could be asked for.
+    """Keep freed memory blocks of up to 32 MiB in this process; return whether that worked.
 
-    Otherwise glibc gives a freed array back or not depending on what lies behind it, and a fresh
-    one costs a page fault each 4 KiB: the same numpy code then takes 2 or 6 ms by chance.
+    Otherwise glibc may return freed arrays to the system, and a new one then costs a page fault
+    every 4 KiB: the same numpy code takes 2 or 6 ms by chance.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -115,18 +103,15 @@ def keep_freed_memory() -> bool:
 
 # A pool of processes ----------------------------------------------------------------------
 
-_of_process: dict[int, Missions] = {}  # what a process of the pool works on, by UAVs a mission
+_of_process: dict[int, Missions] = {}  # missions of a process of the pool, by team size
 
 Pool = Callable[[int, int], list[Map]]
-"""Called with the UAVs a mission has and a number of UAVs; returns what those see."""
+"""Called with a team size and a number of UAVs; returns their observations."""
 
 
 @contextmanager
 def process_pool(missions: dict[int, Missions], processes: int) -> Iterator[Pool]:
-    """Open a pool whose processes hold the missions and observe the published way.
-
-    A pool takes the UAVs one by one, in chunks; only the observations travel back.
-    """
+    """Open a pool of processes that hold the missions and observe the published way."""
     context = get_context("spawn")
     with context.Pool(processes, initializer=_start_process, initargs=(missions,)) as pool:
 
@@ -138,7 +123,7 @@ def process_pool(missions: dict[int, Missions], processes: int) -> Iterator[Pool
 
 def _start_process(missions: dict[int, Missions]) -> None:
     keep_freed_memory()
-    cv2.setNumThreads(1)  # the processes share the cores already
+    cv2.setNumThreads(1)  # the processes share the cores
     _of_process.update(missions)
 
 
@@ -150,9 +135,9 @@ def _observe_in_process(n_agents: int, number: int) -> Map:
 
 
 def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
-    """Count what one observation has to move [bytes], the mean of the first `agents` UAVs.
+    """Return the minimum bytes moved per observation, the mean of the first `agents` UAVs.
 
-    Each input is read once and each output written once, whatever a machine does on top:
+    Each input is read once and each output written once:
 
     - `whole map`: a fusion reads belief and reading, writes the belief; the observation reads
       the belief, the footprint map and the square of the own reading (all float32).

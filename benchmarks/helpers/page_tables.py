@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from benchmarks.helpers.text import markdown
 
 Found = Mapping[str, Any]
 
-_AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # of a GPU's kernels
+_AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # for a GPU
 _WRAPPERS = {
     "core": "core, by hand",
     "torchrl": "TorchRL",
@@ -15,8 +17,6 @@ _WRAPPERS = {
     "gymnasium": "Gymnasium",
     "pettingzoo": "PettingZoo",
 }
-
-
 BALANCED, FINE_TUNED = "`params_balanced.yaml`", "… fine-tuned on `mixed`"
 _PUBLISHED = {
     "published_information_gain": "published information gain",
@@ -29,24 +29,19 @@ _PUBLISHED = {
 }
 
 
-def fenced(text: str) -> str:
-    """Return the text that a benchmark prints as a block."""
-    return f"```\n{text.strip(chr(10))}\n```"
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
-    lines.insert(1, "|" + "---|" * len(header))
-    return "\n".join(lines).replace("|  |", "| |")
-
-
 def _whole(number: float | None) -> str:
     return "–" if number is None else f"{number:,.0f}"
 
 
+def _megabytes(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
+
+
+# Learning ---------------------------------------------------------------------------------
+
+
 def published(team: Found, planners: Found) -> str:
-    """Return what flew in the published simulator, and how it differs from its planner."""
+    """Return the policies in the published simulator, compared with its planner."""
     summaries = {BALANCED: team["policies"]["learned"]["summary"]}
     summaries |= {
         label: planners["policies"][name]["summary"] for name, label in _PUBLISHED.items()
@@ -55,7 +50,7 @@ def published(team: Found, planners: Found) -> str:
 
 
 def published_mixed(found: Found) -> str:
-    """Return what flew over all kinds of terrain of the published simulator."""
+    """Return the policies over all kinds of terrain of the published simulator."""
     labels = {"learned": FINE_TUNED, "published_information_gain": "published information gain"}
     return _in_published_simulator(
         {label: found["policies"][name]["summary"] for name, label in labels.items()}
@@ -79,8 +74,11 @@ def _in_published_simulator(summaries: Mapping[str, Found]) -> str:
     )
 
 
+# Speed ------------------------------------------------------------------------------------
+
+
 def rollout(found: Found) -> str:
-    """Return joint steps a second by missions at once, compiled and plain."""
+    """Return joint steps per second by missions at once, compiled and plain."""
     speeds = {(row["num_envs"], row["compiled"]): row["joint_steps_per_s"] for row in found["rows"]}
     return markdown(
         ("missions at once", "joint steps/s", "plain PyTorch operators"),
@@ -108,7 +106,7 @@ def training(*found: Found) -> str:
 
 
 def scaling(found: Found) -> str:
-    """Return the exponent of each axis."""
+    """Return the exponent of each size."""
     rows = []
     for axis in found["axes"]:
         sizes = [row["size"] for row in axis["rows"]]
@@ -118,24 +116,26 @@ def scaling(found: Found) -> str:
 
 
 def wrappers(found: Found) -> str:
-    """Return joint steps a second through each interface."""
-    speeds = {(row["wrapper"], row["num_envs"]): row for row in found["rows"]}
-
-    def speed(name: str, missions: int) -> str:
-        row = speeds.get((name, missions))
-        return _whole(None if row is None else row["joint_steps_per_second"])
-
+    """Return joint steps per second through each interface."""
+    speeds = {
+        (row["wrapper"], row["num_envs"]): row["joint_steps_per_second"] for row in found["rows"]
+    }
+    command = "`python -m benchmarks.speed.wrappers --config params.yaml`"
     return markdown(
         (
-            "`python -m benchmarks.speed.wrappers --config params.yaml`, two cores of an AMD EPYC",
-            "1 mission: joint steps/s",
-            "64 missions: joint steps/s",
+            f"{command}, two cores of an AMD EPYC",
+            *("1 mission: joint steps/s", "64 missions: joint steps/s"),
         ),
-        ((shown, speed(name, 1), speed(name, 64)) for name, shown in _WRAPPERS.items()),
+        (
+            (shown, *(_whole(speeds.get((name, missions))) for missions in (1, 64)))
+            for name, shown in _WRAPPERS.items()
+        ),
     )
 
 
-GPUS = {  # bytes/s of memory; operations/s in bfloat16 without sparsity, by NVIDIA's data sheets
+# GPUs -------------------------------------------------------------------------------------
+
+GPUS = {  # memory bandwidth [bytes/s]; dense bfloat16 operations/s, by NVIDIA's data sheets
     "H200": (4.8e12, 989e12),
     "A100, 80 GB": (2.0e12, 312e12),
     "RTX 4090": (1.01e12, 165e12),
@@ -143,9 +143,14 @@ GPUS = {  # bytes/s of memory; operations/s in bfloat16 without sparsity, by NVI
 LAUNCH = 2e-6  # seconds between two recorded kernels, a guess
 
 
+def _paths(found: Found, *names: str) -> list[Found]:
+    by_name = {path["path"]: path for path in found["paths"]}
+    return [by_name[name] for name in names]
+
+
 def gpu_bounds(found: Found) -> str:
-    """Return what GPUs could reach at most: bytes, launches and operations one after the other."""
-    (ours,) = (path for path in found["paths"] if path["path"] == "kernels")
+    """Return upper bounds for GPUs: bytes, launches and operations one after the other."""
+    (ours,) = _paths(found, "kernels")
     config = found["settings"]["configuration"]
     missions = config["environment"]["num_envs"]
     uavs = config["experiment"]["missions"]["n_agents"]
@@ -169,9 +174,11 @@ def gpu_bounds(found: Found) -> str:
 
 
 def gpu_memory(found: Found) -> str:
-    """Return the missions that GPUs have memory for."""
-    paths = {path["path"]: path["most_missions"] for path in found["paths"]}
-    kernels, plain = ({int(k): v for k, v in paths[p].items()} for p in ("kernels", "plain"))
+    """Return the missions that fit the memory of GPUs."""
+    kernels, plain = (
+        {int(size): number for size, number in path["most_missions"].items()}
+        for path in _paths(found, "kernels", "plain")
+    )
     return markdown(
         ("memory of the GPU", "missions at once", "with plain operators"),
         [(f"{size} GB", f"{kernels[size]:,}", f"{plain[size]:,}") for size in sorted(kernels)],
@@ -180,93 +187,65 @@ def gpu_memory(found: Found) -> str:
 
 def kernel_budget(found: Found) -> str:
     """Return kernels and bytes of a joint step and of a training step, Triton and plain."""
-    paths = {path["path"]: path for path in found["paths"]}
-    ours, plain = paths["kernels"], paths["plain"]
+    paths = _paths(found, "kernels", "plain")
 
-    def stages(path: Found, *names: str) -> str:
-        return _whole(sum(path["stages"][name]["kernels"] for name in names))
+    def row(label: str, show: Callable[[Found], str], aim: str = "") -> tuple[str, ...]:
+        return label, *map(show, paths), aim
 
-    def both(label: str, *names: str) -> tuple[str, ...]:
-        return label, stages(ours, *names), stages(plain, *names), ""
+    def stages(label: str, *names: str) -> tuple[str, ...]:
+        return row(label, lambda path: _whole(_of_stages(path, names, "kernels")))
 
-    def gigabytes(path: Found, *names: str) -> str:
-        return ", ".join(f"{path['peak_bytes'][name] / 1e9:.1f}" for name in names) + " GB"
+    def gigabytes(*names: str) -> Callable[[Found], str]:
+        return lambda path: (
+            ", ".join(f"{path['peak_bytes'][name] / 1e9:.1f}" for name in names) + " GB"
+        )
 
     return markdown(
         ("", "Triton kernels", "plain operators", "aim"),
         (
-            (
-                "kernels of a joint step, all missions at once",
-                *(_whole(path["joint_step"]["kernels"]) for path in (ours, plain)),
-                _AIMS["kernels"],
+            row(_KERNELS, lambda path: _whole(path["joint_step"]["kernels"]), _AIMS["kernels"]),
+            stages("… to draw and fuse", "draw", "fuse"),
+            stages(_MAPS, "observe", "critic maps"),
+            stages("… actions and their masks", "choose"),
+            stages("… the policy, the move and its messages", "act", "move"),
+            stages("… start of missions", "reset"),
+            row(
+                _BYTES, lambda path: _megabytes(path["joint_step"]["megabytes"]), _AIMS["megabytes"]
             ),
-            both("… to draw and fuse", "draw", "fuse"),
-            both("… observations and critic maps", "observe", "critic maps"),
-            both("… actions and their masks", "choose"),
-            both("… the policy, the move and its messages", "act", "move"),
-            both("… start of missions", "reset"),
-            (
-                "megabytes of a joint step, for one mission",
-                *(_megabytes(path["joint_step"]["megabytes"]) for path in (ours, plain)),
-                _AIMS["megabytes"],
-            ),
-            (
+            row(
                 "kernels of a training step",
-                *(_whole(path["training_step"]["kernels"]) for path in (ours, plain)),
+                lambda path: _whole(path["training_step"]["kernels"]),
                 _AIMS["training"],
             ),
-            (
-                "… of its updates",
-                *(_whole(path["update"]["kernels"]) for path in (ours, plain)),
-                "",
-            ),
-            (
-                "most bytes of tensors at once: flying",
-                *(gigabytes(path, "rollout") for path in (ours, plain)),
-                "",
-            ),
-            (
-                "… learning, validating",
-                *(gigabytes(path, "update", "validation") for path in (ours, plain)),
-                "",
-            ),
-            (
-                "the doctor's estimate",
-                *(f"{path['estimated_peak_bytes'] / 1e9:.1f} GB" for path in (ours, plain)),
-                "",
+            row("… of its updates", lambda path: _whole(path["update"]["kernels"])),
+            row("most bytes of tensors at once: flying", gigabytes("rollout")),
+            row("… learning, validating", gigabytes("update", "validation")),
+            row(
+                "the doctor's estimate", lambda path: f"{path['estimated_peak_bytes'] / 1e9:.1f} GB"
             ),
         ),
     )
+
+
+_KERNELS = "kernels of a joint step, all missions at once"
+_BYTES = "megabytes of a joint step, for one mission"
+_MAPS = "… observations and critic maps"
+
+
+def _of_stages(path: Found, names: Sequence[str], unit: str) -> float:
+    return sum(float(path["stages"][name][unit]) for name in names)
 
 
 def prediction_budget(found: Found) -> str:
-    """Return kernels and bytes of joint steps in which networks see predictions."""
-    by_name = {path["path"]: path for path in found["paths"]}
-    paths = [by_name[name] for name in ("predicted", "predicted_plain")]
-
-    def seeing(path: Found, unit: str) -> float:
-        stages = ("observe", "critic maps")
-        return sum(float(path["stages"][name][unit]) for name in stages)
-
+    """Return kernels and bytes of joint steps with predictions."""
+    paths = _paths(found, "predicted", "predicted_plain")
+    maps = ("observe", "critic maps")
     return markdown(
         ("", "Triton kernels", "plain operators"),
         (
-            (
-                "kernels of a joint step, all missions at once",
-                *(_whole(path["joint_step"]["kernels"]) for path in paths),
-            ),
-            ("… observations and critic maps", *(_whole(seeing(p, "kernels")) for p in paths)),
-            (
-                "megabytes of a joint step, for one mission",
-                *(_megabytes(path["joint_step"]["megabytes"]) for path in paths),
-            ),
-            (
-                "… observations and critic maps",
-                *(_megabytes(seeing(p, "megabytes")) for p in paths),
-            ),
+            (_KERNELS, *(_whole(path["joint_step"]["kernels"]) for path in paths)),
+            (_MAPS, *(_whole(_of_stages(path, maps, "kernels")) for path in paths)),
+            (_BYTES, *(_megabytes(path["joint_step"]["megabytes"]) for path in paths)),
+            (_MAPS, *(_megabytes(_of_stages(path, maps, "megabytes")) for path in paths)),
         ),
     )
-
-
-def _megabytes(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.1f}"

@@ -1,4 +1,4 @@
-"""Statistics over training runs, with 95 % intervals."""
+"""Statistics over training runs, with 95 % confidence intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from marl_framework.evaluation.statistics import (
 
 
 def seeds_text(means: Sequence[float], sign: str = "") -> str:
-    """Return the mean over training seeds with its `student_interval`, if there is one, as text."""
+    """Return the mean over training seeds as text, with its `student_interval` if possible."""
     return with_interval(sum(means) / len(means), student_interval(means), sign, digits=3)
 
 
@@ -32,7 +32,7 @@ def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
         scores: [K, S], of S runs in each of K tasks.
 
     Returns:
-        Mean and interval; no interval for a single run of each task.
+        Mean and interval; no interval for a single run per task.
     """
     sample = scores.detach().double().cpu()
     everything = torch.ones(1, sample.numel(), dtype=sample.dtype)
@@ -43,20 +43,20 @@ def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
 
 
 def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Interval | None]:
-    """Return how likely a run of ours scores higher than one of theirs, with its 95 % interval.
+    """Return the probability that a run of ours scores higher, with its 95 % interval.
 
     Mean over tasks of P(X > Y) + P(X = Y) / 2 for runs X of ours and Y of theirs (Agarwal et al.
     2021, section 4.3), with the interval of a stratified bootstrap.
 
     Args:
-        ours: scores, higher is better, [K, S]: S runs in each of K tasks.
+        ours: scores of S runs in each of K tasks, [K, S]; higher is better.
         theirs: [K, S'].
 
     Returns:
-        Probability and interval; no interval where either has a single run of each task.
+        Probability and interval; no interval if either has a single run per task.
 
     Raises:
-        ValueError: they have another number of tasks.
+        ValueError: the numbers of tasks differ.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"cannot compare {len(ours)} with {len(theirs)} tasks")
@@ -69,7 +69,7 @@ def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Int
 
 
 def _resampled_runs(scores: Tensor, generator_seed: int) -> Tensor:
-    """Return how often each run of each task is drawn in each resample, [B, K, S]."""
+    """Return the number of draws of each run of each task in each resample, [B, K, S]."""
     tasks, runs = scores.shape
     drawn = [resample_counts(runs, generator_seed * tasks + k) for k in range(tasks)]
     return torch.stack(drawn, dim=1)

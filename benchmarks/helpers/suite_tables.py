@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Found, markdown
+from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Found
+from benchmarks.helpers.text import markdown
 from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.suite_statistics import METRICS, counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
 _TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
-"""A task of `benchmarks.learning.stages`, and the world of the suite that it is."""
+"""A task of `benchmarks.learning.stages`, and its world in the suite."""
 _LEARNERS = dict.fromkeys((BALANCED, FINE_TUNED, _STUDENT), "learned") | {_SEARCH: "search"}
 
 
@@ -26,7 +27,7 @@ def suite(balanced: Found, mixed: Found, student: Found, search: Found, *names: 
 
 
 def suite_short(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
-    """Return what `suite` does without coverage and random flight."""
+    """Return the table of `suite` without coverage and random flight."""
     return _suite_rows((balanced, mixed, student, search), names, ("coverage", "random"))
 
 
@@ -44,7 +45,7 @@ def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence
 
 
 def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
-    """Return the summary of each policy in a world, by its label; those that learn come first."""
+    """Return the summary of each policy in a world by label, trained policies first."""
     found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
     learned = {
         label: summary[policy]
@@ -69,49 +70,47 @@ def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) ->
 
 
 def students(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
-    """Return how the students differ from all others that learn, in the named worlds.
+    """Return the differences between students and other trained policies, in the named worlds.
 
-    Mission by mission; students are paired with the teams or predictors of their training seeds.
-    Without names: in how many worlds they are better, worse and undecided.
+    Differences are paired by mission and training seed. Without names this counts the worlds in
+    which the students are better, worse and undecided.
     """
     files = {BALANCED: balanced, FINE_TUNED: mixed, _SEARCH: search}
-    worlds = {name: _beside(student, files, name) for name in names or student["worlds"]}
-    header = ("ROI entropy", "F1")
-    if names:
-        rows = [
-            ("" if number else f"`{name}`", label, *(_change(each) for each in found))
-            for name, others in worlds.items()
-            for number, (label, found) in enumerate(others.items())
-        ]
-        return markdown(("world", "beside", *header), rows)
-    rows = []
-    for label in files:
-        found = [others[label] for others in worlds.values() if label in others]
-        verdicts = ([each["verdict"] for each in of] for of in zip(*found, strict=True))
-        rows.append((label, str(len(found)), *map(counted, verdicts)))
-    return markdown(("beside", "worlds", *header), rows)
-
-
-def _beside(student: Found, files: Mapping[str, Found], name: str) -> dict[str, list[Found]]:
-    """Return the students' differences to those that flew in a world too, by metric."""
-    world = student["worlds"][name]
-    flown = {
-        label: file["worlds"][name]["finals"][_LEARNERS[label]]
+    changes = {
+        (name, label): _changes(
+            student["worlds"][name], file["worlds"][name]["finals"][_LEARNERS[label]], label
+        )
+        for name in names or student["worlds"]
         for label, file in files.items()
         if name in file["worlds"]
     }
-    return {label: _changes(world, theirs, label) for label, theirs in flown.items()}
+    header = ("ROI entropy", "F1")
+    if not names:
+        by_label = ((b, [c for (_, label), c in changes.items() if label == b]) for b in files)
+        return markdown(("beside", "worlds", *header), [_count_row(*each) for each in by_label])
+    firsts = {name: label for name, label in reversed(changes)}
+    rows = [
+        (f"`{name}`" if firsts[name] == label else "", label, *map(_change, found))
+        for (name, label), found in changes.items()
+    ]
+    return markdown(("world", "beside", *header), rows)
+
+
+def _count_row(label: str, changes: Sequence[Sequence[Found]]) -> tuple[str, ...]:
+    """Return a row with the number of worlds, and their verdicts by metric."""
+    verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
+    return label, str(len(changes)), *map(counted, verdicts)
 
 
 def _changes(world: Found, theirs: Mapping[str, Any], label: str) -> list[Found]:
-    """Return the differences of a world's learned team to others there, by metric."""
+    """Return the differences between a world's learned team and another policy, by metric."""
     return _differences(world["finals"]["learned"], theirs, world["blocks"], label)
 
 
 def _differences(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str
 ) -> list[Found]:
-    """Return the differences of what two policies flew in a world, by metric."""
+    """Return the differences between two policies in a world, by metric."""
     ground = None if blocks is None else torch.tensor(blocks)
     return [
         difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground)
@@ -122,8 +121,8 @@ def _differences(
 def teams(found: Found, place: str) -> str:
     """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
 
-    Bold where a learned team is better than the best classical planner in both, with intervals
-    that exclude 0.
+    Bold if a learned team is better than the best classical planner in both, with intervals that
+    exclude 0.
     """
     rows = []
     for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
@@ -137,17 +136,16 @@ def teams(found: Found, place: str) -> str:
 
 
 def team_counts(found: Found) -> str:
-    """Return in how many worlds a learned team is better than each classical planner."""
+    """Return the number of worlds in which a learned team beats each classical planner."""
     rows = []
     for policy in ("information_gain", "coverage"):
         changes = [_changes(w, w["finals"][policy], policy) for w in found["worlds"].values()]
-        verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
-        rows.append((policy.replace("_", " "), str(len(changes)), *map(counted, verdicts)))
+        rows.append(_count_row(policy.replace("_", " "), changes))
     return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
 
 
 def near_search(found: Found) -> str:
-    """Return in how many worlds a learned team leaves how much more entropy than `search`."""
+    """Count worlds by the additional entropy of a learned team compared with `search`."""
     more = [
         world["summary"]["learned"]["roi_entropy"]["mean"]
         - world["summary"]["search"]["roi_entropy"]["mean"]
@@ -162,12 +160,12 @@ def near_search(found: Found) -> str:
 
 
 def workers(student: Found, stages: Found, *files: Found) -> str:
-    """Return how the students differ from workers, and these from `search`.
+    """Return the differences between students and workers, and between workers and `search`.
 
     Args:
-        student: of the suite with all teams, `search` too.
-        stages: of the benchmark of that name; a worker of it is made for a world of the suite.
-        files: of the suite, each flown by workers in the one world that they are made for.
+        student: flights of the suite with all teams and `search`.
+        stages: results of the benchmark `stages`, which has a worker of one world of the suite.
+        files: flights of the suite, each of the workers of one world.
     """
     flown = [
         (name, world["finals"]["learned"])
@@ -195,21 +193,18 @@ def workers(student: Found, stages: Found, *files: Found) -> str:
 
 
 def fresh(standard: Found, teams: Found) -> str:
-    """Return in how many worlds of each suite a learner beats the best classical planner there."""
+    """Return the number of worlds of each suite in which a policy beats the best classical one."""
     rows = []
     for name, found in (("standard", standard), ("teams", teams)):
         summaries = [world["summary"] for world in found["worlds"].values()]
         for policy in (each for each in ("learned", "search") if each in summaries[0]):
-            verdicts = (
-                [each[policy][metric]["difference"]["verdict"] for each in summaries]
-                for metric in METRICS
-            )
-            rows.append((f"`{name}`", policy, str(len(summaries)), *map(counted, verdicts)))
+            changes = [[each[policy][m]["difference"] for m in METRICS] for each in summaries]
+            rows.append((f"`{name}`", *_count_row(policy, changes)))
     return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
 
 
 def _means_or_better(row: Found, policy: str) -> str:
-    """Return the means, in bold where a learned team is better in both."""
+    """Return the means, in bold if a learned team is better in both."""
     differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
     better = all(each.get("verdict") == "better" for each in differences)
     return f"**{_means(row)}**" if better and policy == "learned" else _means(row)
@@ -220,7 +215,7 @@ def _means(row: Found | None) -> str:
 
 
 def _means_of(finals: Mapping[str, Any]) -> str:
-    """Return the same of what each training seed flew."""
+    """Return the means over the flights of all training seeds."""
     means = {metric: {"mean": torch.tensor(finals[metric]).mean().item()} for metric in METRICS}
     return _means(means)
 
@@ -232,6 +227,6 @@ def _suite_cells(row: Found) -> tuple[str, str]:
 
 
 def _change(found: Found) -> str:
-    """Return a difference with its interval, in bold where it is decided."""
+    """Return a difference with its interval, in bold if it is decided."""
     shown = with_interval(found["mean"], found["interval"], "+", 3).replace("-", "−")
     return shown if found["verdict"] == "undecided" else f"**{shown}** {found['verdict']}"

@@ -1,1 +1,1 @@
-"""Which settings make a team learn well."""
+"""Settings that make a team learn well."""

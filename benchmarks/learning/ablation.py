@@ -1,50 +1,29 @@
-"""Which choices make a team learn: variants of a schedule, each trained from several seeds.
+"""Compare variants of a schedule, each trained from several seeds.
 
     python -m benchmarks.learning.ablation [--variants kept,…] [--seeds 3,4,5] [--steps 120]
 
-A run trains the params file (default: params_fast.yaml) with one variant's overrides and flies the
-same validation missions greedily every `evaluation.interval` training steps. The learning rates
-decay over `--steps`. Every run is written as soon as it is done, and a run that the JSON already
-has, with the same configuration, is not made again: long comparisons can be made in parts. The
-figure beside the JSON has the curves.
+A run trains the params file (default: params_fast.yaml) with the overrides of one variant and flies
+the same validation missions greedily every `evaluation.interval` training steps. The learning
+rates decay over `--steps`. Each run is written when it ends, and a run that the JSON already has is
+not repeated, so long comparisons can be made in parts. The figure next to the JSON has the curves.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
+from benchmarks.helpers import figures
+from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.trainings import Run, add_variants, compare_variants
 
-from benchmarks.helpers import figures, harness
-from benchmarks.helpers.command_line import (
-    Parser,
-    answer,
-    check_between,
-    parse_names,
-    read_options,
-    with_steps,
-)
-from benchmarks.helpers.harness import number_text
-from benchmarks.helpers.kept_runs import (
-    MOST_STEPS,
-    add_runs,
-    add_steps,
-    begin,
-    check_validates,
-    missing_runs,
-    read_seeds,
-)
-from marl_framework.config.loading import config_to_dict
-from marl_framework.config.model import Config
+LEARNED = 0.30  # validation entropy [bit] that counts as learned
 
-SUITE = "ablation"
-LEARNED = 0.30  # validation entropy [bit] that counts as learned, for the time it takes
-
+_DISCOUNT = ["learning.gamma=0.99", "learning.lambda=0.8"]
 _CENTRED = [
     f"observation.centred_{name}=false"
     for name in ("entropy", "probability", "footprint", "uncertainty")
@@ -53,13 +32,9 @@ _UNCERTAINTY = [f"observation.{name}uncertainty=false" for name in ("", "centred
 VARIANTS: dict[str, list[str]] = {
     "kept": [],
     "critic_advantage": ["learning.advantage=critic"],
-    "discount_0.99": ["learning.gamma=0.99", "learning.lambda=0.8"],
+    "discount_0.99": _DISCOUNT,
     "discount_0.95": ["learning.gamma=0.95", "learning.lambda=0.8"],
-    "critic_discount_0.99": [
-        "learning.advantage=critic",
-        "learning.gamma=0.99",
-        "learning.lambda=0.8",
-    ],
+    "critic_discount_0.99": ["learning.advantage=critic", *_DISCOUNT],
     "not_clipped": ["learning.clip_ratio=0"],
     "not_normalized": ["learning.normalize_advantages=false"],
     "no_entropy_bonus": ["learning.entropy_coefficient=0"],
@@ -75,8 +50,7 @@ VARIANTS: dict[str, list[str]] = {
     "outside_reward": ["experiment.reward.outside_weight=0.5"],
     "published": [
         "learning.advantage=critic",
-        "learning.gamma=0.99",
-        "learning.lambda=0.8",
+        *_DISCOUNT,
         "learning.clip_ratio=0",
         "learning.normalize_advantages=false",
         "learning.entropy_coefficient=0",
@@ -91,66 +65,43 @@ VARIANTS: dict[str, list[str]] = {
         *_UNCERTAINTY,
     ],
 }
-"""Overrides of the params file; `published` has the paper's learning on the same small networks."""
+"""Overrides of the params file; `published` has the paper's learning with the same networks."""
 
 
-def run(
-    config: Config, device: torch.device, variants: Sequence[str], seeds: Sequence[int], path: Path
-) -> dict[str, Any]:
-    """Make the runs that `path` does not have, writing it after each one.
-
-    Args:
-        config: what the variants change.
-        device: where everything lives.
-        variants: names in `VARIANTS`.
-        seeds: of `environment.seed`.
-        path: the JSON.
-
-    Returns:
-        `settings`, `machine` and `runs`: `variant`, `seed`, `rows` (see `kept_runs.learn`).
-    """
-    settings = {"variants": VARIANTS, "configuration": config_to_dict(config)}
-    found = begin(path, settings, device)
-    for one, _ in missing_runs(found, config, device, variants, seeds):
-        found["runs"].append(one)
-        harness.write_json(path, SUITE, found)
-        draw(found, path.with_suffix(".png"))
-    return found
-
-
-# Table and figure -------------------------------------------------------------------------
-
-
-def by_variant(found: Mapping[str, Any]) -> dict[str, list[list[dict[str, float]]]]:
-    """Return the rows of all seeds of each variant, in the order of `VARIANTS`."""
-    runs = found["runs"]
-    grouped = {v: [one["rows"] for one in runs if one["variant"] == v] for v in VARIANTS}
-    return {variant: seeds for variant, seeds in grouped.items() if seeds}
+def by_variant(found: Mapping[str, Any]) -> dict[str, list[Run]]:
+    """Return the runs of each variant, in the order of `VARIANTS`."""
+    grouped = {v: [one for one in found["runs"] if one["variant"] == v] for v in VARIANTS}
+    return {variant: runs for variant, runs in grouped.items() if runs}
 
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the last validation of each variant as text: means and deviations over seeds."""
     lines = []
-    for variant, seeds in by_variant(found).items():
-        learned = [
-            next((row["transitions"] for row in rows if row["roi_entropy"] <= LEARNED), None)
-            for rows in seeds
-        ]
+    for variant, runs in by_variant(found).items():
+        last = [run["rows"][-1] for run in runs]
+        learned = [_transitions_to_learn(run) for run in runs]
         reached = [number for number in learned if number is not None]
         lines.append(
             (
                 variant,
-                str(len(seeds)),
-                *(_spread([rows[-1][name] for rows in seeds]) for name in ("roi_entropy", "f1")),
-                _spread([rows[-1]["policy_entropy"] for rows in seeds]),
-                f"{mean(reached):,.0f}" if len(reached) == len(seeds) else "–",
-                number_text(mean(rows[-1]["seconds"] for rows in seeds), ".0f"),
+                str(len(runs)),
+                *(
+                    _spread([row[name] for row in last])
+                    for name in ("roi_entropy", "f1", "policy_entropy")
+                ),
+                f"{mean(reached):,.0f}" if len(reached) == len(runs) else "–",
+                number_text(mean(row["seconds"] for row in last), ".0f"),
             )
         )
     steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
     header = ("variant", "seeds", "ROI entropy [bit]", "F1", "policy entropy [nat]",
               f"transitions to {LEARNED}", "seconds")  # fmt: skip
-    return harness.table_text(f"Greedy validation after {steps} training steps", header, lines)
+    return table_text(f"Greedy validation after {steps} training steps", header, lines)
+
+
+def _transitions_to_learn(run: Run) -> int | None:
+    rows = (row for row in run["rows"] if row["roi_entropy"] <= LEARNED)
+    return next((row["transitions"] for row in rows), None)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -159,47 +110,28 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw the validation entropy of each variant against transitions: mean and range of seeds."""
+    """Draw the validation entropy of each variant against transitions."""
     figure = figures.make_figure(9, 5)
     axes = figure.subplots()
     styles = ("-", "--", ":")
-    for number, (variant, seeds) in enumerate(by_variant(found).items()):
-        x = [row["transitions"] / 1000 for row in seeds[0]]
-        columns = list(zip(*([row["roi_entropy"] for row in rows] for rows in seeds), strict=True))
-        colour, style = f"C{number % 10}", styles[number // 10 % 3]
-        axes.plot(x, [mean(c) for c in columns], style, color=colour, label=variant)
-        axes.fill_between(
-            x, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, lw=0
-        )
-    axes.set(xlabel="transitions [thousands]", ylabel="ROI entropy of greedy validation [bit]")
-    figures.tidy(axes)
+    for number, (variant, runs) in enumerate(by_variant(found).items()):
+        style = styles[number // 10 % len(styles)]
+        figures.draw_curves(axes, runs, f"C{number % 10}", variant, style)
+    axes.set_ylabel("ROI entropy of greedy validation [bit]")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figures.save(figure, path)
 
 
-# Command line -----------------------------------------------------------------------------
+def measure(job: Job) -> dict[str, Any]:
+    """Train what the JSON lacks."""
+    return compare_variants(job, VARIANTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser(
-        "learning.ablation", "Train variants of a schedule from several seeds.", "params_fast.yaml"
-    )
-    add_runs(parser, VARIANTS)
-    add_steps(parser)
-    options = parser.parse_args(arguments)
-    return answer(options.out, lambda: _measured(options))
-
-
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    variants = parse_names("--variants", options.variants, VARIANTS)
-    seeds = read_seeds(options)
-    check_between("--steps", options.steps, 1, MOST_STEPS)
-    config, device, path = read_options(options, SUITE)
-    check_validates(config)
-    found = run(with_steps(config, options.steps), device, variants, seeds, path)
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    """Run the benchmark; return 0, or 2 for bad input."""
+    parser = Parser("learning.ablation", "Compare variants of a schedule.", "params_fast.yaml")
+    add_variants(parser, VARIANTS)
+    return parser.publish(arguments, measure, table, draw)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""What do the algorithms learn on the same missions? `python -m benchmarks.learning.algorithms`.
+"""Compare the algorithms on the same missions: `python -m benchmarks.learning.algorithms`.
 
 All algorithms have the same networks, transitions and schedule, those of the params file (default:
-params_fast.yaml), and the same tuning: every algorithm has eight candidates, trained half as long
-from each development seed on 4 UAVs over `split` terrain. The one with the lowest ROI entropy over
-the last fifth of its validations is trained from each of `--seeds` in every world. The missions at
-once are for 4 UAVs; 8 UAVs fly half as many, so that every world has the same transitions.
+params_fast.yaml), and the same tuning: eight candidates per algorithm are trained half as long
+from each development seed with 4 UAVs over `split` terrain. The candidate with the lowest ROI
+entropy over the last fifth of its validations is trained from each of `--seeds` in every world.
+The params file sets the missions at once for 4 UAVs; 8 UAVs fly half as many missions, so that
+every world has the same number of transitions.
 
-Every run is written as soon as it is done, and a run that the JSON has is not made again: a long
-comparison can be made in parts, also with more seeds or worlds than before. The table has the last
-validation: interquartile means over seeds, and how likely a run of an algorithm is better than one
-of COMA, both with 95 % intervals (Agarwal et al. 2021). The figure beside the JSON has the curves.
+Each run is written when it ends, and a run that the JSON already has is not repeated, so a long
+comparison can be made in parts, also with more seeds or worlds. The table has the last validation:
+interquartile means over seeds, and the probability that a run of an algorithm is better than one
+of COMA, both with 95 % intervals (Agarwal et al. 2021). The figure next to the JSON has the curves.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -24,52 +24,32 @@ from typing import Any
 
 import torch
 
-from benchmarks.helpers import figures, harness
-from benchmarks.helpers.command_line import (
-    Parser,
-    answer,
-    check_between,
-    parse_names,
-    parse_numbers,
-    read_options,
-    with_overrides,
-    with_steps,
-)
-from benchmarks.helpers.kept_runs import (
-    MOST_SEED,
-    MOST_STEPS,
-    add_steps,
-    begin,
-    check_validates,
-    learn,
-)
+from benchmarks.helpers import figures
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
-from benchmarks.helpers.short_training import last_fifth
+from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.trainings import Cache, Run, add_seeds, add_steps, last_fifth, learn
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHMS
 from marl_framework.evaluation.report import with_interval
 
-SUITE = "algorithms"
 SEEDS = "3,4,5,6,7"
 DEVELOPMENT_SEEDS = "101,102"
 REFERENCE = "coma"
 DEVELOPMENT = "development"
 WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), ("split", "mixed"))}
-"""Team size and terrain; candidates are chosen in the first."""
+"""Team size and terrain; candidates are compared in the first world."""
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
 COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, "#56B4E9")
 
-Run = dict[str, Any]
-
 
 def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
-    """Return overrides by name: 2 learning rates × 2 discounts × 2 choices of the algorithm's own.
+    """Return overrides by name: 2 learning rates × 2 discounts × 2 settings of the algorithm.
 
-    PPO has its passes over the data in as many batches as the params file says, or ten passes in
-    one batch (Yu et al. 2022, section 5.3); the others have their advantage from critic or returns.
+    PPO passes over the data in the batches of the params file, or ten times in one batch (Yu et
+    al. 2022, section 5.3); the others take their advantage from the critic or from returns.
     """
     learning = config.learning
     own = [["learning.advantage=return"], ["learning.advantage=critic"]]
@@ -90,78 +70,52 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
     }
 
 
-# Trainings --------------------------------------------------------------------------------
-
-
-def run(
-    config: Config, device: torch.device, asked: Mapping[str, Sequence[Any]], path: Path
-) -> dict[str, Any]:
-    """Make the runs that `path` does not have, writing it after each one.
-
-    Args:
-        config: what all share; `learning.training_steps` of the final runs.
-        device: where everything lives.
-        asked: `algorithms`, `worlds`, `seeds` and `development_seeds`.
-        path: the JSON.
+def measure(job: Job) -> dict[str, Any]:
+    """Tune the algorithms and train the chosen candidates, except runs that the JSON has.
 
     Returns:
-        `settings`, `machine`, `chosen`: the candidate of each algorithm, and `runs`: `variant`,
-        `world`, `seed`, `rows` (see `kept_runs.learn`).
+        `settings`, `chosen`: the candidate of each algorithm, and `runs`: `variant`, `world`,
+        `seed`, `rows` (see `trainings.learn`).
+
+    Raises:
+        ConfigError: a development seed is also one of `--seeds`.
     """
-    variants = {
-        name: overrides
-        for algorithm in ALGORITHMS
-        for name, overrides in candidates(config, algorithm).items()
-    }
-    settings = {
-        **{name: list(values) for name, values in asked.items()},
-        "variants": variants,
-        "configuration": config_to_dict(config),
-    }
-    found = {**begin(path, settings, device), "chosen": {}}
-    half = with_steps(config, max(config.learning.training_steps // 2, 1))
+    names = ("algorithms", "worlds", "seeds", "development_seeds")
+    asked = {name: list(getattr(job.options, name)) for name in names}
+    if both := set(asked["seeds"]) & set(asked["development_seeds"]):
+        raise ConfigError(f"--development-seeds: {min(both)} must not be one of --seeds")
+    of_algorithm = {algorithm: candidates(job.config, algorithm) for algorithm in ALGORITHMS}
+    variants = {name: o for found in of_algorithm.values() for name, o in found.items()}
+    cache = Cache(job, variants, **asked)
+    cache.found["chosen"] = {}
+
+    def add(steps: int, variant: str, world: str, seed: int) -> None:
+        if not cache.has(variant=variant, world=world, seed=seed):
+            changes = [*_overrides(job.config, world), *variants[variant]]
+            length = f"learning.training_steps={steps}"
+            chosen = with_overrides(job.config, f"environment.seed={seed}", length, *changes)
+            rows = learn(chosen, job.device)
+            cache.add(variant=variant, world=world, seed=seed, rows=rows)
+
+    steps = job.config.learning.training_steps
     for algorithm, seed in product(asked["algorithms"], asked["development_seeds"]):
-        for variant in candidates(config, algorithm):
-            _add(found, half, device, (variant, DEVELOPMENT, seed), path)
-    found["chosen"] = {algorithm: choose(found, algorithm) for algorithm in asked["algorithms"]}
+        for variant in of_algorithm[algorithm]:
+            add(max(steps // 2, 1), variant, DEVELOPMENT, seed)
+    chosen = {algorithm: choose(cache.found, algorithm) for algorithm in asked["algorithms"]}
+    cache.found["chosen"] = chosen
     for seed, world, algorithm in product(asked["seeds"], asked["worlds"], asked["algorithms"]):
-        _add(found, config, device, (found["chosen"][algorithm], world, seed), path)
-    _write(found, path)  # also where every run was there
-    return found
-
-
-def _add(
-    found: dict[str, Any],
-    config: Config,
-    device: torch.device,
-    what: tuple[str, str, int],
-    path: Path,
-) -> None:
-    """Make the run of a variant, a world and a seed, unless it is there."""
-    variant, world, seed = what
-    if any((one["variant"], one["world"], one["seed"]) == what for one in found["runs"]):
-        return
-    changes = [*_overrides(config, world), *found["settings"]["variants"][variant]]
-    rows = learn(with_overrides(config, f"environment.seed={seed}", *changes), device)
-    found["runs"].append({"variant": variant, "world": world, "seed": seed, "rows": rows})
-    print(f"{variant}, {world}, seed {seed}: {rows[-1]['roi_entropy']:.3f}", file=sys.stderr)
-    _write(found, path)
+        add(steps, chosen[algorithm], world, seed)
+    return cache.found
 
 
 def _overrides(config: Config, world: str) -> list[str]:
-    """Return what makes the params file fly in a world, with as many transitions as in others."""
+    """Return the overrides of a world, with as many transitions as in the others."""
     uavs, kind = next(iter(WORLDS.values())) if world == DEVELOPMENT else WORLDS[world]
     return [
         f"experiment.missions.n_agents={uavs}",
         f"sensor.simulation.kinds=[{kind}]",
         f"environment.num_envs={max(config.environment.num_envs * 4 // uavs, 1)}",
     ]
-
-
-def _write(found: Mapping[str, Any], path: Path) -> None:
-    harness.write_json(path, SUITE, found)
-    if final_runs(found):
-        draw(found, path.with_suffix(".png"))
 
 
 def choose(found: Mapping[str, Any], algorithm: str) -> str:
@@ -182,11 +136,8 @@ def development_scores(found: Mapping[str, Any], algorithm: str) -> dict[str, fl
     return {variant: mean(values) for variant, values in scores.items()}
 
 
-# Table and figure -------------------------------------------------------------------------
-
-
 def final_runs(found: Mapping[str, Any]) -> dict[str, dict[str, list[Run]]]:
-    """Return the final runs by world and algorithm, where all asked algorithms have all seeds."""
+    """Return the final runs by world and algorithm, of worlds in which no run is missing."""
     asked, chosen = found["settings"], found["chosen"]
     worlds = {}
     for world in asked["worlds"]:
@@ -217,7 +168,7 @@ def _tuning_table(found: Mapping[str, Any]) -> str:
         rows.append((algorithm, str(len(scores)), f"{scores[variant]:.3f}", ", ".join(changes)))
     header = ("algorithm", "candidates", "ROI entropy [bit]", "chosen")
     seeds = ", ".join(map(str, settings["development_seeds"]))
-    return harness.table_text(f"Tuned on development seeds {seeds}, 4 UAVs, split", header, rows)
+    return table_text(f"Tuned on development seeds {seeds}, 4 UAVs, split", header, rows)
 
 
 def _final_table(found: Mapping[str, Any]) -> str:
@@ -230,7 +181,7 @@ def _final_table(found: Mapping[str, Any]) -> str:
     settings = found["settings"]
     steps = settings["configuration"]["learning"]["training_steps"]
     title = f"After {steps} training steps, {len(settings['seeds'])} seeds"
-    return harness.table_text(f"{title}: interquartile means, 95 % intervals", header, rows)
+    return table_text(f"{title}: interquartile means, 95 % intervals", header, rows)
 
 
 def _rows(world: str, tasks: Sequence[Mapping[str, list[Run]]]) -> list[tuple[str, ...]]:
@@ -246,79 +197,40 @@ def _rows(world: str, tasks: Sequence[Mapping[str, list[Run]]]) -> list[tuple[st
             for name in ("roi_entropy", "f1")
         )
         seconds = _last(tasks, algorithm, "seconds").mean().item()
-        rows.append((world, algorithm, *means, better, harness.number_text(seconds, ".0f")))
+        rows.append((world, algorithm, *means, better, number_text(seconds, ".0f")))
     return rows
 
 
 def _last(tasks: Sequence[Mapping[str, list[Run]]], algorithm: str, name: str) -> torch.Tensor:
-    """Return what the last validation of each run says, [K, S]."""
+    """Return a metric of the last validation of each run, [K, S]."""
     return torch.tensor([[one["rows"][-1][name] for one in task[algorithm]] for task in tasks])
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw the validation entropy against transitions in each world: mean and range of seeds."""
+    """Draw the validation entropy against transitions in each world."""
     worlds = final_runs(found)
     figure = figures.make_figure(4.2 * len(worlds) + 1, 3.6)
     panels = figure.subplots(1, len(worlds), squeeze=False)[0]
     for axes, (world, runs) in zip(panels, worlds.items(), strict=True):
         for colour, (algorithm, seeds) in zip(COLOURS, runs.items(), strict=False):
-            x = [row["transitions"] / 1000 for row in seeds[0]["rows"]]
-            curves = [[row["roi_entropy"] for row in one["rows"]] for one in seeds]
-            columns = list(zip(*curves, strict=True))
-            axes.plot(x, [mean(column) for column in columns], color=colour, label=algorithm)
-            low, high = ([end(column) for column in columns] for end in (min, max))
-            axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
-        axes.set(title=world.replace("_", " "), xlabel="transitions [thousands]")
-        figures.tidy(axes)
+            figures.draw_curves(axes, seeds, colour, algorithm)
+        axes.set_title(world.replace("_", " "))
     panels[0].set_ylabel("ROI entropy of greedy validation [bit]")
     panels[-1].legend(frameon=False, fontsize=8)
     figures.save(figure, path)
 
 
-# Command line -----------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser(
         "learning.algorithms", "Compare algorithms on the same missions.", "params_fast.yaml"
     )
-    for name, known in (("algorithms", ALGORITHMS), ("worlds", WORLDS)):
-        parser.add_argument(f"--{name}", default=",".join(known), metavar="NAME,…", help="(all)")
-    parser.add_argument("--seeds", default=SEEDS, metavar="SEED,…", help=f"({SEEDS})")
-    parser.add_argument(
-        "--development-seeds",
-        default=DEVELOPMENT_SEEDS,
-        metavar="SEED,…",
-        help=f"that candidates are chosen by ({DEVELOPMENT_SEEDS})",
-    )
+    parser.add_names("--algorithms", ALGORITHMS)
+    parser.add_names("--worlds", WORLDS)
+    add_seeds(parser, SEEDS)
+    add_seeds(parser, DEVELOPMENT_SEEDS, "--development-seeds")
     add_steps(parser)
-    options = parser.parse_args(arguments)
-    return answer(options.out, lambda: _measured(options))
-
-
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    names = {
-        "algorithms": parse_names("--algorithms", options.algorithms, ALGORITHMS),
-        "worlds": parse_names("--worlds", options.worlds, WORLDS),
-    }
-    seeds = {
-        "seeds": parse_numbers("--seeds", options.seeds, SEEDS, MOST_SEED, least=0),
-        "development_seeds": parse_numbers(
-            "--development-seeds", options.development_seeds, DEVELOPMENT_SEEDS, MOST_SEED, least=0
-        ),
-    }
-    if both := set(seeds["seeds"]) & set(seeds["development_seeds"]):
-        raise ConfigError(
-            f"--development-seeds {options.development_seeds}: {min(both)} is one of --seeds too; "
-            "what is chosen by a seed must not be measured by it"
-        )
-    check_between("--steps", options.steps, 1, MOST_STEPS)
-    config, device, path = read_options(options, SUITE)
-    check_validates(config)
-    found = run(with_steps(config, options.steps), device, {**names, **seeds}, path)
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    return parser.publish(arguments, measure, table, draw)
 
 
 if __name__ == "__main__":

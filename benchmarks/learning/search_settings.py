@@ -1,14 +1,13 @@
-"""What settings of the search bring: `python -m benchmarks.learning.search_settings`.
+"""Vary settings of the search: `python -m benchmarks.learning.search_settings`.
 
-Flies `search` on validation missions of the params file (default: params_fast.yaml), with plans
-that UAVs remember or not, with more or less presumed of those out of touch, and with more or less
-weight on ground outside the region of interest. Several predictors count as training seeds.
-Differences are to the first row with as many UAVs and as much radio.
+Flies `search` on validation missions of the params file (default: params_fast.yaml). The settings
+say whether UAVs remember plans, how much of its sector an unheard UAV is assumed to map, and the
+weight of ground outside the region of interest. Several predictors count as training seeds.
+Differences are to the first row with the same team size and radio range.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -17,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, check_between, with_overrides
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.text import table_text
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.report import with_interval
@@ -45,29 +43,31 @@ SETTINGS = (
 _SEARCH = "experiment.baselines.search"
 
 
-def measure(
-    config: Config, device: torch.device, predictors: Sequence[str], missions: int
-) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Fly all settings with all predictors.
 
     Returns:
         `rows`: `agents`, `communication_range` [m], `KEYS`, and for each of `METRICS` the `mean`,
-        its `interval`, and `difference` and `difference_interval` to the first row of both.
+        its `interval`, and `difference` and `difference_interval` to the first row.
+
+    Raises:
+        ConfigError: no predictor is named.
     """
+    if not job.options.predictors:
+        raise ConfigError("--predictors: name trained ones, such as runs/a,runs/b")
+    predictors, missions = job.options.predictors.split(","), job.options.missions
     rows = []
     for agents, reach in product(TEAMS, RANGES):
         first: dict[str, Tensor] = {}
         for values_of_keys in SETTINGS:
             chosen = dict(zip(KEYS, values_of_keys, strict=True))
-            changes = [
+            config = with_overrides(
+                job.config,
                 f"experiment.missions.n_agents={agents}",
                 f"experiment.uav.communication_range={reach}",
                 *(f"{_SEARCH}.{key}={value}" for key, value in chosen.items()),
-            ]
-            flown = [
-                _fly(config, device, [*changes, f"{_SEARCH}.predictor={name}"], missions)
-                for name in predictors
-            ]
+            )
+            flown = [_fly(config, job.device, name, missions) for name in predictors]
             row: dict[str, Any] = {"agents": agents, "communication_range": reach, **chosen}
             for metric in METRICS:
                 values = torch.stack([finals[metric] for finals in flown])
@@ -79,21 +79,14 @@ def measure(
                     "difference_interval": interval(change),
                 }
             rows.append(row)
-    return {
-        "rows": rows,
-        "settings": {
-            "predictors": len(predictors),
-            "missions": missions,
-            "configuration": config_to_dict(config),
-        },
-        "machine": harness.announce_machine(device),
-    }
+    settings = {"predictors": len(predictors), "missions": missions}
+    return {"rows": rows, "settings": settings}
 
 
 def _fly(
-    config: Config, device: torch.device, changes: Sequence[str], missions: int
+    config: Config, device: torch.device, predictor: str, missions: int
 ) -> Mapping[str, Tensor]:
-    chosen = with_overrides(config, *changes)
+    chosen = with_overrides(config, f"{_SEARCH}.predictor={predictor}")
     env = MissionEnvironment(chosen, missions, device, "validation")
     return validate(env, make_planner("search", env))
 
@@ -114,22 +107,15 @@ def table(found: Mapping[str, Any]) -> str:
     title = f"Search with {settings['predictors']} predictors, {settings['missions']} missions each"
     keys = (key.replace("_", " ") for key in KEYS)
     columns = ("UAVs", "range [m]", *keys, "ROI entropy", "change", "F1", "change")
-    return harness.table_text(title, columns, lines)
+    return table_text(title, columns, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("learning.search_settings", "Vary settings of the search.", "params_fast.yaml")
     parser.add_argument("--predictors", metavar="RUN,…", help="trained predictors")
-    parser.add_argument("--missions", type=int, default=192, metavar="K", help="of a row (192)")
-    return parser.publish(parser.parse_args(arguments), _measured, table)
-
-
-def _measured(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    if not options.predictors:
-        raise ConfigError("--predictors: name trained ones, such as runs/a,runs/b")
-    check_between("--missions", options.missions, 2, 4096)
-    return measure(config, device, options.predictors.split(","), options.missions)
+    parser.add_number("--missions", 192, "missions per row", 2, 4096)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""How far do workers, the collective and its students get? `python -m benchmarks.learning.stages`.
+"""Compare workers, the collective and its students: `python -m benchmarks.learning.stages`.
 
-Flies the missions of every task of a tasks file with the task's worker (trained on it alone), with
-the collective (one team for all tasks), with the task's student (which went on from the collective)
-and with information gain. In the names of the runs, `{seed}` and `{task}` stand for training seed
-and task. docs/distillation.md has the commands that train them.
+Flies the missions of every task of a tasks file with the task's worker (trained on it alone), the
+collective (one team for all tasks), the task's student (continued from the collective) and
+information gain. In the names of the runs, `{seed}` and `{task}` stand for training seed and task.
+docs/distillation.md has the commands that train them.
 
-Every flight is written as soon as it is done, and one that the JSON has is not made again.
+Each flight is written when it ends, and a flight that the JSON already has is not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,17 +18,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.helpers import figures, harness
-from benchmarks.helpers.command_line import (
-    Parser,
-    answer,
-    check_between,
-    read_options,
-)
-from benchmarks.helpers.kept_runs import add_seeds, begin, read_seeds
+from benchmarks.helpers import figures
+from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.text import table_text
+from benchmarks.helpers.trainings import MOST_SEED, Cache, Run, add_seeds
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, with_changes
-from marl_framework.config.model import Config
+from marl_framework.config.loading import with_changes
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import comparison
 from marl_framework.evaluation.flight import evaluate
@@ -42,11 +36,9 @@ from marl_framework.evaluation.suite_statistics import (
     summary,
 )
 from marl_framework.evaluation.worlds import MISSIONS, SEED
-from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.planners.team import Checkpoint, find_checkpoint
 from marl_framework.runs.files import read_json
 
-SUITE = "stages"
 TASKS = Path(__file__).with_suffix(".yaml")
 STAGES = ("worker", "collective", "student")
 CLASSICAL = "information_gain"
@@ -57,77 +49,52 @@ STYLES = {
     CLASSICAL: ("x", figures.PINK),
 }
 """Marker and colour of each policy."""
-_MOST_MISSIONS = 100_000
-
-Runs = Mapping[str, Mapping[int, Mapping[str, str]]]
-"""Run folder by stage, training seed and task."""
 
 
-def run(
-    config: Config,
-    device: torch.device,
-    tasks: Mapping[str, Any],
-    runs: Runs,
-    missions: int,
-    seed: int,
-    path: Path,
-) -> dict[str, Any]:
-    """Make the flights that `path` does not have, writing it after each one.
-
-    Args:
-        config: of the missions, which the tasks change.
-        device: where everything lives.
-        tasks: what each changes, by name.
-        runs: who flies.
-        missions: of a flight.
-        seed: of the missions.
-        path: the JSON.
+def measure(job: Job) -> dict[str, Any]:
+    """Make the flights that the JSON lacks, and drop those that are no longer asked for.
 
     Returns:
-        `settings`, `machine` and `runs`: `variant` (a stage or `information_gain`), `task`,
-        `seed` (of the training, None for information gain), `checkpoint` (its SHA-256),
-        `training_steps` (rounds of the collective), and `finals`, a value for each mission by
-        metric.
+        `settings` and `runs`: `variant` (a stage or `information_gain`), `task`, `seed` (of the
+        training, None for information gain), `checkpoint` (its SHA-256), `training_steps`
+        (rounds of the collective), and `finals`, a value for each mission by metric.
 
     Raises:
-        ConfigError: a run is missing, or does not go together with a task.
+        ConfigError: a run is missing, or does not fit a task.
     """
+    missions, seed = job.options.missions, job.options.seed
+    tasks = read_tasks(job.options.tasks)
+    asked = _asked(job, tasks)
     flown = {"tasks": tasks, "missions": missions, "seed": seed}
-    settings = {"variants": dict.fromkeys(STYLES, flown), "configuration": config_to_dict(config)}
-    asked = _asked(tasks, runs)
-    found = begin(path, settings, device)
-    found["runs"] = made = [
-        one for one in found["runs"] if any(flight.items() <= one.items() for flight, _ in asked)
-    ]
+    cache = Cache(job, dict.fromkeys(STYLES, flown))
+    cache.runs[:] = [r for r in cache.runs if any(f.items() <= r.items() for f, _ in asked)]
     for flight, team in asked:
-        if any(flight.items() <= one.items() for one in made):
+        if cache.has(**flight):
             continue
         task, name = flight["task"], flight["variant"]
-        mission = with_mission(config, with_changes(config, tasks[task], task), task)
+        mission = with_mission(job.config, with_changes(job.config, tasks[task], task), task)
         teams = {} if team is None else {name: team}
-        ready = comparison.prepare(mission, device, [name], missions, seed, teams=teams)
-        record = evaluate(
-            ready.environments[name], ready.planners[name], missions, seed, keep_maps=0
-        )
-        made.append({**flight, "finals": finals(record)})
-        harness.write_json(path, SUITE, found)
-        print(f"{task}: {name}, seed {flight['seed']}", file=sys.stderr, flush=True)
-    return found
+        ready = comparison.prepare(mission, job.device, [name], missions, seed, teams=teams)
+        env, planner = ready.environments[name], ready.planners[name]
+        cache.add(**flight, finals=finals(evaluate(env, planner, missions, seed, keep_maps=0)))
+    return cache.found
 
 
-def _asked(tasks: Mapping[str, Any], runs: Runs) -> list[tuple[dict[str, Any], Checkpoint | None]]:
-    """Return all flights: what they are known by, and the team that makes them."""
-    asked: list[tuple[dict[str, Any], Checkpoint | None]] = []
+def _asked(job: Job, tasks: Mapping[str, Any]) -> list[tuple[Run, Checkpoint | None]]:
+    """Return the identity of each flight and its team; None for information gain."""
+    asked: list[tuple[Run, Checkpoint | None]] = []
     for task in tasks:
-        for stage, seeds in runs.items():
-            for seed, names in seeds.items():
-                team = find_checkpoint(names[task])
+        for stage in STAGES:
+            for seed in job.options.seeds:
+                pattern = getattr(job.options, stage)
+                run = pattern.replace("{seed}", str(seed)).replace("{task}", task)
+                team = find_checkpoint(run)
                 flight = {
                     "variant": stage,
                     "task": task,
                     "seed": seed,
                     "checkpoint": digest(team),
-                    "training_steps": training_steps(names[task]),
+                    "training_steps": training_steps(run),
                 }
                 asked.append((flight, team))
         nobody = dict.fromkeys(("seed", "checkpoint", "training_steps"))
@@ -136,18 +103,15 @@ def _asked(tasks: Mapping[str, Any], runs: Runs) -> list[tuple[dict[str, Any], C
 
 
 def training_steps(run: str) -> int:
-    """Return how many training steps, or rounds of distillation, a run has made.
+    """Return the number of training steps, or rounds of distillation, of a finished run.
 
     Raises:
-        ConfigError: it has not ended.
+        ConfigError: the run has not finished.
     """
     results = read_json(Path(run) / "summary.json", "results")
     if not results.get("finished"):
-        raise ConfigError(f"{run}: it has no summary.json of a finished training")
+        raise ConfigError(f"{run}/summary.json: not of a finished training; resume it")
     return int(results["training_steps"])
-
-
-# Table and figure -------------------------------------------------------------------------
 
 
 def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -165,14 +129,14 @@ def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[
     return rows
 
 
-def _flights(found: Mapping[str, Any], variant: str, task: str) -> list[dict[str, Any]]:
+def _flights(found: Mapping[str, Any], variant: str, task: str) -> list[Run]:
     """Return the flights of a policy in a task, by training seed."""
     made = [one for one in found["runs"] if (one["variant"], one["task"]) == (variant, task)]
     return sorted(made, key=lambda one: one["seed"] or 0)
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return every policy in every task as text, with paired differences to the worker."""
+    """Return all policies in all tasks as text, with paired differences to the worker."""
     lines = []
     for task in dict.fromkeys(one["task"] for one in found["runs"]):
         for number, (variant, row) in enumerate(statistics(found, task).items()):
@@ -188,11 +152,11 @@ def table(found: Mapping[str, Any]) -> str:
     flown = found["settings"]["variants"][CLASSICAL]
     seeds = len({one["seed"] for one in found["runs"] if one["variant"] == STAGES[0]})
     title = f"{flown['missions']} missions of seed {flown['seed']}, {seeds} training seeds"
-    return harness.table_text(title, header, lines)
+    return table_text(title, header, lines)
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw ROI entropy and F1 of every policy in every task, with 95 % intervals."""
+    """Draw ROI entropy and F1 of all policies in all tasks, with 95 % intervals."""
     tasks = list(dict.fromkeys(one["task"] for one in found["runs"]))
     rows = [statistics(found, task) for task in tasks]
     figure = figures.make_figure(9, 3.6)
@@ -212,44 +176,18 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     figures.save(figure, path)
 
 
-# Command line -----------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("learning.stages", "Compare workers, collective and students.")
     for stage in STAGES:
         parser.add_argument(
-            f"--{stage}", required=True, metavar="RUN", help="with {seed} and {task} in its name"
+            f"--{stage}", required=True, metavar="RUN", help="run, with {seed} and {task} filled in"
         )
-    parser.add_argument("--tasks", default=str(TASKS), metavar="FILE", help="(those of docs/)")
+    parser.add_argument("--tasks", default=str(TASKS), metavar="FILE", help="tasks file")
     add_seeds(parser)
-    parser.add_argument("--missions", type=int, default=MISSIONS, metavar="M", help=f"({MISSIONS})")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="S", help=f"of them ({SEED})")
-    options = parser.parse_args(arguments)
-    return answer(options.out, lambda: _measured(options))
-
-
-def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    seeds = read_seeds(options)
-    check_between("--missions", options.missions, 1, _MOST_MISSIONS)
-    check_between("--seed", options.seed, 0, MAX_SEED - 1)
-    tasks = read_tasks(options.tasks)
-    config, device, path = read_options(options, SUITE)
-    runs = {
-        stage: {
-            seed: {
-                task: getattr(options, stage).replace("{seed}", str(seed)).replace("{task}", task)
-                for task in tasks
-            }
-            for seed in seeds
-        }
-        for stage in STAGES
-    }
-    found = run(config, device, tasks, runs, options.missions, options.seed, path)
-    draw(found, path.with_suffix(".png"))
-    return f"{table(found)}\n{path}\n{path.with_suffix('.png')}"
+    parser.add_number("--missions", MISSIONS, "missions per flight", 1, 100_000)
+    parser.add_number("--seed", SEED, "seed of the missions", 0, MOST_SEED)
+    return parser.publish(arguments, measure, table, draw)
 
 
 if __name__ == "__main__":

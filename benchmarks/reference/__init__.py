@@ -1,1 +1,1 @@
-"""Whether the library computes what a plain implementation of the mission computes."""
+"""Comparison with plain implementations of the mission and with the published code."""

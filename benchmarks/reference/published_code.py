@@ -1,8 +1,8 @@
-"""Load a clone of the published code, dmar-bonn/ipp-marl, into this process without changing it.
+"""Load an unchanged clone of the published code, dmar-bonn/ipp-marl, into this process.
 
-Its package has the name of ours, and its modules import each other both as `marl_framework.x` and
-as `x`. So they are loaded below a name of their own, `ALIAS`, and their absolute imports of each
-other are rewritten in memory.
+Its package has the same name as ours, and its modules import each other both as `marl_framework.x`
+and as `x`. So they are loaded below the name `ALIAS`, with their imports of each other rewritten in
+memory.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NEEDED = {
     "sensors.models.sensor_models": "AltitudeSensorModel",
     "utils.utils": "get_wrmse",
 }
-"""What is called: one name of each module."""
+"""Modules of the clone that are used, with one name of each."""
 
-_ONLY_DRAWS = ("seaborn",)  # imported by modules whose drawing functions are never called here
+_ONLY_DRAWS = ("seaborn",)  # used only by drawing functions, which are not called
 _DISTRIBUTIONS = {"cv2": "opencv-python-headless", "sklearn": "scikit-learn"}
 
 
@@ -49,13 +49,13 @@ class PublishedCode:
         src: the clone, or the folder of its package.
 
     Attributes:
-        folder: of its package.
+        folder: folder of its package.
         params_file: its params.yaml.
-        params: what that holds.
-        commit: of the clone; None where git does not know.
+        params: content of that file.
+        commit: commit of the clone, None if unknown to git.
 
     Raises:
-        ConfigError: it is no such clone, or a package that it needs is not installed.
+        ConfigError: the folder is not a clone, or a package that it needs is missing.
     """
 
     def __init__(self, src: Path) -> None:
@@ -78,7 +78,7 @@ class PublishedCode:
         return importlib.import_module(f"{ALIAS}.{name}")
 
     def get(self, module: str) -> Any:
-        """Return what `NEEDED` names in a module."""
+        """Return the object that `NEEDED` names in a module."""
         return getattr(self.module(module), NEEDED[module])
 
 
@@ -87,7 +87,7 @@ def _package_folder(src: Path) -> Path:
         if all((folder / name).is_file() for name in ("IG_baseline.py", "params.yaml")):
             return folder
     raise ConfigError(
-        f"--src {src}: it has no {PACKAGE}/IG_baseline.py and {PACKAGE}/params.yaml; "
+        f"--src {src}: lacks {PACKAGE}/IG_baseline.py or {PACKAGE}/params.yaml; "
         f"give a clone of {ADDRESS}"
     )
 
@@ -111,22 +111,22 @@ def _commit(folder: Path) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line why the clone cannot be imported."""
+    """Return in one line why the clone cannot be imported."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         missing = error.name.removeprefix(f"{ALIAS}.")
         if missing != error.name:
-            return f"it has no module {missing}; give a clone of {ADDRESS}"
+            return f"module {missing} is missing; give a clone of {ADDRESS}"
         package = missing.partition(".")[0]
         wanted = _DISTRIBUTIONS.get(package, package)
-        return f"its code needs the package {package}; install it with: pip install {wanted}"
-    return f"it cannot be imported: {' '.join(str(error).split())}; give a clone of {ADDRESS}"
+        return f"package {package} is missing; install it with: pip install {wanted}"
+    return f"cannot be imported: {' '.join(str(error).split())}; give a clone of {ADDRESS}"
 
 
 # The import mechanism ---------------------------------------------------------------------
 
 
 def _install(folder: Path) -> None:
-    """Let `ALIAS` stand for a folder; what an earlier clone left is forgotten."""
+    """Make `ALIAS` a package in a folder; forget the modules of an earlier clone."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in [n for n in sys.modules if n == ALIAS or n.startswith(f"{ALIAS}.")]:
         del sys.modules[name]
@@ -134,7 +134,7 @@ def _install(folder: Path) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds `ALIAS` and what is below it in a folder."""
+    """Finds `ALIAS` and its modules in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -161,7 +161,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Compiles a file with rewritten imports; reads and writes no `__pycache__`."""
+    """Compiles a file with rewritten imports, without `__pycache__`."""
 
     def __init__(self, fullname: str, file: Path, own: set[str]) -> None:
         super().__init__(fullname, str(file))
@@ -174,7 +174,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Imports(ast.NodeTransformer):
-    """Turns imports of the clone's own modules, with and without `PACKAGE.`, into `ALIAS.`."""
+    """Rewrites imports of the clone's modules, with and without `PACKAGE.`, to `ALIAS.`."""
 
     def __init__(self, own: set[str]) -> None:
         self._own = own

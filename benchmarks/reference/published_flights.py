@@ -1,7 +1,7 @@
 """Fly planners through missions of the published simulator (see `published_code`).
 
-Every mission is flown by the published `IG_baseline.execute`: its terrain, starts, noise, mapping,
-communication and metrics. Only the methods that choose where to fly are replaced, on that object.
+Every mission is flown by the published `IG_baseline.execute`, with its terrain, starts, noise,
+mapping, communication and metrics. Only the methods that choose actions are replaced.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Array = NDArray[Any]
 
 TERRAINS = ("split", "mixed")
 STARTS = ("published", "corners", "random")
-CORNERS = ((10, 10), (40, 10), (40, 40), (10, 40))  # [m], commented out in its state_space.py
+CORNERS = ((10, 10), (40, 10), (40, 40), (10, 40))  # [m], a comment in its state_space.py
 LOWER, UPPER = 0.499, 0.501  # beliefs between the two count as undecided
 PLANES = Config().observation.actor_channels
-"""Its observation, plane by plane."""
+"""Planes of the published observation."""
 
-_KIND = "environment_type_idx = {}"  # its choice of the kind of terrain, of five
+_KIND = "environment_type_idx = {}"  # choice of one of five kinds of terrain
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One mission: metrics of the published code after each round, round 0 before any reading."""
+    """Metrics of a mission after each round; round 0 is before any reading."""
 
     roi_entropy: list[float]
     f1: list[float]
@@ -56,9 +56,9 @@ class World:
     """The published simulator with a choice of terrain and starts.
 
     Args:
-        code: the clone; its functions for terrain and starts are replaced where asked for.
-        terrain: one of `TERRAINS`: its only active kind, or a kind of its five for each mission.
-        starts: one of `STARTS`: as published, its commented-out corners, or distinct random cells.
+        code: the clone; functions for terrain and starts are replaced if necessary.
+        terrain: one of `TERRAINS`: the published kind, or one of five kinds for each mission.
+        starts: one of `STARTS`: as published, the corners of a comment, or distinct random cells.
 
     Raises:
         ConfigError: the clone's terrain cannot be mixed.
@@ -80,7 +80,7 @@ class World:
             space.get_random_agent_state = _distinct_start
 
     def _remember_terrain(self) -> None:
-        """Compute the map of a mission once: it is slow, and each flight asks for it thrice."""
+        """Cache the map of a mission: it is slow, and each flight computes it three times."""
         simulation = self.code.get("mapping.simulations")
         simulate = simulation.simulate_map
         known: dict[int, Array] = {}
@@ -89,7 +89,7 @@ class World:
             if trial not in known:
                 known.clear()
                 known[trial] = simulate(simulation, trial)
-            np.random.seed(trial)  # whether it was known must not be felt
+            np.random.seed(trial)  # the same state with and without the cache
             return known[trial].copy()
 
         simulation.simulate_map = remembered
@@ -97,24 +97,24 @@ class World:
     def flight(self, trial: int, module: str = "IG_baseline") -> Any:
         """Return an object of the published code that flies mission `trial` with `execute()`.
 
-        Both generators start from the trial, so all policies meet the same terrain and starts.
+        The trial seeds both generators, so all policies have the same terrain and starts.
         """
         torch.manual_seed(trial)
         np.random.seed(trial)
         return self.code.get(module)(self.params, None, trial)
 
     def starts(self, trial: int) -> Array:
-        """Return where the UAVs start [m], [N, 3]."""
+        """Return the starts of the UAVs [m], [N, 3]."""
         space = self.code.get("agent.state_space")(self.params)
         return np.stack([space.get_random_agent_state(i, trial) for i in range(self.n_agents)])
 
     def facts(self, trials: Sequence[int]) -> dict[str, Any]:
-        """Return what sets this world apart from ours, as its functions answer.
+        """Return the differences between this world and ours, computed with its functions.
 
         Returns:
             `first_uav_starts` [m], `missions_with_shared_starts`, `last_rows_never_seen`,
-            `last_columns_never_seen`, and `undecided_counts_as_found`: its F1 takes a cell at
-            0.5005 for one of interest.
+            `last_columns_never_seen`, and `undecided_counts_as_found`: whether its F1 counts a
+            cell with belief 0.5005 as one of interest.
         """
         starts = [self.starts(trial) for trial in trials]
         flight = self.flight(trials[0])
@@ -137,19 +137,19 @@ class World:
 
 
 def _distinct_start(space: Any, agent: int, trial: int) -> Array:
-    """Return one of the distinct cells of a mission [m], uniformly drawn, highest altitude."""
+    """Return a random start [m] at the highest altitude; those of a mission are distinct."""
     cells = np.random.default_rng(trial).permutation(space.space_x_dim * space.space_y_dim)
     x, y = divmod(int(cells[agent]), space.space_y_dim)
     return np.array([x * space.spacing, y * space.spacing, space.max_altitude])
 
 
 def _mix_terrain(code: PublishedCode) -> None:
-    """Draw the kind of terrain where the published function has kind 0."""
+    """Draw the kind of terrain, which the published function sets to 0."""
     module = code.module("mapping.ground_truths")
     text = inspect.getsource(module.gaussian_random_field)
     if text.count(_KIND.format(0)) != 1:
         raise ConfigError(
-            f"--terrain mixed: {module.__file__} has no line `{_KIND.format(0)}`; fly split"
+            f"--terrain mixed: {module.__file__} lacks `{_KIND.format(0)}`; use split"
         )
     exec(text.replace(_KIND.format(0), _KIND.format("np.random.randint(5)")), vars(module))
 
@@ -159,31 +159,31 @@ def _mix_terrain(code: PublishedCode) -> None:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the published simulator knows before a move, in its own layout, x first."""
+    """State of the published simulator before a move, in its layout, x first."""
 
     t: int
     positions: Array
-    """[N, 3] [m]."""
+    """Positions of the UAVs [m], [N, 3]."""
     beliefs: Array
     """Own maps after fusing, [N, R, C]."""
     readings: Array
     """`map2communicate`: latest readings, 0.5 outside the footprint, [N, R, C]."""
     heard: Array
-    """i hears j, [N, N] bool."""
+    """Whether i hears j, [N, N]."""
     global_belief: Array
-    """[R, C]."""
+    """Global belief, [R, C]."""
     truth: Array
-    """[R, C]."""
+    """Region of interest, [R, C]."""
 
 
 class Bridge:
-    """Shows situations of the published simulator to our planners.
+    """Converts situations of the published simulator for our planners.
 
     Args:
-        config: the mission, as `flown_config` gives it.
+        config: the mission, see `flown_config`.
 
     Attributes:
-        environment: of one mission; planners are made for it.
+        environment: environment of one mission, for planners.
     """
 
     def __init__(self, config: Config) -> None:
@@ -213,7 +213,7 @@ class Bridge:
         return state
 
     def planes(self, state: MissionState) -> Array:
-        """Return our observations with the published planes, [N, X, Y, planes]."""
+        """Return our observations in the published planes, [N, X, Y, planes]."""
         return self._planes.actor(state)[0].movedim(1, -1).numpy()
 
 
@@ -221,9 +221,9 @@ def flown_config(code: PublishedCode, checkpoint: Checkpoint | None) -> Config:
     """Return the published mission as our configuration, with the networks of a checkpoint.
 
     Raises:
-        ConfigError: it is none of ours, or the team was trained with another lattice or sensor.
+        ConfigError: the mission is not supported, or the team has another lattice or sensor.
     """
-    with warnings.catch_warnings():  # of keys that mean nothing to us
+    with warnings.catch_warnings():  # of keys that we do not have
         warnings.simplefilter("ignore", ConfigWarning)
         flown = mission_config(str(code.params_file), [], None)
         _check_fit(f"--src: {code.params_file}", flown, code, flown)
@@ -235,29 +235,25 @@ def flown_config(code: PublishedCode, checkpoint: Checkpoint | None) -> Config:
 
 
 def _check_fit(whose: str, config: Config, code: PublishedCode, flown: Config) -> None:
-    """Compare lattice, moves and sensor with those of the published simulator."""
+    """Check that lattice, moves and sensor are those of the published simulator."""
     sensor = code.get("sensors.models.sensor_models")(code.params)
 
-    def shown(values: Iterable[float]) -> str:
-        return ", ".join(f"{value:g}" for value in values)
-
-    def what(config: Config, noise: Iterable[float]) -> dict[str, str]:
+    def described(config: Config, noise: Iterable[float]) -> dict[str, str]:
         view, constraints = config.sensor.field_of_view, config.experiment.constraints
-        return {
-            "lattice": " x ".join(map(str, config.geometry.lattice_shape)),
-            "spacing [m]": shown([constraints.spacing]),
-            "altitudes [m]": shown(config.geometry.altitudes),
-            "num_actions": str(constraints.num_actions),
-            "opening angles [degrees]": shown([view.angle_x, view.angle_y]),
-            "noise at these altitudes": shown(noise),
+        numbers: dict[str, Iterable[float]] = {
+            "lattice": config.geometry.lattice_shape,
+            "spacing [m]": [constraints.spacing],
+            "altitudes [m]": config.geometry.altitudes,
+            "num_actions": [constraints.num_actions],
+            "opening angles [degrees]": [view.angle_x, view.angle_y],
+            "noise at these altitudes": noise,
         }
+        return {name: ", ".join(f"{v:g}" for v in values) for name, values in numbers.items()}
 
     rates = error_rates(config)
-    has = what(config, [*rates[:, 0], *(rates[:, 1] if (rates[:, 0] != rates[:, 1]).any() else ())])
-    wants = what(
-        flown, [sensor.get_noise_variance(altitude) for altitude in flown.geometry.altitudes]
-    )
-    for name, value in wants.items():
+    has = described(config, rates[:, 0] if (rates[:, 0] == rates[:, 1]).all() else rates.flatten())
+    noise = [sensor.get_noise_variance(altitude) for altitude in flown.geometry.altitudes]
+    for name, value in described(flown, noise).items():
         if has[name] != value:
             raise ConfigError(f"{whose} has {name} {has[name]}; the published simulator {value}")
 
@@ -266,22 +262,22 @@ def _check_fit(whose: str, config: Config, code: PublishedCode, flown: Config) -
 
 
 def fly_published(flight: Any) -> Outcome:
-    """Fly a mission as the published code does, with whatever was replaced on `flight`."""
+    """Fly a mission with the published code, with the methods replaced on `flight`."""
     *_, entropies, scores = flight.execute()
     return Outcome([float(value) for value in entropies], [float(value) for value in scores])
 
 
 class Pilot:
-    """Lets one of our planners choose in a flight of the published code.
+    """Chooses actions of a flight of the published code with one of our planners.
 
     Args:
-        flight: of `World.flight`; its choices are replaced.
-        bridge: shows its maps to the planner.
-        planner: made for the bridge's environment.
-        generator: of the planner's random choices.
+        flight: from `World.flight`; its choices are replaced.
+        bridge: converts its maps for the planner.
+        planner: planner for the bridge's environment.
+        generator: source of the planner's random choices.
 
     Attributes:
-        differences: largest difference so far between its observation and ours, by plane.
+        differences: largest difference between the published observation and ours, by plane.
     """
 
     def __init__(
@@ -321,7 +317,7 @@ class Pilot:
         return fused
 
     def _choose(self, *_: Any) -> Array:
-        """Return 1 for the action that the planner chooses for a UAV, else 0, [N, A]."""
+        """Return 1 for the action that the planner chooses, else 0, [N, A]."""
         situation = Situation(
             self._t,
             np.stack([agent.position for agent in self._agents]),
@@ -347,22 +343,22 @@ class CorrectedGain:
     where the published code has p.
 
     Args:
-        flight: of `World.flight`; its choices are replaced.
-        shared: count too what earlier UAVs in radio range are about to see, as our planner does:
-            where one looks with some noise, the share H(noise) of the gain is left. UAVs then
-            choose one after another, under the mask of the earlier UAVs' next positions.
+        flight: from `World.flight`; its choices are replaced.
+        shared: also count the next views of earlier UAVs in radio range, as our planner does: a
+            view with some noise leaves the share H(noise) of the gain. UAVs then choose one after
+            another, under the mask of the earlier UAVs' next positions.
     """
 
     def __init__(self, flight: Any, shared: bool) -> None:
         self._flight = flight
-        self._earlier: list[tuple[Array, Array]] = []  # (place, goal) of UAVs that have chosen
+        self._earlier: list[tuple[Array, Array]] = []  # (position, goal) of earlier UAVs
         flight.get_individual_ig = self._choose if shared else self._gains
         if shared:
             flight.get_relative_ig = self._all_have_chosen
             flight.get_cell_utilities = lambda goals, gains: gains
 
     def _gains(self, place: Array, mask: Array, belief: Array) -> tuple[list[Any], list[float]]:
-        """Return goals and expected gains of all actions; both 0 where masked, as published."""
+        """Return goals and expected gains of all actions; 0 if masked, as published."""
         left = self._left(place, belief.shape)
         goals: list[Any] = [0] * len(mask)
         gains = [0.0] * len(mask)
@@ -379,7 +375,7 @@ class CorrectedGain:
         return float((gain * left[window]).sum())
 
     def _drop(self, p: Array, reading: float) -> Array:
-        """Return the entropy that a reading removes, weighted by what it makes of the cell."""
+        """Return the entropy that a reading removes, weighted by the new belief."""
         after = self._flight.mapping.update_cells(p.copy(), reading, None)
         weight = np.where(after > UPPER, 1, np.where(after < LOWER, 0, after))
         return weight * (_entropy(p) - _entropy(after))
@@ -395,7 +391,7 @@ class CorrectedGain:
         return float(self._flight.sensor_model.get_noise_variance(place[2]))
 
     def _left(self, place: Array, shape: tuple[int, ...]) -> Array:
-        """Return which share of each cell's gain earlier UAVs in radio range leave, [R, C]."""
+        """Return the share of each cell's gain that earlier UAVs in radio range leave, [R, C]."""
         left = np.ones(shape)
         reach = self._flight.params["experiment"]["uav"]["communication_range"]
         for other, goal in self._earlier:
@@ -404,7 +400,7 @@ class CorrectedGain:
         return left
 
     def _choose(self, place: Array, _: Array, belief: Array) -> tuple[list[Any], list[float]]:
-        """Return goals and gains under the mask of what earlier UAVs have chosen."""
+        """Return goals and gains under the mask of the earlier UAVs' choices."""
         flight = self._flight
         mask, _ = flight.action_space.get_action_mask(place)
         taken = [goal for _, goal in self._earlier]

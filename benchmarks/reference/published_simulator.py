@@ -1,25 +1,24 @@
-"""A trained team in the simulator of the paper's authors, beside their own planners.
+"""Compare a trained team with the published planners, in the simulator of the paper's authors.
 
     git clone https://github.com/dmar-bonn/ipp-marl
     python -m benchmarks.reference.published_simulator --src ipp-marl --checkpoint RUN,RUN,RUN
 
-Several runs are training seeds of one team, each of which flies all missions.
-Needed are the published code, which stays as it is, and what it imports (scikit-learn and scipy
-beside our own dependencies). Everything a mission consists of is theirs: terrain, starts, noise,
-mapping, communication, metrics. Our observation is built from their maps. Mission k is their trial
-k, and `--seed` the first one. Policies, all on the same missions:
+Several runs are training seeds of one team; each seed flies all missions. The unchanged published
+code and its imports are required (scikit-learn and scipy in addition to our dependencies). It
+simulates terrain, starts, noise, mapping, communication and metrics. Our observation is built from
+its maps. Mission k is its trial k, and `--seed` is the first one. Policies, on the same missions:
 
-| policy | flies |
+| policy | |
 |---|---|
 | `learned`, `information_gain`, … | our planners |
 | `published_information_gain` | as published |
 | `published_information_gain+probability` | with the probability of a positive reading corrected |
-| `published_information_gain+probability+shared` | counts too what earlier UAVs are about to see |
+| `published_information_gain+probability+shared` | also counts the next views of earlier UAVs |
 | `published_random` | as published: it reads at the start and makes one move less |
 
-The JSON has for each policy the metrics of every mission of every training seed after every round,
-round 0 before any reading; facts on the world; and by plane the largest difference between their
-observation and ours.
+The JSON has the metrics of every policy, mission and training seed after every round, with round 0
+before any reading; facts about the world; and for each plane the largest difference between the
+published observation and ours.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from typing import Any
 import torch
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import answer, check_between, output_file, parse_names
+from benchmarks.helpers.command_line import answer, names_of, output_file, whole_number
+from benchmarks.helpers.text import table_text
 from benchmarks.reference.published_code import PublishedCode
 from benchmarks.reference.published_flights import (
     PLANES,
@@ -66,20 +66,20 @@ DEFAULT = (LEARNED, GAIN, RANDOM)
 METRICS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 
 _MOST_MISSIONS = 10**5
-_MOST_SEED = 10**6  # of the first mission; theirs multiply it and must stay below 2^32
+_MOST_SEED = 10**6  # of the first mission; the published code multiplies it, below 2^32
 
 
 class Flights:
-    """The policies of a comparison, ready to fly.
+    """The policies of a comparison.
 
     Args:
-        world: where they fly.
-        names: of `POLICIES`.
+        world: the simulator.
+        names: policies, from `POLICIES`.
         teams: training seeds of one team, for `learned`.
 
     Attributes:
-        config: the mission as ours.
-        differences: see `Pilot`, largest over all flights.
+        config: the mission as our configuration.
+        differences: largest differences over all flights, see `Pilot`.
     """
 
     def __init__(self, world: World, names: Sequence[str], teams: Sequence[Checkpoint]) -> None:
@@ -98,7 +98,7 @@ class Flights:
         }
 
     def fly(self, name: str, trial: int) -> list[Outcome]:
-        """Fly one mission, with each training seed of a team."""
+        """Fly one mission with each training seed."""
         if name == RANDOM:
             return [fly_published(self._world.flight(trial, "random_baseline"))]
         if name in self._planners:
@@ -119,7 +119,7 @@ class Flights:
 
 
 def compare(flights: Flights, names: Sequence[str], trials: Sequence[int]) -> dict[str, Any]:
-    """Fly all missions with each policy; return their rows and statistics, by name.
+    """Fly all missions with each policy; return rows and statistics by name.
 
     Returns:
         For each policy `missions`, a list of `trial`, `team` (number of the training seed),
@@ -145,7 +145,7 @@ def compare(flights: Flights, names: Sequence[str], trials: Sequence[int]) -> di
 
 
 def reference_of(names: Sequence[str]) -> str:
-    """Return what the others are compared with: the published planner, else the first one."""
+    """Return the policy that the others are compared with."""
     return GAIN if GAIN in names else names[0]
 
 
@@ -168,9 +168,6 @@ def _summary(values: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     }
 
 
-# Tables -----------------------------------------------------------------------------------
-
-
 def table(found: Mapping[str, Any]) -> str:
     """Return the comparison, the planes and the facts as text."""
     settings = found["settings"]
@@ -189,11 +186,11 @@ def table(found: Mapping[str, Any]) -> str:
     header = ["policy"]
     for label in METRICS.values():
         header += [f"{label}, mean ± std", "difference [95 %]"]
-    text = harness.table_text(title, header, lines)
+    text = table_text(title, header, lines)
     if found["observation_differences"]:
         planes = [(k, f"{v:.1e}") for k, v in found["observation_differences"].items()]
-        text += harness.table_text(
-            "Its observation and ours of its maps", ("plane", "largest difference"), planes
+        text += table_text(
+            "Published observation and ours", ("plane", "largest difference"), planes
         )
     return text + _facts_text(found["world"])
 
@@ -214,9 +211,6 @@ def _facts_text(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Command line -----------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; returns 0, or 2 for bad input."""
     parser = Parser(
@@ -226,10 +220,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--src", type=Path, required=True, metavar="CLONE", help="of ipp-marl")
     add_checkpoint(parser)
     parser.add_argument(
-        "--policies", default=",".join(DEFAULT), metavar="NAME,…", help=f"of {', '.join(POLICIES)}"
+        "--policies",
+        type=names_of(POLICIES),
+        default=",".join(DEFAULT),
+        metavar="NAME,…",
+        help=f"of {', '.join(POLICIES)}",
     )
-    parser.add_argument("--missions", type=int, default=50, metavar="M", help="(50)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="first trial (1)")
+    for option, default, most in (("--missions", 50, _MOST_MISSIONS), ("--seed", 1, _MOST_SEED)):
+        number = whole_number(1, most)
+        parser.add_argument(option, type=number, default=default, metavar="N", help=f"({default})")
     parser.add_argument("--terrain", choices=TERRAINS, default=TERRAINS[0], help="(split)")
     parser.add_argument("--starts", choices=STARTS, default=STARTS[0], help="(published)")
     parser.add_argument(
@@ -243,12 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(options: argparse.Namespace) -> str:
-    """Do what a command line asks for; return what it prints."""
-    names = list(dict.fromkeys(parse_names("--policies", options.policies, POLICIES)))
-    check_between("--missions", options.missions, 1, _MOST_MISSIONS)
-    check_between("--seed", options.seed, 1, _MOST_SEED)
+    """Run the comparison; return the printed text."""
+    names = options.policies
     if LEARNED in names and options.checkpoint is None:
-        raise ConfigError("--checkpoint: give a trained team, or leave learned out of --policies")
+        raise ConfigError("--checkpoint: required for learned; give a trained team")
     code = PublishedCode(options.src)
     runs = options.checkpoint.split(",") if options.checkpoint else []
     teams = [find_checkpoint(run.strip()) for run in runs]

@@ -1,11 +1,11 @@
-"""Put the library into recorded mission steps and compare what it computes with the record.
+"""Compare the library with recorded mission steps.
 
     python -m benchmarks.reference.replay FOLDER [--device cuda]
 
 reads every `FOLDER/case_*.npz` (arrays as in `benchmarks.reference.record`), prints one row per
-array and exits with 0 when all agree, 1 when one does not, 2 when there is nothing to compare. Only
-the functions that training calls are called here: the environment's hearing and fusion, the
-lattice's masks and moves, the observation builder and the metrics.
+array and exits with 0 if all agree, 1 if one does not, 2 for bad input. It calls only functions
+that training calls: the environment's hearing and fusion, the lattice's masks and moves, the
+observation builder and the metrics.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
+from benchmarks.helpers.text import table_text
 from marl_framework.command_line import BAD_INPUT, Parser, plain_warnings
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
@@ -57,7 +58,7 @@ TOLERANCES = {
     "roi_entropy": CLOSE,
     "f1_roi": CLOSE,
 }
-"""What is compared, and the largest error allowed: absolute, of utilities relative."""
+"""Compared arrays, and their largest allowed error: absolute, relative for utilities."""
 
 _COUNTS = ("n_agents", "num_actions", "budget", "t")
 
@@ -69,14 +70,14 @@ def load_case(path: Path) -> tuple[Case, Config]:
     """Read and check a case.
 
     Raises:
-        ConfigError: the file cannot be read, or an array is missing or has a wrong shape.
+        ConfigError: the file cannot be read, or an array is missing or invalid.
     """
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             case: Case = {name: file[name] for name in file.files}
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # zip, deflate and numpy's header parser each have their own kinds
+    except Exception as error:  # zip, deflate and numpy's parser raise many kinds
         raise ConfigError(f"{path}: not a readable NPZ file of arrays") from error
     for name in _COUNTS:
         _check_array(path, case, name, (), "iu")
@@ -90,7 +91,7 @@ def load_case(path: Path) -> tuple[Case, Config]:
 
 def _check_array(path: Path, case: Case, name: str, shape: tuple[int, ...], kinds: str) -> None:
     if name not in case:
-        raise ConfigError(f"{path}: has no array {name}")
+        raise ConfigError(f"{path}: lacks the array {name}")
     array = case[name]
     if array.dtype.kind not in kinds or array.shape != shape:
         wanted = "whole numbers" if kinds == "iu" else "numbers"
@@ -100,7 +101,7 @@ def _check_array(path: Path, case: Case, name: str, shape: tuple[int, ...], kind
 
 
 def _config(path: Path, case: Case) -> Config:
-    """Return the mission's configuration: the recorded one, else the defaults (the paper's)."""
+    """Return the recorded configuration of the mission, by default that of the paper."""
     try:
         tree = json.loads(str(case["config"])) if "config" in case else {}
         experiment = tree.setdefault("experiment", {})
@@ -118,7 +119,7 @@ def _config(path: Path, case: Case) -> Config:
 
 
 def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array that a case must hold."""
+    """Return the shape of every array of a case."""
     n, cells, lattice = (
         config.missions.most_agents,
         config.geometry.map_shape,
@@ -149,7 +150,7 @@ def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def _to_lattice(config: Config, metres: NDArray[Any]) -> NDArray[np.int64]:
-    """Convert places [m] to lattice indices, [N, 3]."""
+    """Convert positions [m] to lattice indices, [N, 3]."""
     constraints = config.experiment.constraints
     index = (metres - [0, 0, constraints.min_altitude]) / constraints.spacing
     nearest = np.rint(index)
@@ -160,7 +161,7 @@ def _to_lattice(config: Config, metres: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _to_metres(config: Config, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Convert lattice indices [..., 3] to places [m], free of float32 rounding."""
+    """Convert lattice indices [..., 3] to positions [m] in float64."""
     planar = positions[..., :2] * config.experiment.constraints.spacing
     altitude = np.array(config.geometry.altitudes)[positions[..., 2]]
     return np.concatenate([planar, altitude[..., None]], axis=-1)
@@ -172,7 +173,7 @@ def _to_metres(config: Config, positions: NDArray[np.int64]) -> NDArray[np.float
 def recorded_state(
     environment: MissionEnvironment, config: Config, cases: Sequence[Case]
 ) -> MissionState:
-    """Return the state of the recorded missions before anything is heard, E = len(cases).
+    """Return the state of the recorded missions before messages, E = len(cases).
 
     Raises:
         ConfigError: an agent is not on the lattice.
@@ -198,7 +199,7 @@ def recorded_state(
     camera = environment.camera
     footprint = camera.footprint(state.positions)
     in_window = signs.flatten(2).gather(2, camera.window_index(footprint))
-    rows, cols = camera.inside(footprint, footprint)  # a reading beyond it would be lost on us
+    rows, cols = camera.inside(footprint, footprint)  # a reading beyond it is not possible
     state.readings.copy_(
         in_window.view_as(state.readings) * rows.unsqueeze(-1) * cols.unsqueeze(-2)
     )
@@ -209,7 +210,7 @@ def recorded_state(
 def replay(
     cases: Sequence[Case], config: Config, device: torch.device | str = "cpu"
 ) -> dict[str, NDArray[Any]]:
-    """Compute anew what the cases record, as E missions of one configuration.
+    """Compute the recorded arrays, as E missions of one configuration.
 
     Returns:
         The arrays of `TOLERANCES`, E first.
@@ -220,7 +221,7 @@ def replay(
     state = recorded_state(environment, config, cases)
     actions = torch.from_numpy(np.stack([case["actions"] for case in cases]))
     actions = actions.to(environment.device, torch.int64)
-    # Where the record says that nothing was heard, the draw is one that loses the message.
+    # A draw of 0 loses the messages that were not heard.
     uniform = torch.from_numpy(np.stack([case["heard"] for case in cases]).astype(np.float32))
 
     state.heard.copy_(environment.hear(state, uniform.to(environment.device)))
@@ -270,7 +271,7 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Whether the error lies within the tolerance."""
+        """Whether the error is within the tolerance."""
         return self.error <= self.tolerance
 
 
@@ -288,9 +289,9 @@ def pairs(case: Mapping[str, NDArray[Any]], computed: Mapping[str, NDArray[Any]]
 
 
 def largest_error(name: str, recorded: NDArray[Any], ours: NDArray[Any]) -> float:
-    """Return the largest absolute difference; of utilities relative to the recorded one.
+    """Return the largest absolute difference, relative to the record for utilities.
 
-    A difference that is no number counts as infinite.
+    NaN counts as infinite.
     """
     with np.errstate(invalid="ignore"):
         error = np.abs(recorded - ours).max()
@@ -300,10 +301,10 @@ def largest_error(name: str, recorded: NDArray[Any], ours: NDArray[Any]) -> floa
 
 
 def compare(paths: Sequence[Path], device: torch.device | str = "cpu") -> list[Row]:
-    """Replay cases one after the other; returns one row per array or channel.
+    """Replay cases one after the other; return one row per array or channel.
 
     Raises:
-        ConfigError: a case is broken.
+        ConfigError: a case is invalid.
     """
     rows: dict[str, Row] = {}
     for path in paths:
@@ -323,35 +324,37 @@ def find_cases(folder: Path) -> list[Path]:
     """Return the cases of a folder, by name.
 
     Raises:
-        ConfigError: the folder is missing or holds none.
+        ConfigError: the folder is missing or has no cases.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
     paths = sorted(folder.glob("case_*.npz"))
     if not paths:
-        raise ConfigError(f"{folder}: holds no case_*.npz files")
+        raise ConfigError(f"{folder}: has no case_*.npz files")
     return paths
 
 
 def print_rows(rows: Sequence[Row], cases: int) -> None:
-    """Print the table and one line that sums it up."""
-    width = max(len(row.name) for row in rows)
-    case_width = max(len(name) for name in ("worst in", *(row.case for row in rows)))
-    print(f"{'array':{width}}  largest error  tolerance  {'worst in':{case_width}}  result")
-    for row in rows:
-        tolerance = f"{row.tolerance:.0e}" if row.tolerance else "exact"
-        kind = " rel" if row.name in RELATIVE else ""
-        result = "pass" if row.passed else "FAIL"
-        print(
-            f"{row.name:{width}}  {row.error:13.2e}  {tolerance + kind:>9}  "
-            f"{row.case:{case_width}}  {result}"
+    """Print the table and a summary in one line."""
+    cells = [
+        (
+            row.name,
+            f"{row.error:.2e}",
+            (f"{row.tolerance:.0e}" if row.tolerance else "exact")
+            + (" rel" if row.name in RELATIVE else ""),
+            row.case,
+            "pass" if row.passed else "FAIL",
         )
+        for row in rows
+    ]
+    header = ("array", "largest error", "tolerance", "worst in", "result")
+    print(table_text("The library against recorded steps", header, cells))
     failed = sum(not row.passed for row in rows)
     print(f"{cases} cases, {len(rows)} arrays: {f'{failed} FAIL' if failed else 'all pass'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare a folder of cases with the library; returns the exit code."""
+    """Compare a folder of cases with the library; return the exit code."""
     parser = Parser(prog="python -m benchmarks.reference.replay")
     parser.description = "Compare the library with recorded mission steps."
     parser.add_argument("folder", type=Path, help="holds case_*.npz files")

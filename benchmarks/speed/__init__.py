@@ -1,1 +1,1 @@
-"""How fast missions are flown, observed and learned from."""
+"""Speed of flying, observing and learning."""

@@ -1,36 +1,35 @@
-"""How fast are other libraries on this machine? `python -m benchmarks.speed.comparison`.
+"""Compare the speed of other libraries on this machine: `python -m benchmarks.speed.comparison`.
 
     pip install vmas torchrl benchmarl jaxmarl     # any of them, into the same environment
     python -m benchmarks.speed.comparison [--num-envs 1,64] [--contenders ours,vmas]
 
-Each contender runs in a process of its own, on the CPU, on a task that it ships with. The tasks
-differ: ours draws and fuses maps, and its observations are stacks of maps; the others move points
-and return vectors. So the figures say what a researcher gets who takes a library as it is, not
-whose code is better. An agent step is one move of one agent, observation and reward included.
+Each contender runs in its own process, on the CPU, on a task that it ships with. The tasks differ:
+ours draws and fuses maps, and its observations are stacks of maps; the others move points and
+return vectors. So the figures show the speed of a library as it is, not the quality of its code.
+An agent step is one move of one agent with observation and reward.
 
 `acting` is random actions without learning. `learning` is a whole training: acting with a network,
-and the updates that the library does by default for a batch of that many transitions.
+and the library's default updates for a batch of that many transitions.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, parse_names, parse_numbers, with_overrides
-from benchmarks.helpers.harness import CPU, in_fresh_process, number_text
-from marl_framework.config.loading import config_to_dict
+from benchmarks.helpers import harness, processes
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.harness import CPU
+from benchmarks.helpers.text import number_text, table_text
 from marl_framework.config.model import Config
 from marl_framework.device import usable_cores
 from marl_framework.mission.environment import MissionEnvironment
@@ -42,12 +41,12 @@ from marl_framework.training.trainer import Trainer
 NUM_ENVS = "1,64,1024"
 MOST_ENVS = 2**20
 _MOVES = 15
-_LEARNING_ENVS = 64
-_ITERATIONS = (1, 4)  # of a training whose start is not to count
+LEARNING_ENVS = 64
+_ITERATIONS = (1, 4)  # of two trainings; their difference leaves out the start
 
 
 class Speed(NamedTuple):
-    """Agent steps of a call, and how long it takes."""
+    """Number of agent steps of a call, and its duration."""
 
     agent_steps: int
     timing: harness.Timing
@@ -57,7 +56,7 @@ class Speed(NamedTuple):
 
 
 def ours(config: Config, num_envs: int, seconds: float) -> Speed:
-    """Fly whole missions with random actions, starts included."""
+    """Fly whole missions with random actions, including the start."""
     env = MissionEnvironment(config, num_envs, CPU)
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
@@ -87,7 +86,7 @@ def vmas(config: Config, num_envs: int, seconds: float) -> Speed:
 
 
 def torchrl(config: Config, num_envs: int, seconds: float) -> Speed:
-    """Roll the same scenario out by TorchRL."""
+    """Roll out the same scenario with TorchRL."""
     env = import_module("torchrl.envs").VmasEnv("sampling", num_envs=num_envs, seed=0)
 
     def steps() -> None:
@@ -122,7 +121,7 @@ def jaxmarl(config: Config, num_envs: int, seconds: float) -> Speed:
 
 
 def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
-    """Train COMA as the params file says."""
+    """Train COMA as configured."""
     trainer = Trainer(with_overrides(config, f"environment.num_envs={num_envs}"), CPU)
     timer = StageTimer(CPU)
     before = trainer.episodes
@@ -166,11 +165,8 @@ def _benchmarl_experiment(num_envs: int, frames: int, iterations: int, folder: s
     )
 
 
-# The benchmark ----------------------------------------------------------------------------
-
-
 class Contender(NamedTuple):
-    """What is measured, and how."""
+    """A library and a task."""
 
     package: str
     kind: str
@@ -192,7 +188,7 @@ def measure_row(name: str, config: Config, num_envs: int, seconds: float) -> dic
     """Measure one contender in this process; return a row of the JSON."""
     contender = CONTENDERS[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # their own
+        warnings.simplefilter("ignore")  # of the other libraries
         found = contender.measure(config, num_envs, seconds)
     return {
         "contender": name,
@@ -209,38 +205,27 @@ def measure_row(name: str, config: Config, num_envs: int, seconds: float) -> dic
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package is there to be measured."""
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+    """Return whether a package can be measured."""
+    return find_spec(package) is not None
 
 
-def run(
-    config: Config, names: Sequence[str], num_envs: Sequence[int], seconds: float
-) -> dict[str, Any]:
-    """Measure all contenders that are installed; return `settings`, `machine`, `rows`, `absent`."""
-    machine = harness.announce_machine(CPU)
-    rows, absent = [], []
-    for name in names:
+def measure(job: Job) -> dict[str, Any]:
+    """Measure all installed contenders; return `settings`, `rows` and `absent` packages."""
+    seconds, rows, absent = job.options.seconds_per_row, [], []
+    for name in job.options.contenders:
         contender = CONTENDERS[name]
         if not is_installed(contender.package):
             absent.append(contender.package)
             continue
-        for number in num_envs if contender.kind == "acting" else [_LEARNING_ENVS]:
-            rows.append(in_fresh_process(partial(measure_row, name, config, number, seconds)))
+        for number in job.options.num_envs if contender.kind == "acting" else [LEARNING_ENVS]:
+            rows.append(processes.run_alone(measure_row, name, job.config, number, seconds))
             speed = f"{rows[-1]['agent_steps_per_s']:,.0f} agent steps/s"
             print(f"{name}, {number} environments: {speed}", file=sys.stderr, flush=True)
-    settings = {
-        "num_envs": list(num_envs),
-        "seconds_per_row": seconds,
-        "configuration": config_to_dict(config),
-    }
-    return {"settings": settings, "machine": machine, "rows": rows, "absent": absent}
+    settings = {"num_envs": job.options.num_envs, "seconds_per_row": seconds}
+    return {"settings": settings, "rows": rows, "absent": absent}
 
 
-def rows_table(found: dict[str, Any]) -> str:
+def table(found: dict[str, Any]) -> str:
     """Return the rows as text."""
     header = ("library", "version", "what", "task", "environments", "agent steps/s", "quartiles")
     lines = [
@@ -255,27 +240,20 @@ def rows_table(found: dict[str, Any]) -> str:
         )
         for row in found["rows"]
     ]
-    text = harness.table_text("Tasks differ, so read these with care", header, lines)
+    text = table_text("Tasks differ, so read these with care", header, lines)
     if found["absent"]:
         text += f"not installed here: {', '.join(found['absent'])}\n"
     return text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser(
         "speed.comparison", "Time this library and others.", "params_fast.yaml", device=False
     )
-    parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
-    everybody = ",".join(CONTENDERS)
-    parser.add_argument("--contenders", default=everybody, metavar="NAME,…", help=f"({everybody})")
-    return parser.publish(parser.parse_args(arguments), _measure, rows_table)
-
-
-def _measure(options: argparse.Namespace, config: Config, _: torch.device) -> dict[str, Any]:
-    numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
-    names = parse_names("--contenders", options.contenders, CONTENDERS)
-    return run(config, names, numbers, options.seconds_per_row)
+    parser.add_numbers("--num-envs", NUM_ENVS, "environments at once", MOST_ENVS)
+    parser.add_names("--contenders", CONTENDERS)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""What a training asks of a GPU: kernels and bytes by stage, and bytes alive; no GPU is needed.
+"""Count the GPU kernels and memory of a training, without a GPU.
 
     python -m benchmarks.speed.kernel_budget [--config FILE] [--out FILE.json]
 
-One training step and one validation run on a GPU that is not there (`helpers.pretend_gpu`), with
-Triton kernels and with plain operators, both again for networks that see what those of
-params_student.yaml see, predictions too. A joint step is one move of every UAV of one mission; its
-kernels serve all missions at once. What Triton's kernels move is counted from missions flown at
-random. Kernels that libraries start for convolutions are an estimate.
+One training step and one validation run on a simulated GPU (`helpers.pretend_gpu`), with Triton
+kernels and with plain operators, and both again with all channels of params_student.yaml,
+predictions included. A joint step is one move of every UAV of one mission; its kernels serve all
+missions at once. The bytes that Triton kernels move are counted from missions flown at random. The
+kernels that libraries start for convolutions are an estimate.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from bisect import bisect
 from collections.abc import Callable, Sequence
@@ -20,39 +19,39 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, with_overrides
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.least_work import count_work
 from benchmarks.helpers.operator_costs import OperatorCost, size_of, tensors_in
 from benchmarks.helpers.pretend_gpu import GPU, PretendGpu, pretend_gpu
-from marl_framework.config.loading import config_to_dict, load_config
+from benchmarks.helpers.text import table_text
+from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.kernels.versions import Version
 from marl_framework.training.memory import memory_estimate, peak
 from marl_framework.training.trainer import Trainer
 
 ROLLOUT = ("reset", "observe", "act", "choose", "critic maps", "draw", "move", "fuse", "rollout")
-"""Stages of flying; the last is what none of the others counts."""
+"""Stages of flying; the last is the rest."""
 MEMORY = (24, 40, 80, 139)
-"""Gigabytes of GPUs that people have."""
+"""Memory of common GPUs [GB]."""
 STEP, MOST = 64, 2**15
-"""Missions at once are tried in steps, up to a limit."""
+"""Step and limit of the tried numbers of missions."""
 
 
 def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], OperatorCost]]:
-    """Return what the window operators cost: kernels, and bytes at the mean of flown missions.
+    """Return the cost of each window operator: kernels, and the mean bytes of flown missions.
 
-    A mission's readings come once from memory: those who hear them ask for them side by side.
+    A mission's readings are read from memory once, because all that hear them do so together.
     """
     work = count_work(with_overrides(config, "learning.symmetries=false"))
     cells, seen, updated = (work[f"cells_{name}"] for name in ("measured", "seen", "updated"))
 
     def small(pooled: torch.Tensor, tracks: bool) -> int:
-        """Bytes of maps on the lattice: read, written, and their parts written and read."""
+        """Return the bytes of maps on the lattice: maps and their parts, read and written."""
         return (1 + tracks) * 6 * pooled.numel() * pooled.element_size()
 
     def maps(beliefs: torch.Tensor, touched: float, prior: float | None) -> float:
-        """Bytes of beliefs: cells of a mission read and written, or all written."""
+        """Return the bytes of beliefs: touched cells read and written, or all cells written."""
         return 8 * touched * len(beliefs) if prior is None else 4 * beliefs.numel()
 
     def read(arguments: tuple[Any, ...]) -> OperatorCost:
@@ -69,7 +68,7 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
         return 2, len(arguments[0]) * cells + moved + small(arguments[5], arguments[-2])
 
     def once(arguments: tuple[Any, ...]) -> OperatorCost:
-        """Count what an operator reads or writes, but does not do both with."""
+        """Return the cost of an operator that touches each tensor once."""
         return 1, sum(map(size_of, tensors_in(arguments)))
 
     names = {"read_windows": read, "fuse_own": own, "fuse_global": team}
@@ -82,7 +81,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
 
     Args:
         config: of the training.
-        triton: whether the mission's kernels run; else plain operators.
+        triton: whether Triton kernels run; else plain operators.
 
     Returns:
         `stages` of a joint step and `joint_step` with `kernels` and `megabytes`; `update` and
@@ -109,7 +108,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             (environment, "step", "move"),
         ):
             gpu.watch(owner, method, stage, within=("rollout", "move"))
-        task.reset()  # makes the buffers, once for all
+        task.reset()  # allocates the buffers
         with gpu.stage("rollout"), FlopCounterMode(display=False) as acting:
             rollout = trainer.collector.collect(
                 trainer.algorithm.act, 0.1, config.schedule.rollouts_per_step
@@ -150,10 +149,10 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
 
 
 def most_missions(config: Config, triton: bool, gigabytes: int) -> int:
-    """Return how many missions at once a GPU has memory for, by the doctor's estimate.
+    """Return the largest number of missions that fit a GPU's memory, by the doctor's estimate.
 
     Batches grow with the missions, so that a training step still takes all their transitions. A
-    tenth of the memory stays free: for CUDA itself and the gaps between tensors.
+    tenth of the memory stays free, for CUDA itself and for gaps between tensors.
     """
     learning, missions = config.learning, config.environment.num_envs
 
@@ -171,7 +170,7 @@ def most_missions(config: Config, triton: bool, gigabytes: int) -> int:
 
 
 def with_channels_of(config: Config, params: str) -> Config:
-    """Return a configuration whose networks see all that those of a params file see, too."""
+    """Return a configuration with the additional channels of a params file."""
     observation = load_config(params).observation
     seen = observation.actor_channels + observation.critic_only_channels
     return with_overrides(config, *(f"observation.{name}=true" for name in seen))
@@ -186,7 +185,7 @@ def table(found: dict[str, Any]) -> str:
         numbers = ((f"{c['kernels']:.1f}", f"{c['megabytes']:.3f}") for c in cells)
         rows.append((name, *(text for pair in numbers for text in pair)))
     header = [f"{p['path']}: {unit}" for p in paths for unit in ("kernels", "MB a mission")]
-    text = harness.table_text("A joint step", ("", *header), rows)
+    text = table_text("A joint step", ("", *header), rows)
     rows = [
         (
             p["path"],
@@ -199,25 +198,15 @@ def table(found: dict[str, Any]) -> str:
     ]
     header = ["kernels of an update", "of a training step"]
     header += [f"GB in {name}" for name in paths[0]["peak_bytes"]]
-    text += harness.table_text("A training step", ("", *header, "GB estimated"), rows)
+    text += table_text("A training step", ("", *header, "GB estimated"), rows)
     rows = [(p["path"], *(f"{p['most_missions'][str(size)]:,}" for size in MEMORY)) for p in paths]
     header = [f"{size} GB" for size in MEMORY]
-    return text + harness.table_text("Most missions at once", ("", *header), rows)
+    return text + table_text("Most missions at once", ("", *header), rows)
 
 
-# Command line -----------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser(
-        "speed.kernel_budget", "Count what a GPU is asked for.", "params_gpu.yaml", device=False
-    )
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    sees_more = with_channels_of(config, "params_student.yaml")
+def measure(job: Job) -> dict[str, Any]:
+    """Count all paths; return `paths`, see `count`, with `path` and `most_missions`."""
+    sees_more = with_channels_of(job.config, "params_student.yaml")
     paths = [
         {
             "path": name,
@@ -225,17 +214,20 @@ def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dic
             "most_missions": {str(size): most_missions(counted, triton, size) for size in MEMORY},
         }
         for name, counted, triton in (
-            ("kernels", config, True),
+            ("kernels", job.config, True),
             ("predicted", sees_more, True),
-            ("plain", config, False),
+            ("plain", job.config, False),
             ("predicted_plain", sees_more, False),
         )
     ]
-    return {
-        "paths": paths,
-        "settings": {"configuration": config_to_dict(config)},
-        "machine": harness.announce_machine(device),
-    }
+    return {"paths": paths}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0, or 2 for bad input."""
+    description = "Count the GPU kernels and memory of a training."
+    parser = Parser("speed.kernel_budget", description, "params_gpu.yaml", device=False)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

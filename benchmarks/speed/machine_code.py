@@ -1,43 +1,33 @@
-"""What the Triton kernels need of three kinds of GPUs: `python -m benchmarks.speed.machine_code`.
+"""Compile the Triton kernels for three kinds of GPUs: `python -m benchmarks.speed.machine_code`.
 
-All kernels of a training are compiled for sm_80, sm_89 and sm_90; no GPU is needed. A kernel that
-needs fewer registers leaves room for more threads at once; one that spills has no register for
-some of its numbers, and moves them through memory.
+All kernels of a training are compiled for sm_80, sm_89 and sm_90; no GPU is needed. A kernel with
+fewer registers leaves room for more threads at once; one that spills moves numbers through memory.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser
+from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.kernel_launches import STAGES
 from benchmarks.helpers.machine_code import ARCHITECTURES, Launch, compile_for
-from marl_framework.config.loading import config_to_dict
-from marl_framework.config.model import Config
+from benchmarks.helpers.text import table_text
 
 
-def run(config: Config, device: torch.device) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Compile all kernels of a training.
-
-    Args:
-        config: of the training.
-        device: of this machine, for its description.
 
     Returns:
         `rows` with `stage`, `kernel`, `architecture`, `registers`, `spilled_bytes` and
-        `shared_bytes`; `settings` and `machine`.
+        `shared_bytes`.
     """
     rows = []
     for stage, launches in STAGES.items():
-        # What differs in precision or order of memory alone has one row, of what needs most.
+        # Launches that differ only in precision or memory layout share a row with their maximum.
         variants: dict[str, list[Launch]] = {}
-        for launch in launches(config):
+        for launch in launches(job.config):
             variants.setdefault(launch.variant, []).append(launch)
         for variant, alike in variants.items():
             for architecture in ARCHITECTURES:
@@ -52,8 +42,7 @@ def run(config: Config, device: torch.device) -> dict[str, Any]:
                         "shared_bytes": max(code.shared for code in codes),
                     }
                 )
-    settings = {"configuration": config_to_dict(config)}
-    return {"rows": rows, "settings": settings, "machine": harness.announce_machine(device)}
+    return {"rows": rows}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -71,21 +60,14 @@ def table(found: dict[str, Any]) -> str:
         for name, rows in kernels.items()
     ]
     header = ("part", "kernel", *(f"sm_{each}" for each in ARCHITECTURES), "spilled", "shared")
-    return harness.table_text("Registers of a thread", header, lines)
-
-
-# Command line -----------------------------------------------------------------------------
+    return table_text("Registers of a thread", header, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     description = "Compile the kernels of a training for GPUs."
     parser = Parser("speed.machine_code", description, "params_gpu.yaml", device=False)
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(_: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    return run(config, device)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What attention costs beside convolutions: `python -m benchmarks.speed.network_types`.
+"""Compare the speed of convolutions and attention: `python -m benchmarks.speed.network_types`.
 
 Both types of actor and critic have the sizes of the params file. A row times training steps, and
 the team's choice of a move: observations, actor and choice, for one mission and for many.
@@ -6,7 +6,6 @@ the team's choice of a move: observations, actor and choice, for one mission and
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,9 +15,8 @@ from typing import Any
 import torch
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, with_overrides
-from benchmarks.helpers.harness import duration_text
-from marl_framework.config.loading import config_to_dict
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.text import duration_text, table_text
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import make_builder
@@ -34,36 +32,23 @@ TYPES = {
         "observation.heard_uavs=true",
     ),
 }
-"""Overrides of the params file, by the type's name."""
+"""Overrides of the params file by type."""
 TEAMS = (4, 8)
 MISSIONS = (1, 64)
 
 
-def run(config: Config, device: torch.device, seconds: float) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Measure all rows.
 
-    Args:
-        config: mission, sizes of the networks, and schedule.
-        device: where everything lives.
-        seconds: time budget of each figure.
-
     Returns:
-        `settings`, `machine` and `rows`: `type`, `uavs`, `actor_parameters`,
-        `agent_transitions_per_s` of a training, and `seconds_move` of the team by missions at once.
+        `settings` and `rows`: `type`, `uavs`, `actor_parameters`, `agent_transitions_per_s` of a
+        training, and `seconds_move` of the team by missions at once.
     """
-    machine = harness.announce_machine(device)
-    rows = []
+    seconds, rows = job.options.seconds_per_row, []
     for uavs, (name, changes) in product(TEAMS, TYPES.items()):
-        team = f"experiment.missions.n_agents={uavs}"
-        rows.append(
-            {
-                "type": name,
-                "uavs": uavs,
-                **_measure_one(with_overrides(config, team, *changes), device, seconds),
-            }
-        )
-    settings = {"seconds_per_row": seconds, "configuration": config_to_dict(config)}
-    return {"settings": settings, "machine": machine, "rows": rows}
+        config = with_overrides(job.config, f"experiment.missions.n_agents={uavs}", *changes)
+        rows.append({"type": name, "uavs": uavs, **_measure_one(config, job.device, seconds)})
+    return {"settings": {"seconds_per_row": seconds}, "rows": rows}
 
 
 def _measure_one(config: Config, device: torch.device, seconds: float) -> dict[str, Any]:
@@ -100,19 +85,14 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     header = ("network", "UAVs", "weights of the actor", "transitions/s")
     moves = [f"a move, {missions} mission{'s' * (missions > 1)}" for missions in MISSIONS]
-    return harness.table_text("Training and flying by type of network", (*header, *moves), lines)
+    return table_text("Training and flying by type of network", (*header, *moves), lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser(
-        "speed.network_types", "Time both types of networks.", config="params_fast.yaml"
-    )
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    return run(config, device, options.seconds_per_row)
+    """Run the benchmark; return 0, or 2 for bad input."""
+    description = "Time both types of networks."
+    parser = Parser("speed.network_types", description, config="params_fast.yaml")
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
-"""What many ranks would bring: `python -m benchmarks.speed.ranks [--config params_gpu.yaml]`.
+"""Predict the speed-up of many ranks: `python -m benchmarks.speed.ranks`.
 
 Measured on one device: the training step of a configuration, its updates, and the size of their
-gradients. Measured on this host: how long two processes take to exchange such gradients by gloo.
-Everything else is a plan, not a measurement: with N ranks the missions of a training step are
-shared, so collecting and computing take 1/N of the time, and each update adds a ring all-reduce,
-2·(N - 1)/N of the gradient's bytes over the slowest link and 2·(N - 1) times its latency. Nothing
-of it is assumed to hide behind the backward pass, and devices are assumed as efficient at 1/N of
-the batch: look up where that ends in `python -m benchmarks.speed.utilisation`.
+gradients. Measured on this host: the time in which two processes exchange such gradients by gloo.
+Everything else is a prediction. N ranks share the missions of a training step, so collecting and
+computing take 1/N of the time. Each update adds a ring all-reduce: 2·(N - 1)/N of the gradient's
+bytes over the slowest link, and 2·(N - 1) times its latency. The prediction assumes that no
+exchange overlaps with the backward pass, and that devices are as efficient at 1/N of the batch;
+`python -m benchmarks.speed.utilisation` shows the limits of the latter.
 
 `fixed batch`: the same training step on N ranks. `grown batch`: N times the missions and batch.
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -27,17 +24,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, check_between, with_overrides
-from benchmarks.helpers.harness import duration_text
-from marl_framework.config.loading import config_to_dict
+from benchmarks.helpers import processes
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.text import duration_text, table_text
+from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 LINKS = {
-    # Name: bytes a second in one direction, latency of a message [s]; as their makers state them.
+    # Name: bytes per second in one direction, latency of a message [s], by their makers.
     "NVLink 4, 450 GB/s": (450e9, 5e-6),
     "PCIe 5 x16, 64 GB/s": (64e9, 10e-6),
     "400 Gbit/s network": (50e9, 15e-6),
@@ -46,7 +43,6 @@ LINKS = {
 }
 SHOWN = ("NVLink 4, 450 GB/s", "100 Gbit/s network")  # within a host, between hosts
 SHOWN_COUNTS = (2, 8, 64)
-MOST_STEPS = 10_000
 _REPEATS = 20
 
 
@@ -54,16 +50,16 @@ def exchange_seconds(links: tuple[float, float], ranks: int, size: float) -> flo
     """Return the time of a ring all-reduce [s].
 
     Args:
-        links: bytes a second, latency [s] of the slowest link.
+        links: bytes per second and latency [s] of the slowest link.
         ranks: N.
-        size: bytes that each rank has.
+        size: bytes of each rank.
     """
     rate, latency = links
     return 2 * (ranks - 1) / ranks * size / rate + 2 * (ranks - 1) * latency
 
 
 def plan(step: Mapping[str, float], links: tuple[float, float], ranks: int) -> dict[str, float]:
-    """Return what N ranks would bring.
+    """Predict the speed of N ranks.
 
     Args:
         step: `seconds`, `updates` and `gradient_bytes` (mean of an update) of a training step.
@@ -72,7 +68,7 @@ def plan(step: Mapping[str, float], links: tuple[float, float], ranks: int) -> d
 
     Returns:
         `exchange_seconds` of a training step, and for a fixed and a grown batch the speed-up in
-        transitions a second and the efficiency: speed-up over N.
+        transitions per second and the efficiency: speed-up over N.
     """
     exchange = step["updates"] * exchange_seconds(links, ranks, step["gradient_bytes"])
     fixed = step["seconds"] / (step["seconds"] / ranks + exchange)
@@ -87,22 +83,16 @@ def plan(step: Mapping[str, float], links: tuple[float, float], ranks: int) -> d
 
 
 def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str, float]:
-    """Make training steps on one device.
+    """Time training steps on one device.
 
     Returns:
         Medians: `seconds`, `rollout_seconds`, `update_seconds`; `updates` of actor and critic,
-        `gradient_bytes` of one, on average, and `transitions`.
+        the mean `gradient_bytes` of an update, and `transitions`.
     """
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
     trainer.training_step(timer)
-    walls, stages = [], []
-    for _ in range(repeats):
-        timer.wall()
-        timer.reset()
-        trainer.training_step(timer)
-        walls.append(timer.wall())
-        stages.append(timer.seconds())
+    walls, stages = zip(*time_steps(trainer, timer, repeats), strict=True)
     learning = config.learning
     sizes = [
         sum(p.numel() * p.element_size() for p in trainer.algorithm.modules[name].parameters())
@@ -118,56 +108,40 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
     }
 
 
-def gloo_seconds(size: int, repeats: int = _REPEATS) -> float:
-    """Return how long two processes on this host take to add up `size` bytes [s]; a median."""
-    context = multiprocessing.get_context("spawn")
-    found = context.Queue()
-    store = str(Path(tempfile.gettempdir()) / f"ranks-{os.getpid()}-{time.monotonic_ns()}")
-    workers = [
-        context.Process(target=_exchange, args=(rank, store, size, repeats, found))
-        for rank in (0, 1)
-    ]
-    try:
-        for worker in workers:
-            worker.start()
-        return float(found.get(timeout=300))
-    finally:
-        for worker in workers:
-            worker.join(timeout=10)
-            if worker.is_alive():
-                worker.terminate()
-        Path(store).unlink(missing_ok=True)
+def gloo_seconds(size: int) -> float:
+    """Return the time in which two processes on this host add up `size` bytes [s]; a median."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        first, _ = processes.run_at_once(_exchange, [(rank, store, size) for rank in (0, 1)])
+    return float(first)
 
 
-def _exchange(rank: int, store: str, size: int, repeats: int, found: Any) -> None:
+def _exchange(rank: int, store: str, size: int) -> float:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     gradient, times = torch.zeros(size // 4), []
-    for _ in range(repeats + 2):
+    for _ in range(_REPEATS + 2):
         dist.barrier()
         start = time.perf_counter()
         dist.all_reduce(gradient)
         times.append(time.perf_counter() - start)
-    if rank == 0:
-        found.put(median(times[2:]))
     dist.destroy_process_group()
+    return median(times[2:])
 
 
-def run(config: Config, device: torch.device, repeats: int) -> dict[str, Any]:
-    """Measure a training step and an exchange, and plan from them.
+def measure(job: Job) -> dict[str, Any]:
+    """Measure a training step and an exchange, and predict from them.
 
     Returns:
-        `settings`, `machine`, `step` (see `measure_step`), `gloo_seconds` of one update between
-        two processes here, and `rows`: `link`, `ranks` and what `plan` returns.
+        `settings`, `step` (see `measure_step`), `gloo_seconds` of one update between two
+        processes on this host, and `rows`: `link`, `ranks` and the result of `plan`.
     """
-    machine = harness.announce_machine(device)
-    step = measure_step(config, device, repeats)
+    step = measure_step(job.config, job.device, job.options.steps)
     measured = gloo_seconds(int(step["gradient_bytes"]))
     here = f"gloo here, {step['gradient_bytes'] / measured / 1e9:.2g} GB/s"
     links = {**LINKS, here: (step["gradient_bytes"] / measured, 0.0)}
     return {
-        "settings": {"repeats": repeats, "links": LINKS, "configuration": config_to_dict(config)},
-        "machine": machine,
+        "settings": {"repeats": job.options.steps, "links": LINKS},
         "step": step,
         "gloo_seconds": measured,
         "rows": [
@@ -179,7 +153,7 @@ def run(config: Config, device: torch.device, repeats: int) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return the measurement and some rows of the plan as text; the JSON has all."""
+    """Return the measurement and some rows of the prediction as text."""
     step = found["step"]
     lines = [
         (
@@ -204,20 +178,15 @@ def table(found: Mapping[str, Any]) -> str:
         f"collecting; {step['updates']} updates of {step['gradient_bytes'] / 1e6:.2f} MB each: "
         f"{step['updates'] * step['gradient_bytes'] / 1e6:,.0f} MB a training step.\n"
         f"Measured between two processes here (gloo): {duration_text(found['gloo_seconds'])} an "
-        f"update.\n\n" + harness.table_text("Planned, not measured", header, lines)
+        f"update.\n\n" + table_text("Planned, not measured", header, lines)
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser("speed.ranks", "Plan for many ranks from times measured on one device.")
-    parser.add_argument("--steps", type=int, default=5, metavar="S", help="that count (5)")
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    check_between("--steps", options.steps, 1, MOST_STEPS)
-    return run(config, device, options.steps)
+    """Run the benchmark; return 0, or 2 for bad input."""
+    parser = Parser("speed.ranks", "Predict the speed of many ranks from that of one device.")
+    parser.add_number("--steps", 5, "timed training steps", 1, 10_000)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

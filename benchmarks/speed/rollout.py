@@ -1,23 +1,21 @@
-"""How fast missions are flown: joint steps a second, where the time goes, and memory.
+"""Measure the speed of flying: joint steps per second, the time of each stage, and memory.
 
     python -m benchmarks.speed.rollout [--num-envs 1,16,64] [--policy random|actor]
 
-One joint step is one move of all UAVs of one mission, with all that learning needs of it: random
+One joint step is one move of all UAVs of one mission, with everything that learning needs: random
 draws, the actor's observations, actions, the critic's maps, readings, reward, messages, fusion,
-and the rollout that keeps them. Whole episodes are collected as in training, so the start of an
-episode counts too. The policy `random` chooses evenly among the allowed actions; `actor` asks an
+and the rollout that stores them. Whole episodes are collected as in training, so the start of an
+episode counts too. The policy `random` chooses evenly among the allowed actions; `actor` is an
 untrained network of the configured size. Rows with `compiled` false have `compute.compile` off.
 
-Totals come from episodes without stage timers, stages from other ones. Stages are seconds per
+Totals come from episodes without stage timers, stages from other episodes. Stages are seconds per
 joint step; `reset` is the start of an episode, spread over its moves. With `compute.cuda_graphs`
-the totals are those of recorded episodes; stages never are. `share_of_bandwidth` is what a joint
-step must read and write, over what the memory moves in that time. Memory is measured in fresh
-processes.
+the totals are of recorded episodes, the stages of eager ones. `share_of_bandwidth` is the minimum
+time for reading and writing over the measured time. Memory is measured in fresh processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,21 +27,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, parse_numbers, with_overrides
-from benchmarks.helpers.hardware import held_memory, peak_memory, reset_peak_memory
+from benchmarks.helpers import harness, processes
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import (
-    duration_text,
-    in_fresh_process,
-    number_text,
-    quartiles_text,
+    held_memory,
+    peak_memory,
+    reset_peak_memory,
 )
 from benchmarks.helpers.least_work import count_work
+from benchmarks.helpers.text import duration_text, number_text, quartiles_text, table_text
 from marl_framework.algorithms.graphs import WARM_UP, make_graphs
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
@@ -52,19 +48,20 @@ from marl_framework.stage_timer import OTHER, StageTimer
 
 NUM_ENVS = "1,16,64"
 MOST_ENVS = 2**20
-MOST_EAGER = 16  # with more missions plain operators take minutes on a CPU and tell nothing new
+MOST_EAGER = 16  # with more missions plain operators take minutes on a CPU
 POLICIES = ("random", "actor")
 STAGES = ("draw", "observe", "policy", "critic_maps", "measure", "reward", "hear_and_fuse",
           "reset", OTHER)  # fmt: skip
 MEMORY_ENVS = (16, 64)
-SETTLED = 50  # episodes; whatever is made once has been made by then
+JOINT_STEP = "A joint step is one move of all UAVs of one mission, including its share of the start"
+SETTLED = 50  # episodes after which the memory should not grow
 
 
 # Flying -----------------------------------------------------------------------------------
 
 
 class Flight:
-    """Whole episodes of E missions, collected as in training, ready to be timed.
+    """Whole episodes of E missions, collected as in training.
 
     Args:
         config: the missions, and the actor's size.
@@ -86,7 +83,7 @@ class Flight:
             RolloutCollector, self.task, len(self.task.metric_names), precision=precision
         )
         self._collector = collector(graphs=graphs)
-        self._eager = collector()  # its stages can be told apart
+        self._eager = collector()  # for stages, which a recording hides
         # Equal logits for all actions: the policy is uniform over the allowed ones.
         even = torch.zeros(num_envs, self.task.n_agents, self.task.sizes.num_actions, device=device)
         self._policy: Callable[[Tensor], Tensor] = lambda _: even
@@ -104,7 +101,7 @@ class Flight:
 
     def stages(self, episodes: int) -> dict[str, float]:
         """Return seconds per joint step in each of `STAGES`: medians over some episodes."""
-        clock = _StageClock(self.task.device)
+        clock = StageClock(StageTimer(self.task.device))
         with self._watched(clock):
             spent = [clock.measure(self._staged) for _ in range(episodes)]
         return {
@@ -113,8 +110,8 @@ class Flight:
         }
 
     @contextmanager
-    def _watched(self, clock: _StageClock) -> Iterator[None]:
-        """Put a clock around the parts of a step."""
+    def _watched(self, clock: StageClock) -> Iterator[None]:
+        """Time the parts of a step."""
         environment, task = self.environment, self.task
         watched: list[tuple[Any, str, str]] = [
             (self, "_policy", "policy"),
@@ -142,11 +139,11 @@ class Flight:
                     setattr(owner, name, own)
 
 
-class _StageClock:
-    """Times calls by stage; what is called inside a stage belongs to the outer one."""
+class StageClock:
+    """Times calls by stage; a call inside a stage belongs to the outer stage."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._timer = StageTimer(device)
+    def __init__(self, timer: StageTimer) -> None:
+        self._timer = timer
         self._inside = False
 
     def around(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +162,7 @@ class _StageClock:
         return timed
 
     def measure(self, work: Callable[[], object]) -> dict[str, float]:
-        """Return seconds in each stage of one call; `other` is what lies outside them all."""
+        """Return the seconds of each stage in one call; `other` is the rest."""
         self._timer.reset()
         work()
         wall = self._timer.wall()
@@ -176,11 +173,10 @@ class _StageClock:
 def measure_row(
     config: Config, num_envs: int, device: torch.device, policy: str, seconds: float
 ) -> dict[str, Any]:
-    """Time episodes of `num_envs` missions as a whole for some seconds, then a few by stage.
+    """Time episodes of `num_envs` missions for some seconds, then a few by stage.
 
     Returns:
-        A row of the JSON without `share_of_bandwidth`; `episodes` is how often all missions were
-        timed.
+        A row of the JSON without `share_of_bandwidth`; `episodes` is the number of timed episodes.
     """
     flight = Flight(config, num_envs, device, policy)
     warm_up = WARM_UP + 1 if flight.recorded else 1
@@ -194,9 +190,7 @@ def measure_row(
         "joint_steps_per_s": 1 / joint_step.median,
         "agent_steps_per_s": flight.task.n_agents / joint_step.median,
         "seconds_per_joint_step": joint_step.median,
-        "lower_quartile": joint_step.lower,
-        "upper_quartile": joint_step.upper,
-        "episodes": joint_step.repeats,
+        **joint_step.columns("episodes"),
         "reset_share": stages["reset"] / sum(stages.values()),
         "stages": stages,
     }
@@ -207,7 +201,7 @@ def measure_row(
 
 def flight_peak(config: Config, num_envs: int, device: torch.device, policy: str) -> int:
     """Return the peak memory of this process [bytes] after two episodes."""
-    Flight(config, 1, device, policy).episode()  # what is loaded and compiled does not count
+    Flight(config, 1, device, policy).episode()  # loads libraries and compiled loops
     gc.collect()
     reset_peak_memory(device)
     flight = Flight(config, num_envs, device, policy)
@@ -229,44 +223,29 @@ def held_after(config: Config, device: torch.device, policy: str, episodes: int)
 
 
 def bytes_per_env(config: Config, device: torch.device, policy: str) -> float:
-    """Return how much the peak memory grows with one more mission [bytes]."""
+    """Return the growth of the peak memory per mission [bytes]."""
     few, many = MEMORY_ENVS
-    peaks = [
-        in_fresh_process(partial(flight_peak, config, num, device, policy)) for num in (few, many)
-    ]
+    peaks = [processes.run_alone(flight_peak, config, n, device, policy) for n in (few, many)]
     return (peaks[1] - peaks[0]) / (many - few)
 
 
 def growth_over_episodes(
     config: Config, device: torch.device, policy: str, episodes: int
 ) -> dict[str, Any]:
-    """Fly many missions on a small map; return what is held after some and after all."""
+    """Fly many missions on a small map; return the memory held after some and after all."""
     pixel = config.sensor.pixel
     sides = {"x": pixel.number_x, "y": pixel.number_y}
     coarse = [f"sensor.pixel.number_{axis}={min(12, side)}" for axis, side in sides.items()]
     small = with_overrides(config, *coarse, "environment.num_envs=4")
-    held = in_fresh_process(partial(held_after, small, device, policy, episodes))
+    held = processes.run_alone(held_after, small, device, policy, episodes)
     return {"episodes": [SETTLED, episodes], "held_bytes": held, "growth_bytes": held[1] - held[0]}
 
 
-def memory(
-    config: Config, device: torch.device, policy: str, episodes: int
-) -> dict[str, float | dict[str, Any]]:
-    """Return `bytes_per_env` and `growth_over_episodes`."""
-    return {
-        "bytes_per_env": bytes_per_env(config, device, policy),
-        "growth_over_episodes": growth_over_episodes(config, device, policy, episodes),
-    }
-
-
-# The benchmark ----------------------------------------------------------------------------
-
-
-def refuse_too_many(config: Config, num_envs: int, device: torch.device) -> None:
-    """Refuse what surely does not fit: the maps of the missions alone are larger than the memory.
+def check_missions_fit(config: Config, num_envs: int, device: torch.device) -> None:
+    """Check that the maps of the missions alone fit in memory.
 
     Raises:
-        ConfigError: with the number of missions that may fit.
+        ConfigError: they do not; names the largest number of missions.
     """
     rows, cols = config.geometry.map_shape
     # Own beliefs and the global one in float32, one byte of truth.
@@ -274,66 +253,55 @@ def refuse_too_many(config: Config, num_envs: int, device: torch.device) -> None
     most = harness.free_memory(device) // a_mission
     if num_envs > most:
         raise ConfigError(
-            f"--num-envs {num_envs}: their maps need {num_envs * a_mission / 1e9:.1f} GB; "
-            f"there is room for {most} missions at most"
+            f"--num-envs {num_envs}: the maps need {num_envs * a_mission / 1e9:.1f} GB; "
+            f"give at most {most}"
         )
 
 
-def run(
-    config: Config,
-    num_envs: Sequence[int],
-    device: torch.device,
-    policy: str,
-    episodes: int,
-    seconds: float,
-) -> dict[str, Any]:
-    """Measure everything.
-
-    Args:
-        config: the missions.
-        num_envs: numbers of missions at once.
-        device: where they are flown.
-        policy: see `Flight`.
-        episodes: how many are flown to see whether memory grows; 0 leaves memory out.
-        seconds: time budget of each row's total.
+def measure(job: Job) -> dict[str, Any]:
+    """Measure all rows, and memory unless `--episodes` is 0.
 
     Returns:
-        `settings`, `machine`, `must_do` (see `least_work.count_work`), `rows` (see `measure_row`),
+        `settings`, `must_do` (see `least_work.count_work`), `rows` (see `measure_row`),
         `bytes_per_env` and `growth_over_episodes`.
+
+    Raises:
+        ConfigError: the missions do not fit in memory, or there are too few episodes.
     """
-    machine = harness.announce_machine(device)
+    config, device, options = job.config, job.device, job.options
+    policy, episodes = options.policy, options.episodes
+    if episodes and episodes <= SETTLED:
+        raise ConfigError(f"--episodes {episodes}: must be 0, or above {SETTLED}")
+    check_missions_fit(config, options.num_envs[-1], device)
     must_do = count_work(config)
-    least_seconds = must_do["bytes"] / machine["memory_bandwidth"][str(device)]
+    least_seconds = must_do["bytes"] / job.machine["memory_bandwidth"][str(device)]
     rows = []
-    for number in num_envs:
-        for compiled in (True, False):
-            if not compiled and number > MOST_EAGER:
-                continue
+    for number in options.num_envs:
+        for compiled in (True, False) if number <= MOST_EAGER else (True,):
             chosen = with_overrides(config, f"compute.compile={str(compiled).lower()}")
-            row = measure_row(chosen, number, device, policy, seconds)
+            row = measure_row(chosen, number, device, policy, options.seconds_per_row)
             row["share_of_bandwidth"] = least_seconds / row["seconds_per_joint_step"]
             rows.append(row)
             speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
             print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
-    return {
+    found: dict[str, Any] = {
         "settings": {
-            "num_envs": list(num_envs),
+            "num_envs": options.num_envs,
             "policy": policy,
-            "seconds_per_row": seconds,
+            "seconds_per_row": options.seconds_per_row,
             "most_missions_without_compiling": MOST_EAGER,
-            "joint_step": "one move of all UAVs of one mission, its share of the start included",
-            "episodes": "whole ones, into the rollout that training uses; medians over episodes",
-            "configuration": config_to_dict(config),
         },
-        "machine": machine,
         "must_do": must_do,
         "rows": rows,
-        **(memory(config, device, policy, episodes) if episodes else {}),
     }
+    if episodes:
+        found["bytes_per_env"] = bytes_per_env(config, device, policy)
+        found["growth_over_episodes"] = growth_over_episodes(config, device, policy, episodes)
+    return found
 
 
-def rows_table(found: dict[str, Any]) -> str:
-    """Return the rows as text."""
+def table(found: dict[str, Any]) -> str:
+    """Return the rows as text, and the results for memory in two lines."""
     header = ("missions", "compiled", "joint steps/s", "agent steps/s", "a joint step", "quartiles",
               "of the bandwidth", *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
     lines = [
@@ -349,55 +317,26 @@ def rows_table(found: dict[str, Any]) -> str:
         )
         for row in found["rows"]
     ]
-    title = (
-        "A joint step is one move of all UAVs of one mission, with observations, critic maps "
-        f"and reward; policy: {found['settings']['policy']}"
-    )
-    return harness.table_text(title, header, lines)
-
-
-def table(found: dict[str, Any]) -> str:
-    """Return all results as text."""
-    return f"{rows_table(found)}\n{memory_text(found) if 'bytes_per_env' in found else ''}"
-
-
-def memory_text(found: dict[str, Any]) -> str:
-    """Return what was found about memory in two lines."""
-    few, many = MEMORY_ENVS
-    growth = found["growth_over_episodes"]
-    first, last = growth["episodes"]
-    return (
-        f"One more mission takes {found['bytes_per_env'] / 1e6:.2f} MB "
-        f"(peak with {many} against {few} missions).\n"
-        f"From episode {first} to {last} the memory held grows by "
-        f"{growth['growth_bytes'] / 1e6:.2f} MB.\n"
-    )
-
-
-# Command line -----------------------------------------------------------------------------
+    title = f"{JOINT_STEP}; policy: {found['settings']['policy']}"
+    text = table_text(title, header, lines)
+    if "bytes_per_env" in found:
+        (few, many), growth = MEMORY_ENVS, found["growth_over_episodes"]
+        text += (
+            f"One more mission takes {found['bytes_per_env'] / 1e6:.2f} MB "
+            f"(peak with {many} against {few} missions).\n"
+            f"From episode {growth['episodes'][0]} to {growth['episodes'][1]} the memory held "
+            f"grows by {growth['growth_bytes'] / 1e6:.2f} MB.\n"
+        )
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("speed.rollout", "Time missions flown as for training.")
-    parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
+    parser.add_numbers("--num-envs", NUM_ENVS, "missions at once", MOST_ENVS)
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(random)")
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        default=200,
-        metavar="N",
-        help="flown to see memory grow; 0 leaves memory out (200)",
-    )
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    numbers = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
-    if options.episodes and options.episodes <= SETTLED:
-        raise ConfigError(f"--episodes {options.episodes}: must be 0, or above {SETTLED}")
-    refuse_too_many(config, numbers[-1], device)
-    return run(config, numbers, device, options.policy, options.episodes, options.seconds_per_row)
+    parser.add_number("--episodes", 200, "episodes to watch memory; 0 skips it", 0, 10**6)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

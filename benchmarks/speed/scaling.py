@@ -1,36 +1,35 @@
-"""How the cost of flying grows: with missions, UAVs, cells of the map and lattice positions.
+"""Measure how the cost of flying grows with missions, UAVs, map cells and lattice positions.
 
     python -m benchmarks.speed.scaling [--quick] [--out FILE.json]
 
-One size is varied at a time, the others are those of the configuration; missions at once, where
-they do not vary, are few. A row is the time of one step of all missions at once, with all that
-`benchmarks.speed.rollout` has in it, random actions, medians over whole episodes. The exponent b of
-seconds = a·size^b is fitted to the larger half of the sizes, where constant costs matter least; at
-most 1 is right for missions and cells, at most 2 for UAVs. On the lattice the UAVs fly at the
-lowest altitude alone, so that a finer lattice does not change what they see.
+One size varies at a time; the others are those of the configuration, with few missions at once. A
+row is the time of one step of all missions at once, as in `benchmarks.speed.rollout`, with random
+actions: medians over whole episodes. The exponent b of seconds = a·size^b is fitted to the larger
+half of the sizes, where constant costs matter least; it should be at most 1 for missions and cells,
+and at most 2 for UAVs. On the lattice the UAVs fly only at the lowest altitude, so that a finer
+lattice does not change their footprints.
 
-The JSON also has what a joint step must do at the configuration's own sizes, counted from flown
-missions. The figure beside it has the JSON's name.
+The JSON also has the minimum work of a joint step, counted from flown missions. The figure has the
+name of the JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean, linear_regression
 from typing import Any
 
 import torch
 
 from benchmarks.helpers import figures, harness
-from benchmarks.helpers.command_line import Parser, with_overrides
-from benchmarks.helpers.harness import duration_text, number_text, quartiles_text
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.least_work import count_work
+from benchmarks.helpers.text import duration_text, number_text, quartiles_text, table_text
 from benchmarks.speed.rollout import Flight
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 
 MISSIONS = 8  # at once, where their number does not vary
@@ -43,14 +42,14 @@ class Axis:
     name: str
     label: str
     values: tuple[int, ...]
-    """What is set: missions, UAVs, cells of a footprint's side, lattice positions a side."""
+    """Missions, UAVs, pixels per side, or lattice positions per side."""
     quick: tuple[int, ...]
     most: float | None
-    """The exponent that the cost may have; None = no claim."""
+    """Largest exponent that is right; None = no claim."""
     setting: Callable[[Config, int], list[str]]
-    """The overrides of a value."""
+    """Returns the overrides of a value."""
     size: Callable[[Config], int]
-    """What the cost is drawn against."""
+    """Returns the size that the cost is drawn against."""
 
 
 def _cells(config: Config) -> int:
@@ -94,19 +93,15 @@ AXES = (
 def fit_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     """Return b of seconds = a·size^b: least squares of logarithms over the larger half.
 
-    The larger half of n sizes are the last n // 2 + 1, so that there are two at least.
+    The larger half are the last n // 2 + 1 of n sizes, at least two.
 
     Args:
         sizes: rising.
         seconds: above 0, one for each size.
     """
-    if len(sizes) < 2:
-        raise ValueError("two sizes at least make an exponent")
     half = len(sizes) // 2 + 1
     x, y = ([math.log(v) for v in values[-half:]] for values in (sizes, seconds))
-    mean_x, mean_y = sum(x) / half, sum(y) / half
-    spread = sum((a - mean_x) ** 2 for a in x)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    return linear_regression(x, y).slope
 
 
 def measure_axis(
@@ -118,14 +113,14 @@ def measure_axis(
         `axis`, `label`, `rows`, `exponent` and `exponent_at_most`.
 
     Raises:
-        ConfigError: a size does not suit the configuration.
+        ConfigError: a size does not fit the configuration.
     """
     rows = []
     for value in axis.quick if quick else axis.values:
         changed = with_overrides(
             config,
             f"environment.num_envs={MISSIONS}",
-            "learning.symmetries=false",  # nothing is learned, and not every lattice has them
+            "learning.symmetries=false",  # not every lattice has them
             *axis.setting(config, value),
         )
         flight = Flight(changed, changed.environment.num_envs, device)
@@ -135,9 +130,7 @@ def measure_axis(
                 "value": value,
                 "size": axis.size(changed),
                 "seconds_per_step": step.median,
-                "lower_quartile": step.lower,
-                "upper_quartile": step.upper,
-                "episodes": step.repeats,
+                **step.columns("episodes"),
                 "seconds_per_joint_step": step.median / changed.environment.num_envs,
             }
         )
@@ -153,30 +146,21 @@ def measure_axis(
     }
 
 
-def run(config: Config, device: torch.device, quick: bool, seconds: float) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Vary all sizes.
 
-    Args:
-        config: the missions.
-        device: where they are flown.
-        quick: a few small sizes.
-        seconds: time budget of each size.
-
     Returns:
-        `settings`, `machine`, `axes` (see `measure_axis`) and `must_do` (see `count_work`).
+        `settings`, `axes` (see `measure_axis`) and `must_do` (see `count_work`).
     """
+    quick, seconds = job.options.quick, job.options.seconds_per_row
     return {
         "settings": {
             "quick": quick,
             "missions": MISSIONS,
             "seconds_per_row": seconds,
-            "step": "one move of all UAVs of all missions at once; medians over whole episodes",
-            "exponent": "least squares of logarithms over the last n // 2 + 1 of n sizes",
-            "configuration": config_to_dict(config),
         },
-        "machine": harness.announce_machine(device),
-        "must_do": count_work(config),
-        "axes": [measure_axis(config, axis, device, quick, seconds) for axis in AXES],
+        "must_do": count_work(job.config),
+        "axes": [measure_axis(job.config, axis, job.device, quick, seconds) for axis in AXES],
     }
 
 
@@ -201,16 +185,11 @@ def table(found: Mapping[str, Any]) -> str:
                 )
             )
     header = ("varied", "size", "a step", "quartiles", "a joint step", "exponent", "at most")
-    return harness.table_text("Time of a step of all missions at once", header, lines)
+    return table_text("Time of a step of all missions at once", header, lines)
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw a panel for each size: medians, quartiles and the fitted line.
-
-    Args:
-        found: as `run` returns it.
-        path: of the PNG.
-    """
+    """Draw a panel for each size: medians, quartiles and the fitted line."""
     figure = figures.make_figure(9, 7)
     for axes, axis in zip(figure.subplots(2, 2).flat, found["axes"], strict=True):
         rows = axis["rows"]
@@ -222,10 +201,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
             sizes, medians, (lower, upper), fmt="o", color=figures.BLUE, capsize=3, label="measured"
         )
         fitted = sizes[-(len(sizes) // 2 + 1) :]
-        centre_x, centre_y = (
-            math.exp(sum(map(math.log, values)) / len(fitted))
-            for values in (fitted, medians[-len(fitted) :])
-        )
+        centre_x, centre_y = map(geometric_mean, (fitted, medians[-len(fitted) :]))
         line = [centre_y * (size / centre_x) ** axis["exponent"] for size in fitted]
         axes.plot(fitted, line, color=figures.ORANGE, label=f"size$^{{{axis['exponent']:.2f}}}$")
         axes.set(xscale="log", yscale="log", xlabel=axis["label"], ylabel="time of a step [s]")
@@ -235,18 +211,11 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     figures.save(figure, path, found["machine"]["device"])
 
 
-# Command line -----------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("speed.scaling", "Time steps against missions, UAVs, map and lattice.")
     parser.add_argument("--quick", action="store_true", help="a few small sizes")
-    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    return run(config, device, options.quick, options.seconds_per_row)
+    return parser.publish(arguments, measure, table, draw)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,30 @@
-"""What batching brings to tree search: `python -m benchmarks.speed.search [--quick]`.
+"""Measure the speed-up of batched tree search: `python -m benchmarks.speed.search [--quick]`.
 
 The planner `search` decides the first move of all UAVs of many missions, the longest search of a
 mission, with many leaves of each tree at once. Its two parts are timed apart: the network predicts
-from the beliefs, then the trees grow. A simulation counts when it found a leaf. Beside it stand the
+from the beliefs, then the trees grow. A simulation counts if it finds a leaf. Other rows are the
 beam search, and one process that searches one mission and one leaf at a time, with numpy
-(`benchmarks.reference.plain_tree`). The network is untrained: that costs the same.
+(`benchmarks.reference.plain_tree`). The network is untrained, which takes the same time.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, with_overrides
-from benchmarks.helpers.harness import Timing, duration_text, number_text
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.harness import Timing
+from benchmarks.helpers.text import duration_text, number_text, table_text
 from benchmarks.reference.plain_tree import PlainLattice, PlainTree
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
@@ -39,21 +38,8 @@ QUICK_MISSIONS, QUICK_LEAVES, QUICK_SIMULATIONS = (1, 64), (1, 8, 32), 64
 PLAIN, BEAM, TREE = "one at a time", "beam", "tree"
 
 
-class _Known:
-    """A map that was predicted before."""
-
-    knows_all_plans = False
-
-    def __init__(self, left: Tensor) -> None:
-        self._left = left
-
-    def left(self, state: MissionState) -> Tensor:
-        """Return the entropy left; see `MapModel`."""
-        return self._left[: len(state.positions)]
-
-
-class _CountedTree(TreeSearch):
-    """Counts the leaves found."""
+class CountedTree(TreeSearch):
+    """Tree search that counts the leaves found."""
 
     found = 0
 
@@ -65,7 +51,7 @@ class _CountedTree(TreeSearch):
 
 
 class Move:
-    """The first move of E missions, ready to be decided.
+    """The first move of E missions.
 
     Args:
         config: the missions, the predictor's size and the search.
@@ -87,12 +73,16 @@ class Move:
         return self._model.left(self._state)
 
     def decide(self, search: PathSearch) -> None:
-        """Decide the move of all UAVs on these maps."""
-        planner = SearchPlanner("search", self.view, _Known(self._left), search)
+        """Decide the move of all UAVs from the predicted maps."""
+        # The network is timed apart.
+        known: Any = SimpleNamespace(
+            knows_all_plans=False, left=lambda state: self._left[: len(state.positions)]
+        )
+        planner = SearchPlanner("search", self.view, known, search)
         planner.act(self._state, self._environment.generator)
 
     def decide_plainly(self, settings: SearchConfig) -> int:
-        """Search for every UAV of the first mission, one at a time; return the leaves found."""
+        """Search for each UAV of the first mission in turn; return the number of leaves found."""
         tree = PlainTree(PlainLattice.of(self.view), settings.simulations, settings.depth, 1)
         masks = self.view.lattice.boundary_mask(self._state.positions)[0].cpu()
         found = 0
@@ -108,13 +98,13 @@ class Move:
 def tree_row(
     move: Move, missions: int, leaves: int, settings: SearchConfig, seconds: float
 ) -> dict[str, Any]:
-    """Time tree search with many leaves at once; see `run`."""
+    """Time tree search with many leaves at once; see `measure`."""
 
-    def search(simulations: int) -> _CountedTree:
-        return _CountedTree(move.view, simulations, settings.depth, leaves)
+    def search(simulations: int) -> CountedTree:
+        return CountedTree(move.view, simulations, settings.depth, leaves)
 
     device = move.predict().device
-    move.decide(search(2 * leaves))  # what is loaded once does not count
+    move.decide(search(2 * leaves))  # warms up
     counted = search(settings.simulations)
     move.decide(counted)
     plain = TreeSearch(move.view, settings.simulations, settings.depth, leaves)
@@ -134,62 +124,45 @@ def _row(
         "missions": missions,
         "leaves": leaves,
         "seconds_search": spent.median,
-        "lower_quartile": spent.lower,
-        "upper_quartile": spent.upper,
-        "repeats": spent.repeats,
+        **spent.columns(),
         "simulations_per_s": None if found is None else found / spent.median,
     }
 
 
-def run(config: Config, device: torch.device, quick: bool, seconds: float) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Measure all rows.
 
-    Args:
-        config: missions, predictor and search.
-        device: where everything but the search one at a time runs.
-        quick: few missions, leaves and simulations.
-        seconds: time budget of a row.
-
     Returns:
-        `settings`, `machine` and `rows`: `method`, `missions` and `leaves` at once; the time of
-        one move of all UAVs of all missions in the network and in the search [s]; and simulations
-        a second of the search, also as a multiple of those one at a time.
+        `settings` and `rows`: `method`, `missions` and `leaves` at once; the time of one move of
+        all UAVs of all missions in the network and in the search [s]; and simulations per second
+        of the search, also relative to those one at a time.
     """
-    machine = harness.announce_machine(device)
+    config, device, quick = job.config, job.device, job.options.quick
+    seconds = job.options.seconds_per_row
     if quick:
         simulations = f"experiment.baselines.search.simulations={QUICK_SIMULATIONS}"
         config = with_overrides(config, simulations)
     settings = config.experiment.baselines.search
     first = Move(config, 1, device)
-    found = first.decide_plainly(settings)
+    leaves_found = first.decide_plainly(settings)
     spent = _time(lambda: first.decide_plainly(settings), seconds, harness.CPU)
-    rows = [{**_row(PLAIN, 1, 1, spent, found), "seconds_network": None}]
+    rows = [{**_row(PLAIN, 1, 1, spent, leaves_found), "seconds_network": None}]
     for missions in QUICK_MISSIONS if quick else MISSIONS:
         move = Move(config, missions, device)
         network = harness.measure(move.predict, seconds, device, least=1).median
         beam = BeamSearch(move.view, settings.beams)
         move.decide(beam)
         spent = _time(lambda move=move, beam=beam: move.decide(beam), seconds, device)
-        found_rows = [_row(BEAM, missions, None, spent, None)]
+        of_missions = [_row(BEAM, missions, None, spent, None)]
         for leaves in QUICK_LEAVES if quick else LEAVES:
-            found_rows.append(tree_row(move, missions, leaves, settings, seconds))
+            of_missions.append(tree_row(move, missions, leaves, settings, seconds))
             print(f"{missions} missions, {leaves} leaves", file=sys.stderr, flush=True)
-        rows += [{**row, "seconds_network": network} for row in found_rows]
+        rows += [{**row, "seconds_network": network} for row in of_missions]
     for row in rows:
         speed = row["simulations_per_s"]
         row["times_one_at_a_time"] = speed and speed / rows[0]["simulations_per_s"]
-    return {
-        "settings": {
-            "quick": quick,
-            "seconds_per_row": seconds,
-            "simulations": settings.simulations,
-            "depth": settings.depth,
-            "beams": settings.beams,
-            "configuration": config_to_dict(config),
-        },
-        "machine": machine,
-        "rows": rows,
-    }
+    shown = {name: getattr(settings, name) for name in ("simulations", "depth", "beams")}
+    return {"settings": {"quick": quick, "seconds_per_row": seconds, **shown}, "rows": rows}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -213,20 +186,15 @@ def table(found: Mapping[str, Any]) -> str:
         f"{' (quick)' if settings['quick'] else ''}"
     )
     header = ("", "missions", "leaves", "network", "search", "simulations/s", "times one at a time")
-    return harness.table_text(title, header, lines)
+    return table_text(title, header, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
-    parser = Parser(
-        "speed.search", "Time tree search over missions and leaves.", config="params_fast.yaml"
-    )
+    """Run the benchmark; return 0, or 2 for bad input."""
+    description = "Time tree search over missions and leaves."
+    parser = Parser("speed.search", description, config="params_fast.yaml")
     parser.add_argument("--quick", action="store_true", help="few missions and simulations")
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    return run(config, device, options.quick, options.seconds_per_row)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,60 +1,42 @@
-"""How fast a team learns: transitions a second, and how much of that time is networks alone.
+"""Measure the speed of training, and the share of the networks alone.
 
     python -m benchmarks.speed.training [--steps K] [--precision float32|bfloat16] [--out FILE.json]
 
-One transition is one move of one UAV. One training step is what the configuration's schedule says:
+One transition is one move of one UAV. One training step follows the schedule of the configuration:
 missions flown with the current policy, TD(λ) targets, and `data_passes` over the transitions in
-`batch_number` batches. The trainer itself makes the steps; validation, logs and checkpoints are
-left out. The first step warms up and does not count; with `compute.cuda_graphs` the first three
-do, the last of which is recorded.
+`batch_number` batches. Validation, logs and checkpoints are left out. The first step warms up and
+does not count; with `compute.cuda_graphs` the first three do not, and the third is recorded.
 
 After each training step the same network calls are made alone, at the same batch sizes and in the
 same precision: the actor's inference while flying, the target critic's pass, and forward and
-backward passes of actor and critic, with plain modules and neither losses nor optimisers.
+backward passes of actor and critic, with plain modules, without losses and optimisers.
 `share_of_network_limit` is the time of those calls over that of the training step, a median over
 pairs. Seconds are per training step.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-import torch
-
-from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, check_between, with_overrides
-from benchmarks.helpers.hardware import peak_memory, reset_peak_memory
-from benchmarks.helpers.harness import duration_text, number_text, quartiles
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.harness import peak_memory, quartiles, reset_peak_memory
 from benchmarks.helpers.networks_alone import NetworksAlone
+from benchmarks.helpers.text import duration_text, number_text, table_text
+from benchmarks.helpers.trainings import time_steps
 from marl_framework.algorithms.graphs import WARM_UP, is_recorded
 from marl_framework.config.loading import config_to_dict
-from marl_framework.config.model import Config
 from marl_framework.stage_timer import OTHER, StageTimer
 from marl_framework.training.trainer import Trainer
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
-MOST_STEPS = 10_000
 
 
-# The benchmark ----------------------------------------------------------------------------
-
-
-def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
-    """Make training steps to warm up, then `steps`, each followed by its networks alone.
-
-    Args:
-        config: mission, networks and schedule.
-        device: where everything lives.
-        steps: training steps that count.
-
-    Returns:
-        What the JSON holds; see the module.
-    """
-    machine = harness.announce_machine(device)
+def measure(job: Job) -> dict[str, Any]:
+    """Warm up, then time `--steps` training steps, each followed by its networks alone."""
+    config, device, steps = job.config, job.device, job.options.steps
     reset_peak_memory(device)
     config = with_overrides(config, "learning.update_interval=1")
     trainer = Trainer(config, device)
@@ -67,13 +49,11 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
     alone = NetworksAlone(config, device)
     flops = alone.flops()
     flown, walls, stages, networks = trainer.episodes, [], [], []
-    for step in range(1, steps + 1):
-        timer.reset()
-        trainer.training_step(timer)
-        walls.append(timer.wall())
-        stages.append({**timer.seconds(), OTHER: walls[-1] - sum(timer.seconds().values())})
+    for wall, spent in time_steps(trainer, timer, steps):
+        walls.append(wall)
+        stages.append({**spent, OTHER: wall - sum(spent.values())})
         networks.append(alone.seconds())
-        print(f"step {step} of {steps}: {walls[-1]:.3g} s", file=sys.stderr, flush=True)
+        print(f"step {len(walls)} of {steps}: {wall:.3g} s", file=sys.stderr, flush=True)
     missions = (trainer.episodes - flown) // steps
     transitions = missions * trainer.task.n_agents * trainer.task.episode_length
     lower, middle, upper = quartiles(walls)
@@ -102,11 +82,9 @@ def run(config: Config, device: torch.device, steps: int) -> dict[str, Any]:
             "inference_batches": _runs(alone.calls.inference),
             "target_batches": _runs(alone.calls.targets),
             "learning_batches": _runs(alone.calls.learning),
-            "left_out": "validation, logs, checkpoints",
             "peak_memory": "tensors" if device.type == "cuda" else "whole process, libraries too",
             "configuration": config_to_dict(config),
         },
-        "machine": machine,
     }
 
 
@@ -115,7 +93,7 @@ def _medians(records: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _runs(sizes: Sequence[int]) -> dict[str, int]:
-    """Return how often each batch size comes."""
+    """Return the number of calls by batch size."""
     return {str(size): sizes.count(size) for size in dict.fromkeys(sizes)}
 
 
@@ -136,7 +114,7 @@ def table(found: dict[str, Any]) -> str:
         for name, time, speed in lines
     ]
     settings = found["settings"]
-    return harness.table_text("Medians", ("", "time", "share", "transitions/s"), rows) + (
+    return table_text("Medians", ("", "time", "share", "transitions/s"), rows) + (
         f"{found['transitions_per_training_step']} transitions a training step in "
         f"{found['precision']}; {settings['steps']} steps.\n"
         f"Share of the networks' limit: {found['share_of_network_limit']:.1%}. Networks: "
@@ -146,20 +124,12 @@ def table(found: dict[str, Any]) -> str:
     )
 
 
-# Command line -----------------------------------------------------------------------------
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("speed.training", "Time training steps, and their network calls alone.")
-    parser.add_argument("--precision", choices=PRECISIONS, help="of the networks (as configured)")
-    parser.add_argument("--steps", type=int, default=5, metavar="K", help="that count (5)")
-    return parser.publish(parser.parse_args(arguments), _measure, table)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    check_between("--steps", options.steps, 1, MOST_STEPS)
-    return run(config, device, options.steps)
+    parser.add_key("--precision", "compute.precision", choices=PRECISIONS)
+    parser.add_number("--steps", 5, "timed training steps", 1, 10_000)
+    return parser.publish(arguments, measure, table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The backends of the transformation benchmark, and the rows they get."""
+"""Backends of the transformation benchmark, and their rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from benchmarks.helpers.harness import CPU, Timing
 from benchmarks.helpers.mid_mission import Batch, Round, as_plain, fly
 from benchmarks.helpers.one_at_a_time import Missions, fuse_whole_map, observe_all
 from benchmarks.reference import plain_mission
-from benchmarks.speed.transformations_maps import CHANNELS, ONE_THREAD
+from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.model import Config
 
+CHANNELS = ObservationConfig().actor_channels
+ONE_THREAD = "kornia cpu one thread"
+DIFFERS = "differs from the baseline"
 TOLERANCE = 1e-4
-JUMPS = (0.499, 0.501)  # of w; rounding decides about cells this close to them:
-BESIDE_A_JUMP = 1e-5
+JUMPS = (0.499, 0.501)  # of the entropy's weight
+NEAR_JUMP = 1e-5  # cells this close to a jump depend on rounding
 
 Work = Callable[[], Tensor | None]
 
@@ -42,20 +45,20 @@ class Row:
     repeats: int | None = None
     observations_per_second: float | None = None
     speedup: float | None = None
-    """Against `opencv` with as many UAVs."""
+    """Speedup against `opencv` with the same number of UAVs."""
     speedup_windowed: float | None = None
     seconds_own_reading: float | None = None
-    """The part of the library's time that goes into taking the own reading; of eager rows."""
+    """Time of taking the own reading, part of the library's time; only eager rows have it."""
     max_error: float | None = None
     bytes_moved: float | None = None
-    """Per observation, see `one_at_a_time.bytes_moved`."""
+    """Bytes per observation, see `one_at_a_time.bytes_moved`."""
     bandwidth_share: float | None = None
     status: str = "ok"
 
     def take(
         self, agents: int, timing: Timing, error: float, moved: float, bandwidth: float
     ) -> None:
-        """Fill in what was measured: `agents` observations at once."""
+        """Fill in the measurement of `agents` observations at once."""
         each = timing.per(agents)
         self.measured_agents = agents
         self.seconds_per_observation = each.median
@@ -66,28 +69,20 @@ class Row:
         self.bytes_moved = moved
         self.bandwidth_share = moved / each.median / bandwidth
         if not error <= TOLERANCE:
-            self.status = "differs from the baseline"
-
-    def compare(self, opencv: Row, windowed: Row) -> None:
-        """Fill in the speedups against rows of as many UAVs."""
-        ours, theirs = self.seconds_per_observation, opencv.seconds_per_observation
-        theirs_windowed = windowed.seconds_per_observation
-        if ours is None or theirs is None or theirs_windowed is None:
-            return
-        self.speedup, self.speedup_windowed = theirs / ours, theirs_windowed / ours
+            self.status = DIFFERS
 
 
 @dataclass
 class Recorded:
-    """Flown missions for both sides, and what the baseline sees in them."""
+    """Flown missions, and the observations of the baseline."""
 
     config: Config
     flown: Round
     plain: Missions
     expected: NDArray[np.float32]
-    """[UAVs, X, Y, 7]."""
+    """Observations of the baseline, [UAVs, X, Y, 7]."""
     counted: NDArray[np.bool_]
-    """Cells that are compared: all but those where rounding decides about w."""
+    """Compared cells: all except those that depend on rounding, see `counted_cells`."""
 
     @classmethod
     def of(cls, config: Config, missions: int) -> Recorded:
@@ -98,14 +93,14 @@ class Recorded:
         return cls(config, flown, plain, expected, counted_cells(plain, expected))
 
     def largest_error(self, observations: NDArray[np.floating[Any]]) -> float:
-        """Compare observations [UAVs, X, Y, 7] of the first UAVs, or of all in repetition."""
+        """Compare observations [UAVs, X, Y, 7] of the first UAVs, or of all UAVs repeated."""
         which = np.arange(len(observations)) % len(self.expected)
         differences = np.abs(observations - self.expected[which])[self.counted[which]]
         return float(np.nan_to_num(differences.max(), nan=np.inf))
 
 
 def counted_cells(plain: Missions, expected: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which cells of observations [UAVs, X, Y, 7] rounding cannot decide about."""
+    """Return the cells of observations [UAVs, X, Y, 7] that do not depend on rounding."""
     geometry = plain.geometry
     squares = []
     for number in range(plain.agents):
@@ -120,7 +115,7 @@ def counted_cells(plain: Missions, expected: NDArray[np.float32]) -> NDArray[np.
     counted = np.ones(expected.shape, dtype=bool)
     for name, values in pooled.items():
         distance = np.min([np.abs(values - jump) for jump in JUMPS], axis=0)
-        counted[..., CHANNELS.index(name)] = distance >= BESIDE_A_JUMP
+        counted[..., CHANNELS.index(name)] = distance >= NEAR_JUMP
     return counted
 
 
@@ -132,13 +127,13 @@ def _eager(work: Work, batch: Batch) -> Work:
 
 
 def _compiled(work: Work, batch: Batch) -> Work:
-    torch.compiler.reset()  # of earlier numbers of UAVs, which count towards a limit
+    torch.compiler.reset()  # earlier numbers of UAVs count towards a limit
     compiled: Work = torch.compile(work, dynamic=False)
     return compiled
 
 
 def _captured(work: Work, batch: Batch) -> Work:
-    """Capture work as a CUDA graph; the state is as before afterwards."""
+    """Capture work as a CUDA graph; restore the state afterwards."""
     kept = batch.state.clone()
     with torch.cuda.device(batch.state.t.device):
         side = torch.cuda.Stream()
@@ -172,19 +167,19 @@ BACKENDS = (*ON_CPU, *ON_CUDA)
 
 @dataclass
 class Bench:
-    """Measures all backends with one number of UAVs after another."""
+    """Measures all backends."""
 
     recorded: dict[int, Recorded]
-    """By UAVs of a mission: teams as large as there are UAVs, at most the configured ones."""
+    """Missions by team size."""
     pool: one_at_a_time.Pool
     pool_sees: dict[int, NDArray[np.float32]]
-    """What the pool saw at first, when the beliefs of its processes were as recorded."""
+    """First observations of the pool, when the beliefs of its processes were as recorded."""
     device: torch.device
     bandwidth: dict[str, float]
     seconds: float
 
     def rows(self, agents: int) -> list[Row]:
-        """Return one row per backend."""
+        """Return one row per backend, for a number of UAVs."""
         recorded = self.recorded[min(agents, max(self.recorded))]
         plain = recorded.plain
         measured = min(agents, plain.agents)
@@ -201,12 +196,14 @@ class Bench:
             elif self.device.type == "cuda":
                 self._batched(row, recorded, ON_CUDA[name], self.device, moved["batched"])
             elif torch.cuda.is_available():
-                row.status = f"not asked for: compute.device is {self.device}"
+                row.status = f"not measured: compute.device is {self.device}"
             else:
                 row.status = "no CUDA device found"
             rows.append(row)
+        opencv, windowed = (rows[BACKENDS.index(n)] for n in ("opencv", "opencv windowed"))
         for row in rows:
-            row.compare(rows[BACKENDS.index("opencv")], rows[BACKENDS.index("opencv windowed")])
+            row.speedup = _speedup(row, opencv)
+            row.speedup_windowed = _speedup(row, windowed)
         return rows
 
     def _one_at_a_time(
@@ -248,14 +245,19 @@ class Bench:
         except Exception as error:
             if device == CPU:
                 raise
-            # Compilers and graph capture fail in many ways; the other rows still count.
+            # Compilers and graph capture fail in many ways; the other rows are still valid.
             row.status = f"failed: {str(error).strip().partition(chr(10))[0][:200]}"
             return
         error_found = recorded.largest_error(first)
         row.take(row.agents, timing, error_found, moved, self.bandwidth[str(device)])
 
 
+def _speedup(row: Row, baseline: Row) -> float | None:
+    ours, theirs = row.observations_per_second, baseline.observations_per_second
+    return ours / theirs if ours and theirs else None
+
+
 def _bytes_needed(flown: Round, missions: int) -> int:
-    """Return memory for a batch: the state, and the indices and intermediate window maps."""
+    """Return the memory of a batch [bytes]: state, indices and intermediate window maps."""
     each = sum(value.nbytes for _, value in flown.state.tensors()) // len(flown.bits)
     return missions * (each + 48 * flown.bits[0].numel())

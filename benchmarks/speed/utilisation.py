@@ -1,21 +1,19 @@
-"""When does a processor work, and when does it only look busy?
+"""Compare the reported utilisation of a processor with its share of peak FLOP/s.
 
     python -m benchmarks.speed.utilisation [--processes P] [--batch B]
 
-The actor judges observations for a while in three ways: one process, one observation at a time
-(batch 1); several processes doing the same; one process with a large batch. Then a team trains.
+The actor processes observations in three ways: one process, one observation at a time (batch 1);
+several processes doing the same; one process with a large batch. Then a team trains.
 
-Samples are observations judged; in training, transitions learned from. `reported` is what system
-monitors show: on a GPU the share of the time in which any kernel ran, on a CPU the share of all
-cores that were busy. Model FLOP/s are the operations of the networks' products and convolutions,
-two for a multiply and add, over time; their share is of the measured peak of large matrix products
-in the same precision. On a GPU that counts them, SM activity and occupancy stand beside it.
+Samples are the actor's observations; in training, transitions. `reported` is the figure of system
+monitors: on a GPU the share of the time in which any kernel ran, on a CPU the share of busy cores.
+Model FLOP/s are the operations of the networks' products and convolutions, two for a multiply and
+add, over time; their share is of the measured peak of large matrix products in the same precision.
+SM activity and occupancy are shown for GPUs that count them.
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,29 +22,34 @@ from typing import Any
 
 import torch
 
-from benchmarks.helpers import figures, harness
-from benchmarks.helpers.command_line import Parser, check_between, with_overrides, with_steps
-from benchmarks.helpers.hardware import peak_flops, utilisation, utilisation_monitor
-from benchmarks.helpers.harness import number_text
+from benchmarks.helpers import figures, processes
+from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.harness import (
+    UTILISATION,
+    peak_flops,
+    utilisation,
+    utilisation_monitor,
+)
 from benchmarks.helpers.networks_alone import flops_of
 from benchmarks.helpers.one_at_a_time import keep_freed_memory
-from benchmarks.helpers.short_training import learn
-from marl_framework.config.loading import config_from_dict, config_to_dict
+from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.trainings import add_steps, measure_training
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 from marl_framework.training.hardware import cpu_seconds
 
-_START = 300.0  # seconds that processes may take to get ready
+Work = tuple[int, float, float]
+"""Number of samples, and seconds of wall-clock and CPU time."""
 
 
 class Judge:
-    """The actor of a configuration, judging the same observations again and again.
+    """The actor of a configuration, applied to the same observations again and again.
 
     Args:
         config: networks, observation, precision.
-        device: where.
+        device: of the network.
         batch: observations at once.
     """
 
@@ -61,12 +64,12 @@ class Judge:
 
     @torch.no_grad()
     def once(self) -> None:
-        """Judge all observations."""
+        """Process all observations once."""
         with autocast(self.device, self.precision):
             self._network(self._maps)
 
-    def work(self, seconds: float) -> tuple[int, float, float]:
-        """Judge for so long; return samples, seconds and this process's CPU seconds."""
+    def work(self, seconds: float) -> Work:
+        """Process observations for some seconds."""
         for _ in range(3):
             self.once()
         synchronize(self.device)
@@ -81,61 +84,35 @@ class Judge:
         return calls * self.batch, passed, cpu_seconds() - cpu
 
 
-def _process(
-    tree: Mapping[str, Any], device: str, seconds: float, threads: int, ready: Any, found: Any
-) -> None:
-    """Judge in a process of its own, at the same time as the others."""
+def several(config: Config, device: torch.device, seconds: float, number: int) -> list[Work]:
+    """Process single observations in several processes at once."""
+    threads = max(usable_cores() // number, 1)
+    return processes.run_at_once(_process, [(config, device, seconds, threads)] * number)
+
+
+def _process(config: Config, device: torch.device, seconds: float, threads: int) -> Work:
     torch.set_num_threads(threads)
-    judge = Judge(config_from_dict(tree), torch.device(device), 1)
+    judge = Judge(config, device, 1)
     judge.once()
-    ready.wait(_START)
-    found.put(judge.work(seconds))
+    processes.wait_for_others()
+    return judge.work(seconds)
 
 
-def several(
-    config: Config, device: torch.device, seconds: float, processes: int
-) -> list[tuple[int, float, float]]:
-    """Judge in several processes at once, batch 1; return what each did (see `Judge.work`)."""
-    context = multiprocessing.get_context("spawn")
-    ready, found = context.Barrier(processes + 1), context.Queue()
-    threads = max(usable_cores() // processes, 1)
-    arguments = (config_to_dict(config), str(device), seconds, threads, ready, found)
-    workers = [context.Process(target=_process, args=arguments) for _ in range(processes)]
-    for worker in workers:
-        worker.start()
-    try:
-        ready.wait(_START)
-        return [found.get(timeout=seconds + _START) for _ in workers]
-    finally:
-        for worker in workers:
-            worker.join(timeout=10)
-            if worker.is_alive():
-                worker.terminate()
-
-
-def run(
-    config: Config, device: torch.device, seconds: float, processes: int, batch: int
-) -> dict[str, Any]:
-    """Measure the four ways.
-
-    Args:
-        config: networks and training; `learning.training_steps` are made.
-        device: where.
-        seconds: of each of the first three.
-        processes: at once.
-        batch: the large one.
+def measure(job: Job) -> dict[str, Any]:
+    """Measure the three ways, then a training of `--steps`.
 
     Returns:
-        `settings`, `machine`, `peak_flops_per_s`, `flops_per_sample`, `rows`.
+        `settings`, `cores`, `peak_flops_per_s`, `flops_per_sample`, `rows`.
     """
-    keep_freed_memory()  # else the large batch is twice as fast or not by chance
-    machine = harness.announce_machine(device)
+    keep_freed_memory()  # else the speed of the large batch varies by a factor of two
+    config, device, options = job.config, job.device, job.options
+    seconds, number, batch = options.seconds_per_row, options.processes, options.batch
     single, large = Judge(config, device, 1), Judge(config, device, batch)
     peak, flops = peak_flops(device, single.precision), flops_of(single.once)
     rows = []
     for name, judge, count in (
         ("one process, batch 1", single, 1),
-        (f"{processes} processes, batch 1", single, processes),
+        (f"{number} processes, batch 1", single, number),
         (f"one process, batch {batch:,}", large, 1),
     ):
         print(name, file=sys.stderr, flush=True)
@@ -143,32 +120,25 @@ def run(
             done = [judge.work(seconds)] if count == 1 else several(config, device, seconds, count)
         rate = sum(samples / passed for samples, passed, _ in done)
         cpu = sum(used / passed for _, passed, used in done)
-        rows.append(_row(name, count, judge.batch, rate, rate * flops, cpu, peak))
-        rows[-1] |= utilisation(monitor)
+        row = _row(name, count, judge.batch, rate, rate * flops, cpu, peak)
+        rows.append(row | utilisation(monitor))
     print("training", file=sys.stderr, flush=True)
-    course = learn(config, device)
+    course = measure_training(config, device)
     rate, cpu = (course[name] / course["seconds"] for name in ("transitions", "cpu_seconds"))
     row = _row("training", 1, None, rate, course["flops"] / course["seconds"], cpu, peak)
-    rows.append(row | {name: course[name] for name in utilisation_names()})
+    rows.append(row | {name: course[name] for name in (*UTILISATION.values(), "reported_peak")})
     return {
         "settings": {
             "seconds": seconds,
-            "processes": processes,
-            "threads_of_each_process": max(usable_cores() // processes, 1),
+            "processes": number,
+            "threads_of_each_process": max(usable_cores() // number, 1),
             "precision": str(single.precision).removeprefix("torch."),
-            "configuration": config_to_dict(config),
         },
-        "machine": machine,
         "cores": usable_cores(),
         "peak_flops_per_s": peak,
         "flops_per_sample": flops,
         "rows": rows,
     }
-
-
-def utilisation_names() -> tuple[str, ...]:
-    """Return the names that `hardware.utilisation` gives its figures."""
-    return ("reported", "reported_peak", "sm_activity", "sm_occupancy")
 
 
 def _row(
@@ -209,11 +179,11 @@ def table(found: Mapping[str, Any]) -> str:
         f"Peak {found['peak_flops_per_s'] / 1e9:,.0f} GFLOP/s in {found['settings']['precision']}, "
         f"{found['flops_per_sample'] / 1e6:,.1f} MFLOP a sample"
     )
-    return harness.table_text(title, header, lines)
+    return table_text(title, header, lines)
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw reported utilisation beside the share of the peak."""
+    """Draw reported utilisation next to the share of the peak."""
     figure = figures.make_figure(8, 3.6)
     axes = figure.subplots()
     rows = found["rows"]
@@ -234,21 +204,14 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser(
         "speed.utilisation", "Compare reported with real utilisation.", "params_fast.yaml"
     )
-    parser.add_argument("--processes", type=int, default=6, metavar="P", help="at once (6)")
-    parser.add_argument("--batch", type=int, default=2048, metavar="B", help="the large one (2048)")
-    parser.add_argument("--steps", type=int, default=5, metavar="S", help="training steps (5)")
-    return parser.publish(parser.parse_args(arguments), _measure, table, draw)
-
-
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    check_between("--processes", options.processes, 1, 256)
-    check_between("--batch", options.batch, 1, 10**6)
-    config = with_overrides(with_steps(config, options.steps), f"compute.device={device}")
-    return run(config, device, options.seconds_per_row, options.processes, options.batch)
+    parser.add_number("--processes", 6, "processes at once", 1, 256)
+    parser.add_number("--batch", 2048, "the large batch", 1, 10**6)
+    add_steps(parser, 5)
+    return parser.publish(arguments, measure, table, draw)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""What flying through another library's interface costs: joint steps a second, core and wrappers.
+"""Measure the cost of the interfaces to other libraries, in joint steps per second.
 
     python -m benchmarks.speed.wrappers [--num-envs 1,64] [--cpu-time] [--out FILE.json]
 
-A joint step is one move of all UAVs of one mission, with its observations and, once an episode,
-the reset. Everybody flies random actions drawn beforehand, whole episodes, medians. The core row is
-`MissionEnvironment`, `ObservationBuilder` and the choice in order, by hand. PettingZoo has one
-mission. The share is of the core's speed with as many missions. Needs the extras `torchrl`,
-`benchmarl`, `pettingzoo` and `gymnasium`.
+A joint step is one move of all UAVs of one mission, with its observations and, once per episode,
+the reset. All rows fly the same random actions in whole episodes; times are medians. The core row
+calls `MissionEnvironment`, `ObservationBuilder` and the choice in order directly. PettingZoo flies
+one mission. Shares are of the core's speed with the same number of missions. This needs the extras
+`torchrl`, `benchmarl`, `pettingzoo` and `gymnasium`.
 
-`--cpu-time` counts the time that one thread computed, which other programs on a busy machine hardly
-change, and not the time that passed.
+`--cpu-time` counts the CPU time of one thread, which hardly depends on other programs.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import warnings
@@ -25,10 +23,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.helpers import harness
-from benchmarks.helpers.command_line import Parser, parse_numbers
-from benchmarks.helpers.harness import duration_text, number_text
+from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.text import duration_text, number_text, table_text
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -42,12 +39,12 @@ Maker = Callable[[Config, torch.device, Tensor], Episode]
 
 
 def core(config: Config, device: torch.device, draws: Tensor) -> Episode:
-    """Return what flies an episode by the core alone.
+    """Return a function that flies an episode with the core alone.
 
     Args:
-        config: the missions.
-        device: where they live.
-        draws: what actions are chosen by, [T, E, N, A] in [0, 1); the largest wins.
+        config: of the missions.
+        device: of all tensors.
+        draws: random numbers in [0, 1), [T, E, N, A]; the allowed action with the largest is taken.
     """
     env = MissionEnvironment(config, draws.shape[1], device)
     builder = ObservationBuilder(config, env.lattice, env.camera)
@@ -70,14 +67,14 @@ def core(config: Config, device: torch.device, draws: Tensor) -> Episode:
 
 
 def torchrl(config: Config, device: torch.device, draws: Tensor) -> Episode:
-    """Return what flies an episode by `MissionEnv`; arguments as of `core`."""
+    """Fly through `MissionEnv`; see `core`."""
     from marl_framework.integrations.torchrl import MissionEnv
 
     return _tensordict_episode(MissionEnv(config, draws.shape[1], device), draws)
 
 
 def benchmarl(config: Config, device: torch.device, draws: Tensor) -> Episode:
-    """Return what flies an episode in an experiment's environment; arguments as of `core`."""
+    """Fly through the environment of an experiment; see `core`."""
     from torchrl.envs import Compose, TransformedEnv
 
     from marl_framework.integrations.benchmarl import MissionTask
@@ -91,7 +88,7 @@ def benchmarl(config: Config, device: torch.device, draws: Tensor) -> Episode:
 
 
 def gymnasium(config: Config, device: torch.device, draws: Tensor) -> Episode:
-    """Return what flies an episode by `MissionVectorEnv`; arguments as of `core`."""
+    """Fly through `MissionVectorEnv`; see `core`."""
     from marl_framework.integrations.gymnasium import MissionVectorEnv
 
     env = MissionVectorEnv(config, draws.shape[1], device, autoreset_mode="SameStep")
@@ -106,7 +103,7 @@ def gymnasium(config: Config, device: torch.device, draws: Tensor) -> Episode:
 
 
 def pettingzoo(config: Config, device: torch.device, draws: Tensor) -> Episode:
-    """Return what flies an episode by `MissionParallelEnv`; arguments as of `core`."""
+    """Fly through `MissionParallelEnv`; see `core`."""
     from marl_framework.integrations.pettingzoo import MissionParallelEnv
 
     env = MissionParallelEnv(config, device)
@@ -130,37 +127,27 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def run(
-    config: Config,
-    device: torch.device,
-    num_envs: Sequence[int],
-    seconds: float,
-    cpu_time: bool = False,
-) -> dict[str, Any]:
-    """Time the core and every wrapper.
+def measure(job: Job) -> dict[str, Any]:
+    """Time the core and every wrapper; return `settings` and `rows`.
 
-    Args:
-        config: the missions.
-        device: where they are flown.
-        num_envs: numbers of missions at once.
-        seconds: time budget of each row.
-        cpu_time: time the computing of one thread.
-
-    Returns:
-        `settings`, `machine` and `rows`.
+    Raises:
+        ConfigError: a library is not installed, or `--cpu-time` is used on a GPU.
     """
-    machine = harness.announce_machine(device)
-    clock = time.process_time if cpu_time else time.perf_counter
-    with harness.threads(1 if cpu_time else torch.get_num_threads()):
-        rows = list(_rows(config, device, num_envs, seconds, clock))
+    options, device = job.options, job.device
+    if options.cpu_time and device.type != "cpu":
+        raise ConfigError(f"--cpu-time: not available on {device}; use --device cpu")
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    try:
+        with harness.threads(1 if options.cpu_time else torch.get_num_threads()):
+            rows = list(_rows(job, clock))
+    except ModuleNotFoundError as error:  # names the extra to install
+        raise ConfigError(str(error)) from error
     settings = {
-        "num_envs": list(num_envs),
-        "seconds_per_row": seconds,
-        "clock": "CPU time of one thread" if cpu_time else "time that passed",
-        "joint_step": "one move of all UAVs of one mission, its observations, resets included",
-        "configuration": config_to_dict(config),
+        "num_envs": options.num_envs,
+        "seconds_per_row": options.seconds_per_row,
+        "clock": "CPU time of one thread" if options.cpu_time else "time that passed",
     }
-    return {"settings": settings, "machine": machine, "rows": rows}
+    return {"settings": settings, "rows": rows}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -176,38 +163,22 @@ def table(found: Mapping[str, Any]) -> str:
         for row in found["rows"]
     ]
     header = ("wrapper", "missions", "joint steps/s", "of the core", "added to a step of all")
-    return harness.table_text("Random flight through each interface", header, lines)
+    return table_text("Random flight through each interface", header, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns 0, or 2 for bad input."""
+    """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("speed.wrappers", "Time the core and its wrappers for other libraries.")
-    parser.add_argument("--num-envs", default=NUM_ENVS, metavar="E,…", help=f"({NUM_ENVS})")
+    parser.add_numbers("--num-envs", NUM_ENVS, "missions at once", MOST_ENVS)
     parser.add_argument("--cpu-time", action="store_true", help="of one thread; CPU only")
-    return parser.publish(parser.parse_args(arguments), _measure, table)
+    return parser.publish(arguments, measure, table)
 
 
-def _measure(options: argparse.Namespace, config: Config, device: torch.device) -> dict[str, Any]:
-    num_envs = parse_numbers("--num-envs", options.num_envs, NUM_ENVS, MOST_ENVS)
-    if options.cpu_time and device.type != "cpu":
-        raise ConfigError(f"--cpu-time: has no meaning on {device}; use --device cpu")
-    try:
-        return run(config, device, num_envs, options.seconds_per_row, options.cpu_time)
-    except ModuleNotFoundError as error:  # names the extra to install
-        raise ConfigError(str(error)) from error
-
-
-def _rows(
-    config: Config,
-    device: torch.device,
-    num_envs: Sequence[int],
-    seconds: float,
-    clock: Callable[[], float],
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each wrapper and number of missions."""
+def _rows(job: Job, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+    config, device = job.config, job.device
     generator = torch.Generator(device).manual_seed(1)
     n, a = config.missions.most_agents, config.experiment.constraints.num_actions
-    for e in num_envs:
+    for e in job.options.num_envs:
         draws = torch.rand(
             config.missions.episode_length, e, n, a, generator=generator, device=device
         )
@@ -215,10 +186,11 @@ def _rows(
         for name, make in MAKERS.items():
             if name == "pettingzoo" and e > 1:
                 continue
-            with warnings.catch_warnings():  # of classes of its own, while TorchRL is imported
+            with warnings.catch_warnings():  # TorchRL warns of its own classes
                 warnings.filterwarnings("ignore", "Creating .*WeightUpdater", DeprecationWarning)
                 episode = make(config, device, draws)
             with torch.no_grad():
+                seconds = job.options.seconds_per_row
                 step = harness.measure(episode, seconds, device, clock=clock)
                 step = step.per(config.missions.episode_length)
             fastest = fastest or step.median
@@ -227,9 +199,7 @@ def _rows(
                 "wrapper": name,
                 "num_envs": e,
                 "seconds_per_step": step.median,
-                "lower_quartile": step.lower,
-                "upper_quartile": step.upper,
-                "episodes": step.repeats,
+                **step.columns("episodes"),
                 "joint_steps_per_second": e / step.median,
                 "share_of_core": fastest / step.median,
                 "added_seconds_per_step": None if name == "core" else step.median - fastest,
@@ -237,7 +207,7 @@ def _rows(
 
 
 def _tensordict_episode(env: Any, draws: Tensor) -> Episode:
-    """Return what flies an episode of a TorchRL environment; it resets by itself."""
+    """Fly through a TorchRL environment that resets itself."""
     actions = draws.argmax(-1)
     current = env.reset()
 

@@ -7,15 +7,16 @@ import numpy as np
 
 from benchmarks.figures import observations
 from benchmarks.reference import plain_mission
-from benchmarks.speed.transformations_maps import CHANNELS
+from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import load_config
+from tests.benchmarks.running import refusal
 
 
 def test_every_channel_is_drawn(tmp_path, capsys):
     assert observations.main([str(tmp_path), "--config", "params_test.yaml"]) == 0
     names = {path.stem for path in tmp_path.iterdir()}
-    channels = {*CHANNELS, "global_position", "global_entropy", "global_probability",
-                "global_footprint", "global_uncertainty", "other_actions",
+    channels = {*ObservationConfig().actor_channels, "global_position", "global_entropy",
+                "global_probability", "global_footprint", "global_uncertainty", "other_actions",
                 "uncertainty"}  # fmt: skip
     assert names == {*channels, "centred", "mission", "area"}
     for path in tmp_path.iterdir():
@@ -25,22 +26,20 @@ def test_every_channel_is_drawn(tmp_path, capsys):
     assert float(ours) < 1e-6 < 1e-3 < float(kornia)
 
 
-def test_the_square_drawn_is_the_one_that_is_averaged(monkeypatch):
+def test_the_drawn_square_is_the_averaged_one(monkeypatch):
     config = load_config("params_test.yaml")
     clipped = 0
     for mission in range(4):
         monkeypatch.setattr(observations, "MISSION", mission)
         scene = observations.fly(config)
-        pooled = plain_mission.entropy(
-            plain_mission.area(scene.square, config.geometry.lattice_shape)
-        )
-        np.testing.assert_allclose(scene.observation["local_entropy"], pooled, atol=1e-4)
+        pooled = plain_mission.area(scene.square, config.geometry.lattice_shape)
+        entropy = plain_mission.entropy(pooled)
+        np.testing.assert_allclose(scene.observation["local_entropy"], entropy, atol=1e-4)
         clipped += bool((scene.square == 0.5).any())
     assert clipped
 
 
-def test_the_painter_names_a_folder_it_cannot_make(tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
     (tmp_path / "file").touch()
-    given = [str(tmp_path / "file" / "below"), "--config", "params_test.yaml"]
-    assert observations.main(given) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/file")
+    given = [tmp_path / "file" / "below", "--config", "params_test.yaml"]
+    assert f"{tmp_path}/file" in refusal(observations, capsys, *given)

@@ -1,54 +1,29 @@
-"""Timing, the machine, tables and JSON."""
+"""Timing, memory, utilisation, processes and JSON."""
 
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.helpers import harness
+from benchmarks.helpers import harness, processes
 from tests.benchmarks.running import read_strict
 
 
 @pytest.mark.parametrize(
     ("samples", "expected"),
-    [
-        ([3.0], (3, 3, 3)),
-        ([4.0, 2.0], (2.5, 3, 3.5)),
-        ([5.0, 1.0, 3.0, 2.0, 4.0], (2, 3, 4)),
-        ([7.0, 1.0, 2.0, 100.0], (1.75, 4.5, 30.25)),
-    ],
+    [([3.0], (3, 3, 3)), ([4.0, 2.0], (2.5, 3, 3.5)), ([7.0, 1.0, 2.0, 100.0], (1.75, 4.5, 30.25))],
 )
 def test_quartiles(samples, expected):
     assert harness.quartiles(samples) == pytest.approx(expected)
-    assert harness.quartiles(samples) == pytest.approx(np.quantile(samples, [0.25, 0.5, 0.75]))
-
-
-def test_no_samples_have_no_quartiles():
-    with pytest.raises(ValueError, match="no samples"):
-        harness.quartiles([])
-
-
-def test_commands_name_no_folder_of_this_machine():
-    given = [
-        "-m",
-        "a.b",
-        "--out",
-        "/data/x/r.json",
-        "--runs=/data/a,/data/b",
-        "--ratio",
-        "1/2",
-        "p/q",
-    ]
-    kept = ["-m", "a.b", "--out", "r.json", "--runs=a,b", "--ratio", "1/2", "p/q"]
-    assert harness.without_folders(given) == kept
 
 
 class Work:
-    """Takes as long as it is told to, by a clock that nobody else moves."""
+    """Takes the given durations, by its own clock."""
 
     def __init__(self, *durations: float) -> None:
         self.now, self.calls, self._durations = 0.0, 0, durations
@@ -61,18 +36,12 @@ class Work:
         return harness.measure(self, seconds, clock=lambda: self.now, **options)
 
 
-def test_warm_up_does_not_count():
+def test_warm_up_does_not_count_and_repeats_are_limited():
     work = Work(50, 50, 1, 2, 3, 4)
     timing = work.measure(10, warm_up=2)
     assert timing == harness.Timing(median=2.5, lower=1.75, upper=3.25, repeats=4)
     assert work.calls == 6
-
-
-def test_slow_work_is_repeated_a_few_times_all_the_same():
     assert Work(100).measure(1, least=3).repeats == 3
-
-
-def test_work_without_duration_ends():
     assert Work(0).measure(1).repeats == 10_000
 
 
@@ -86,8 +55,43 @@ def test_bandwidth_counts_both_ways(monkeypatch):
     assert harness.memory_bandwidth(harness.CPU, size=1000) == 2000
 
 
-def test_work_is_done_in_another_process():
-    assert harness.in_fresh_process(os.getpid) != os.getpid()
+def test_work_is_done_in_other_processes_at_once():
+    """Each waits for the other, so a single process would never end."""
+    found = processes.run_at_once(wait_and_repeat, [(1,), (2,)])
+    assert [number for number, _ in found] == [1, 2]
+    assert len({os.getpid(), *(process for _, process in found)}) == 3
+
+
+def wait_and_repeat(number: int) -> tuple[int, int]:
+    processes.wait_for_others()
+    processes.repeat_until_all_are_here(lambda: None)
+    return number, os.getpid()
+
+
+def test_busy_cores_are_read_from_the_system(tmp_path):
+    times = tmp_path / "stat"
+    times.write_text("cpu  100 0 0 800 100 0 0 0 0 0\ncpu0 1\n")
+    reader = harness.CpuReader(times)
+    times.write_text("cpu  160 0 0 830 110 0 0 0 0 0\ncpu0 1\n")
+    assert reader() == {"utilization": pytest.approx(0.6)}
+
+
+def test_peak_memory_includes_freed_memory_until_it_is_reset():
+    size = 64 * 2**20
+    block = mmap.mmap(-1, size)  # malloc may have resident memory left
+    np.frombuffer(block, np.uint8)[:] = 1
+    held = harness.held_memory(harness.CPU)  # the system may take back other pages at any time
+    block.close()
+    assert harness.peak_memory(harness.CPU) >= held - 0.1 * size  # the two are counted apart
+    assert harness.held_memory(harness.CPU) <= held - 0.9 * size
+    harness.reset_peak_memory(harness.CPU)
+    assert harness.peak_memory(harness.CPU) <= held - 0.5 * size
+
+
+def test_commands_name_no_folder_of_this_machine():
+    given = ["-m", "a.b", "--out", "/data/x/r.json", "--runs=/data/a,/data/b", "1/2", "p/q"]
+    kept = ["-m", "a.b", "--out", "r.json", "--runs=a,b", "1/2", "p/q"]
+    assert harness.without_folders(given) == kept
 
 
 def test_json_is_strict(tmp_path):
@@ -99,12 +103,3 @@ def test_json_is_strict(tmp_path):
         "rows": [{"a": None, "b": "inf", "c": [1, 2.5]}],
     }
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (2.0, "2 s"), (0.0123, "12.3 ms"), (4.56e-5, "45.6 µs"), (7.89e-9, "7.89 ns"),
-     (9.996e-4, "1 ms"), (0.9999, "1 s"), (-3.4e-3, "−3.4 ms")],
-)  # fmt: skip
-def test_durations_read_well(seconds, text):
-    assert harness.duration_text(seconds) == text

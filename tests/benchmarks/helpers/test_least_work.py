@@ -1,4 +1,4 @@
-"""The least work of a joint step, counted from flown missions."""
+"""The minimum work of a joint step, counted from flown missions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl_framework.mission.environment import MissionEnvironment
 
 
 def test_work_of_a_lonely_uav(config):
-    """It hears nobody, and what it measures is all that is seen."""
+    """It hears nobody, and its measured cells are all seen cells."""
     work = least_work.count_work(with_overrides(config, "experiment.missions.n_agents=1"))
     cells = work["cells_measured"]
     assert cells > 0
@@ -23,8 +23,7 @@ def test_work_of_a_lonely_uav(config):
 
 
 def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
-    """All UAVs hear each other; the views are painted one cell after the other."""
-    monkeypatch.setattr(least_work, "COUNTED", 2)
+    """All UAVs hear each other; the views are painted cell by cell."""
     loud = with_overrides(config, "experiment.uav.communication_range=.inf")
     views = []
 
@@ -38,13 +37,13 @@ def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
                 views.append(view)
             return result
 
+    monkeypatch.setattr(least_work, "COUNTED", 2)
     monkeypatch.setattr(least_work, "MissionEnvironment", Watched)
     work = least_work.count_work(loud)
     assert len(views) == 2 * loud.missions.episode_length
-    measured = sum(view.sum() for view in views) / len(views)
-    assert work["cells_measured"] == pytest.approx(measured)
-    assert work["cells_heard"] == pytest.approx(measured)  # the other one's, for two UAVs
-    assert work["cells_seen"] == pytest.approx(sum((v > 0).sum() for v in views) / len(views))
-    assert work["cells_updated"] == pytest.approx(2 * work["cells_seen"])  # by both UAVs
+    measured, seen = (np.mean([of(view) for view in views]) for of in (np.sum, np.count_nonzero))
+    assert work["cells_measured"] == work["cells_heard"] == pytest.approx(measured)  # of two UAVs
+    assert work["cells_seen"] == pytest.approx(seen)
+    assert work["cells_updated"] == pytest.approx(2 * seen)  # by both UAVs
     entropies = 2 * work["cells_seen"] + work["cells_measured"] + work["cells_heard"]
     assert work["logarithms"] == 4 * entropies  # params_test.yaml has the uncertainty maps

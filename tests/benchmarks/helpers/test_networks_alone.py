@@ -53,7 +53,7 @@ def test_operations_of_the_networks(config):
         ]  # fmt: skip
 
     actor, critic = (layers(n) for n in (sizes.actor_channels, sizes.critic_channels))
-    # Backward takes twice a forward pass, but nobody asks for the gradient of the inputs.
+    # Backward takes twice a forward pass, without the gradient of the inputs.
     learned = 3 * sum(actor) - actor[0] + 3 * sum(critic) - critic[0]
     calls = alone.calls
     expected = (

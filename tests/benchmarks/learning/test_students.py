@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 
+from benchmarks.helpers.harness import CPU
 from benchmarks.learning import students
 from marl_framework.config.loading import load_config
 from marl_framework.distillation.trainer import Distiller
-from tests.benchmarks.running import refusal
+from tests.benchmarks.running import run
 
+pytestmark = pytest.mark.usefixtures("quick")
 PARAMS = """
 extends: params_test.yaml
 distillation:
@@ -26,33 +26,23 @@ learning: {actor: {learning_rate: 0.05}}
 evaluation: {missions: 3}
 compute: {device: cpu, precision: float32}
 """
-SHORT = ["--rounds", "2", "--steps", "2"]
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> str:
+def short(tmp_path: Path) -> tuple[str, ...]:
     file = tmp_path / "params.yaml"
     file.write_text(PARAMS)
-    return str(file)
+    return ("--config", str(file), "--rounds", "2", "--steps", "2")
 
 
-def run(params: str, out: Path, *arguments: str) -> dict[str, Any]:
-    options = ["--config", params, "--out", str(out), *SHORT, *arguments]
-    assert students.main(options) == 0
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
-
-
-def test_missing_runs_are_made_and_compared_with_the_first(
-    params: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "found.json"
-    first = run(params, out, "--variants", "on_policy,off_policy", "--seeds", "3,4")
+def test_missing_runs_are_made_and_compared_with_the_first(short, tmp_path, capsys, monkeypatch):
+    seeds = ("--seeds", "3,4")
+    first = run(students, tmp_path, *short, *seeds, "--variants", "on_policy,off_policy")
     made, distil = [], students.distil
     monkeypatch.setattr(students, "distil", lambda s: made.append(s.config) or distil(s))
     everything = "on_policy,off_policy,coma,coma_pulled"
-    second = run(params, out, "--variants", everything, "--seeds", "3,4")
-    assert [one.environment.seed for one in made] == [3, 4]  # to go on from
+    second = run(students, tmp_path, *short, *seeds, "--variants", everything)
+    assert [one.environment.seed for one in made] == [3, 4]  # the students that COMA continues
     assert {one.distillation.teacher_rounds for one in made} == {0}
     assert second["runs"][:4] == first["runs"]
     reached = {(one["variant"], one["seed"]): one["tasks"] for one in second["runs"]}
@@ -67,16 +57,11 @@ def test_missing_runs_are_made_and_compared_with_the_first(
     assert f"{change:+.3f} [" in capsys.readouterr().out.rpartition("coma ")[2]
 
 
-def test_the_first_student_is_that_of_the_command(params: str, tmp_path: Path) -> None:
-    found = run(params, tmp_path / "found.json", "--variants", "on_policy", "--seeds", "5")
+def test_the_first_student_is_that_of_the_command(short, tmp_path):
+    found = run(students, tmp_path, *short, "--variants", "on_policy", "--seeds", "5")
     settings = ["distillation.rounds=2", "distillation.teacher_rounds=0", "environment.seed=5"]
-    student = Distiller(load_config(params, settings), students.torch.device("cpu"))
+    student = Distiller(load_config(short[1], settings), CPU)
     student.round()
     last = student.round()
     for task, values in found["runs"][0]["tasks"].items():
         assert values["f1"] == pytest.approx(last[f"validation_f1/{task}"])
-
-
-def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--variants" in refusal(students, tmp_path, capsys, "--variants", "both")
-    assert "--rounds 0" in refusal(students, tmp_path, capsys, "--rounds", "0")

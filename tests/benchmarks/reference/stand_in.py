@@ -1,7 +1,6 @@
-"""A miniature of the published code: its modules and calls, the plain baseline's mission.
+"""A miniature of the published code: its modules and calls, with the plain baseline's mission.
 
-It is written into a folder and imports itself as the published code does, sometimes with its
-package's name and sometimes without.
+Its modules import each other with and without the package's name, like those of the published code.
 """
 
 from __future__ import annotations
@@ -266,12 +265,12 @@ class RandomBaseline(IG_baseline):
 
 
 def write_clone(folder: Path, config: Config, **changed: str) -> Path:
-    """Write the stand-in of a clone for a mission; return its root.
+    """Write a stand-in for a clone; return its root.
 
     Args:
-        folder: where.
-        config: its params.yaml.
-        changed: sources, by their names in `SOURCES` with / as _ and without .py.
+        folder: parent of the root.
+        config: content of its params.yaml.
+        changed: changed sources, by their names in `SOURCES` with / as _ and without .py.
     """
     package = folder / "ipp-marl" / "marl_framework"
     for name, text in SOURCES.items():

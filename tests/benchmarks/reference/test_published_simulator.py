@@ -1,4 +1,4 @@
-"""Teams in the published simulator, tried on a miniature of it (see `stand_in`)."""
+"""Teams in the published simulator, tested on a miniature of it (see `stand_in`)."""
 
 from __future__ import annotations
 
@@ -22,25 +22,20 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.reference.stand_in import SOURCES, write_clone
-from tests.benchmarks.running import read_strict, refusal_of
+from tests.benchmarks.running import read_strict, refusal
 from tests.small import random_actions, small_config
 
 OBSERVATION = {"uncertainty": True, "centred_entropy": True}
 FAR = {"communication_range": 12}  # so that UAVs hear some of the others
 LOSSY = {"failure_rate": 0.4}
-FLOWN = small_config(agents=3, uav=FAR, compute={"device": "cpu"})
+CPU = {"device": "cpu"}
+FLOWN = small_config(agents=3, uav=FAR, compute=CPU)
 
 
-def trained(seed: int) -> Config:
-    return small_config(
-        agents=2, pixels=(6, 6), seed=seed, observation=OBSERVATION, compute={"device": "cpu"}
+def write_team(path: Path, seed: int = 3, config: Config | None = None) -> Path:
+    config = config or small_config(
+        agents=2, pixels=(6, 6), seed=seed, observation=OBSERVATION, compute=CPU
     )
-
-
-TRAINED = trained(3)
-
-
-def write_team(path: Path, config: Config = TRAINED) -> Path:
     team = COMAWrapper(config, config.network_sizes, "cpu")
     tree = {**team.state_dict(), "config": config_to_dict(config), "training_step": 7}
     save_checkpoint(path, tree)
@@ -76,7 +71,7 @@ def test_the_clone_is_loaded_beside_our_package_and_stays_as_it_is(clone: Path) 
     assert sorted(clone.rglob("*")) == before
 
 
-def test_what_was_replaced_in_a_clone_is_gone_when_it_is_loaded_again(clone: Path) -> None:
+def test_replacements_in_a_clone_are_gone_when_it_is_loaded_again(clone: Path) -> None:
     World(PublishedCode(clone), "mixed", "corners")
     space = PublishedCode(clone).get("agent.state_space")
     assert space.get_random_agent_state.__module__ == f"{ALIAS}.agent.state_space"
@@ -102,7 +97,7 @@ def situation(env: MissionEnvironment, state: Any) -> Situation:
     )
 
 
-def test_a_mission_of_ours_in_their_layout_gives_back_our_observation() -> None:
+def test_a_mission_of_ours_in_their_layout_has_our_observation() -> None:
     config = small_config(agents=4, pixels=(12, 10), uav=FAR, observation=OBSERVATION)
     env, bridge = MissionEnvironment(config, 1, "cpu"), Bridge(config)
     builder = ObservationBuilder(config, env.lattice, env.camera)
@@ -147,7 +142,7 @@ def test_a_single_uav_needs_the_corrected_probability_alone(tmp_path: Path) -> N
     assert alone.fly(CORRECTED, 2) != alone.fly(GAIN, 2)
 
 
-def test_policies_do_not_feel_each_other(tmp_path: Path) -> None:
+def test_policies_do_not_influence_each_other(tmp_path: Path) -> None:
     clone = write_clone(tmp_path, small_config(agents=3, uav=LOSSY))
     one, two = flights(clone, "information_gain"), flights(clone, "information_gain")
     both = [one.fly(CORRECTED, 2), one.fly("information_gain", 2)]
@@ -202,138 +197,107 @@ def test_mixed_terrain_is_of_all_kinds(clone: Path) -> None:
 # The command ------------------------------------------------------------------------------
 
 
+def command(clone: Path, *arguments: str | Path) -> list[str]:
+    return ["--src", str(clone), "--missions", "3", *map(str, arguments)]
+
+
 @pytest.mark.usefixtures("quick")
-def test_the_command_prints_a_table_and_writes_json(clone: Path, capsys) -> None:
-    team = write_team(clone.parent / "team.pt")
+def test_all_training_seeds_fly_all_missions(clone: Path, capsys) -> None:
+    teams = [write_team(clone.parent / f"{seed}.pt", seed) for seed in (3, 4)]
     names = ["learned", GAIN, RANDOM, "coverage"]
-    arguments = ["--src", str(clone), "--checkpoint", str(team), "--missions", "3", "--seed", "5"]
-    out = clone.parent / "out"
-    assert benchmark.main([*arguments, "--policies", ",".join(names), "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
-    (path,) = out.iterdir()
-    assert printed.splitlines()[-1] == str(path)
-    found = read_strict(path)
-    assert found["suite"] == "published_simulator"
-    assert found["settings"]["training_steps"] == [7]
-    assert found["settings"]["configuration"]["experiment"]["missions"]["n_agents"] == 3
-    assert found["settings"]["configuration"]["observation"]["uncertainty"] is True
-    assert found["machine"]["versions"]
-    assert list(found["policies"]) == names
-    for policy in found["policies"].values():
-        assert [row["trial"] for row in policy["missions"]] == [5, 6, 7]
-        assert {row["roi_entropy"][0] for row in policy["missions"]} == {1.0}
-        assert {len(row["f1"]) for row in policy["missions"]} == {FLOWN.missions.episode_length + 1}
-        last = [row["roi_entropy"][-1] for row in policy["missions"]]
-        summary = policy["summary"]["roi_entropy"]
-        assert summary["mean"] == pytest.approx(np.mean(last))
-        others = [row["roi_entropy"][-1] for row in found["policies"][GAIN]["missions"]]
-        assert summary["difference"] == pytest.approx(np.mean(last) - np.mean(others))
-        assert f"{summary['mean']:.3f} ± {np.std(last, ddof=1):.3f}" in printed
-    assert max(found["observation_differences"].values()) < 1e-5
-    assert list(found["observation_differences"]) == list(PLANES)
-    assert "UAV 0 starts at (" in printed
-
-
-@pytest.mark.usefixtures("quick")
-def test_all_training_seeds_fly_all_missions(clone: Path) -> None:
-    seeds = [write_team(clone.parent / f"{seed}.pt", trained(seed)) for seed in (3, 4)]
 
     def flown(name: str, *teams: Path) -> dict[str, Any]:
+        checkpoints = ("--checkpoint", ",".join(map(str, teams)))
+        policies = ("--policies", ",".join(names), "--seed", "5")
         out = clone.parent / name
-        arguments = ["--src", str(clone), "--missions", "3", "--policies", f"learned,{GAIN}"]
-        checkpoints = ",".join(map(str, teams))
-        assert benchmark.main([*arguments, "--checkpoint", checkpoints, "--out", str(out)]) == 0
-        return read_strict(next(out.iterdir()))["policies"]
+        assert benchmark.main(command(clone, *checkpoints, *policies, "--out", out)) == 0
+        (path,) = out.iterdir()
+        found: dict[str, Any] = read_strict(path)
+        return found
 
-    both = flown("both", *seeds)
-    rows = both["learned"]["missions"]
-    assert [(row["trial"], row["team"]) for row in rows] == [
-        (k, t) for k in (1, 2, 3) for t in (0, 1)
-    ]
-    alone = [flown(f"alone{k}", team)["learned"] for k, team in enumerate(seeds)]
-    for k, each in enumerate(alone):
-        finals = [row["f1"][-1] for row in each["missions"]]
-        assert [row["f1"][-1] for row in rows if row["team"] == k] == finals
-    means = [each["summary"]["f1"]["mean"] for each in alone]
-    assert means[0] != means[1]
-    assert both["learned"]["summary"]["f1"]["mean"] == pytest.approx(np.mean(means))
+    both = flown("both", *teams)
+    printed = capsys.readouterr().out
+    assert both["suite"] == "published_simulator"
+    assert both["settings"]["training_steps"] == [7, 7]
+    configuration = both["settings"]["configuration"]
+    assert configuration["experiment"]["missions"]["n_agents"] == 3
+    assert configuration["observation"]["uncertainty"] is True
+    assert list(both["policies"]) == names
+    for name, policy in both["policies"].items():
+        rows = policy["missions"]
+        seeds = (0, 1) if name == "learned" else (0,)
+        assert [(row["trial"], row["team"]) for row in rows] == [
+            (trial, team) for trial in (5, 6, 7) for team in seeds
+        ]
+        assert {row["roi_entropy"][0] for row in rows} == {1.0}
+        assert {len(row["f1"]) for row in rows} == {FLOWN.missions.episode_length + 1}
+        last = [row["roi_entropy"][-1] for row in rows]
+        others = [row["roi_entropy"][-1] for row in both["policies"][GAIN]["missions"]]
+        summary = policy["summary"]["roi_entropy"]
+        assert summary["mean"] == pytest.approx(np.mean(last))
+        assert summary["difference"] == pytest.approx(np.mean(last) - np.mean(others))
+        assert f"{summary['mean']:.3f} ± " in printed
+    assert max(both["observation_differences"].values()) < 1e-5
+    assert list(both["observation_differences"]) == list(PLANES)
+    for k, team in enumerate(teams):
+        alone = flown(f"alone{k}", team)["policies"]["learned"]["missions"]
+        of_both = [row for row in both["policies"]["learned"]["missions"] if row["team"] == k]
+        assert [row["f1"] for row in alone] == [row["f1"] for row in of_both]
 
 
 REFUSED = {
-    "no clone": (["--src", "{base}"], "give a clone of https://"),
+    "no clone": (["--src", "{base}"], "--src"),
     "no team": (["--checkpoint", "{base}/none"], "none"),
-    "no team named": (["--policies", "learned"], "--checkpoint: give a trained team"),
-    "policy": (["--policies", "fast"], "--policies fast: choose from learned"),
-    "missions": (["--missions", "0"], "--missions 0: must lie in 1 …"),
-    "seed": (["--seed", "0"], "--seed 0: must lie in 1 …"),
-    "terrain": (["--terrain", "rough"], "--terrain: invalid choice: 'rough'"),
+    "no team named": (["--policies", "learned"], "--checkpoint"),
+    "policy": (["--policies", "fast"], "--policies"),
+    "missions": (["--missions", "0"], "--missions"),
+    "seed": (["--seed", "0"], "--seed"),
+    "terrain": (["--terrain", "rough"], "--terrain"),
     "out": (["--out", "{base}/ipp-marl/marl_framework/constants.py"], "constants.py"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED)
-def test_bad_arguments_are_refused(arguments, said, clone: Path, capsys) -> None:
+@pytest.mark.parametrize(("arguments", "named"), REFUSED.values(), ids=REFUSED)
+def test_bad_arguments_are_refused(arguments, named, clone: Path, capsys) -> None:
     given = [text.format(base=clone.parent) for text in arguments]
-    error = refusal_of(
-        benchmark, capsys, "--src", str(clone), "--policies", GAIN, "--missions", "1", *given
-    )
-    assert said in error
-
-
-def module(name: str, old: str, new: str) -> dict[str, str]:
-    assert old in SOURCES[f"{name}.py"]
-    return {name.replace("/", "_"): SOURCES[f"{name}.py"].replace(old, new)}
+    assert named in refusal(benchmark, capsys, *command(clone, "--policies", GAIN, *given))
 
 
 BROKEN = {
-    "package": (
-        module("utils/utils", "import numpy as np", "from sklearn_is_not_here.metrics import f1"),
-        "its code needs the package sklearn_is_not_here; install it with: pip install sklearn_is",
-    ),
-    "module": (module("coma_wrapper", "grid_maps", "maps"), "it has no module mapping.maps"),
-    "name": (module("random_baseline", "class Random", "class Other"), "RandomBaseline"),
-    "syntax": (module("constants", "import os", "import"), "cannot be imported"),
-    "terrain": (
-        module("mapping/ground_truths", "environment_type_idx = 0", "environment_type_idx = 1"),
-        "has no line `environment_type_idx = 0`",
-    ),
-    "sensor": (
-        module("sensors/models/sensor_models", "0.265", "0.3"),
-        "has noise at these altitudes 0.01, 0.265, 0.375; the published simulator 0.01, 0.3, 0.375",
-    ),
+    "package": ("utils/utils", "import numpy", "import no_numpy; import numpy", "no_numpy"),
+    "module": ("coma_wrapper", "grid_maps", "maps", "mapping.maps"),
+    "name": ("random_baseline", "class Random", "class Other", "RandomBaseline"),
+    "syntax": ("constants", "import os", "import", "--src"),
+    "terrain": ("mapping/ground_truths", "type_idx = 0", "type_idx = 1", "--terrain mixed"),
+    "sensor": ("sensors/models/sensor_models", "0.265", "0.3", "0.265"),
 }
+"""Module, text that is replaced, and the name in the error."""
 
 
-@pytest.mark.parametrize(("changed", "said"), BROKEN.values(), ids=BROKEN)
-def test_a_clone_that_does_not_fit_is_refused(changed, said, tmp_path: Path, capsys) -> None:
-    clone = write_clone(tmp_path, FLOWN, **changed)
-    arguments = ["--src", str(clone), "--policies", GAIN, "--terrain", "mixed"]
-    error = refusal_of(benchmark, capsys, *arguments)
-    assert error.startswith("error: --")
-    assert said in error
+@pytest.mark.parametrize(("module", "old", "new", "named"), BROKEN.values(), ids=BROKEN)
+def test_a_clone_that_does_not_fit_is_refused(module, old, new, named, tmp_path, capsys) -> None:
+    text = SOURCES[f"{module}.py"]
+    assert old in text
+    clone = write_clone(tmp_path, FLOWN, **{module.replace("/", "_"): text.replace(old, new)})
+    arguments = command(clone, "--policies", GAIN, "--terrain", "mixed")
+    assert named in refusal(benchmark, capsys, *arguments)
 
 
 OTHER_TEAMS = {
-    "lattice": (small_config(dims=(40, 30)), "has lattice 9 x 7 x 3; the published simulator 7 x"),
-    "actions": (small_config(actions=4), "has num_actions 4; the published simulator 6"),
-    "altitude": (small_config(max_altitude=10), "has lattice 7 x 7 x 2;"),
-    "sensor": (
-        small_config(sensor={"model": {"table": {5: 0.01, 15: 0.3}}}),
-        "has noise at these altitudes 0.01, 0.155, 0.3; the published simulator 0.01, 0.265",
-    ),
-    "camera": (
-        small_config(sensor={"field_of_view": {"angle_x": 50}}),
-        "has opening angles [degrees] 50, 60;",
-    ),
+    "lattice": (small_config(dims=(40, 30)), "lattice 9, 7, 3"),
+    "actions": (small_config(actions=4), "num_actions 4"),
+    "altitude": (small_config(max_altitude=10), "lattice 7, 7, 2"),
+    "sensor": (small_config(sensor={"model": {"table": {5: 0.01, 15: 0.3}}}), "0.155"),
+    "camera": (small_config(sensor={"field_of_view": {"angle_x": 50}}), "50, 60"),
 }
 
 
-@pytest.mark.parametrize(("trained", "said"), OTHER_TEAMS.values(), ids=OTHER_TEAMS)
-def test_a_team_of_another_world_is_refused(trained, said, clone: Path, capsys) -> None:
-    team = write_team(clone.parent / "team.pt", trained)
-    error = refusal_of(benchmark, capsys, "--src", str(clone), "--checkpoint", str(team))
-    assert error.startswith(f"error: --checkpoint {team}: the team ")
-    assert said in error
+@pytest.mark.parametrize(("trained", "named"), OTHER_TEAMS.values(), ids=OTHER_TEAMS)
+def test_a_team_of_another_world_is_refused(trained, named, clone: Path, capsys) -> None:
+    team = write_team(clone.parent / "team.pt", config=trained)
+    error = refusal(benchmark, capsys, *command(clone, "--checkpoint", team))
+    assert f"--checkpoint {team}" in error
+    assert named in error
 
 
 def test_the_published_params_are_flown_without_a_warning(clone: Path) -> None:

@@ -1,6 +1,6 @@
-"""What a training asks of a GPU stays within its budget, and within the memory estimated for it.
+"""A training stays within its budget of GPU kernels and within its estimated memory.
 
-Limits are a little above what was last counted: lower them when less is asked for.
+Limits are a little above the last counts: lower them when the counts fall.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
 from benchmarks.speed import kernel_budget
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
-from tests.benchmarks.running import read_strict
+from tests.benchmarks.running import run
 
 # Aims: 150 kernels a joint step, 3.2 MB a mission and 6700 kernels a training step.
 LIMITS = {"joint_step": 88, "megabytes": 3.2, "training_step": 5_700}
@@ -24,14 +24,16 @@ KEPT = ("missions", "tables", "transitions", "weights")
 
 
 @cache
-def counted(name: str, triton: bool, predicted: bool = False) -> dict[str, Any]:
-    # Validation takes time by the mission: each draws for itself.
+def counted(name: str, triton: bool, predicted: bool) -> dict[str, Any]:
+    if triton:
+        pytest.importorskip("triton")
+    # The time of a validation grows with its missions, which draw one by one.
     config = with_overrides(load_config(name), "evaluation.missions=32")
     if predicted:
         config = kernel_budget.with_channels_of(config, "params_student.yaml")
     if not triton:
-        # A second pass holds no more than the first; three times the missions with a third of the
-        # moves give the same transitions.
+        # More passes hold no more memory; three times the missions with a third of the moves
+        # give the same transitions.
         missions = 3 * config.environment.num_envs
         config = with_overrides(
             config,
@@ -43,8 +45,7 @@ def counted(name: str, triton: bool, predicted: bool = False) -> dict[str, Any]:
 
 
 def test_a_training_stays_within_its_budget() -> None:
-    pytest.importorskip("triton")
-    found = counted("params_gpu.yaml", True)
+    found = counted("params_gpu.yaml", True, False)
     step = found["joint_step"]
     used = {
         "joint_step": step["kernels"],
@@ -57,8 +58,7 @@ def test_a_training_stays_within_its_budget() -> None:
 
 
 def test_predictions_look_at_each_belief_once() -> None:
-    pytest.importorskip("triton")
-    found = counted("params_gpu.yaml", True, predicted=True)
+    found = counted("params_gpu.yaml", True, True)
     step, stages = found["joint_step"], found["stages"]
     assert 190 < step["kernels"] <= 211, stages
     rows, cols = load_config("params_gpu.yaml").geometry.map_shape
@@ -77,8 +77,6 @@ def test_predictions_look_at_each_belief_once() -> None:
     ],
 )
 def test_no_more_memory_than_estimated(name: str, triton: bool, predicted: bool) -> None:
-    if triton:
-        pytest.importorskip("triton")
     found = counted(name, triton, predicted)
     peaks, parts = found["peak_bytes"], found["estimated_bytes"]
     kept = sum(parts[part] for part in KEPT)
@@ -88,14 +86,13 @@ def test_no_more_memory_than_estimated(name: str, triton: bool, predicted: bool)
     assert max(peaks.values()) <= found["estimated_peak_bytes"] <= 1.5 * max(peaks.values())
 
 
-def test_the_table_tells_both_paths(tmp_path, capsys, quick, monkeypatch):
-    pytest.importorskip("triton")
+@pytest.mark.usefixtures("quick")
+def test_the_table_has_all_paths(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kernel_budget, "MEMORY", (1,))
-    out = tmp_path / "found.json"
-    assert kernel_budget.main(["--config", "params_test.yaml", "--out", str(out)]) == 0
+    found = run(kernel_budget, tmp_path)
     text = capsys.readouterr().out
     assert all(stage in text for stage in kernel_budget.ROLLOUT)
-    kernels, _, plain, _ = read_strict(out)["paths"]
+    kernels, _, plain, _ = found["paths"]
     assert kernels["joint_step"]["kernels"] < plain["joint_step"]["kernels"]
     assert kernels["stages"]["fuse"]["kernels"] > 5  # one to read, two for each belief
     assert kernels["most_missions"]["1"] >= plain["most_missions"]["1"] > 0

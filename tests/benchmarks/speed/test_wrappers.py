@@ -1,37 +1,25 @@
-"""The benchmark of the wrappers: what it writes, and that all of them fly the same missions."""
+"""The benchmark of the wrappers, and that all of them fly the same missions."""
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tests.quiet_torchrl  # noqa: F401
-from benchmarks.helpers import harness
+from benchmarks.helpers.harness import CPU
 from benchmarks.speed import wrappers
-from marl_framework.config.loading import load_config
 from marl_framework.mission.environment import MissionEnvironment
+from tests.benchmarks.running import SMALL, run
 
-SMALL = ["--config", "params_test.yaml", "--device", "cpu", "--seconds-per-row", "0.001"]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "memory_bandwidth", lambda _: 1e10)
-    torch.set_num_threads(1)  # compiled loops take all cores when they are first called
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.mark.parametrize("cpu_time", [False, True])
-def test_rows_of_the_core_and_every_wrapper(
-    cpu_time: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, clock = tmp_path / "found.json", ["--cpu-time"] if cpu_time else []
-    assert wrappers.main([*SMALL, *clock, "--num-envs", "1,3", "--out", str(out)]) == 0
-    found = json.loads(out.read_text(), parse_constant=pytest.fail)
+def test_rows_of_the_core_and_every_wrapper(cpu_time, tmp_path, capsys):
+    found = run(wrappers, tmp_path, *["--cpu-time"] * cpu_time, "--num-envs", "1,3")
     assert ("CPU" in found["settings"]["clock"]) == cpu_time
     rows = found["rows"]
     names = list(wrappers.MAKERS)
@@ -49,43 +37,33 @@ def test_rows_of_the_core_and_every_wrapper(
 
 
 @pytest.mark.parametrize("name", list(wrappers.MAKERS))
-def test_an_episode_is_one_of_the_core(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody resets once and steps T times, and the missions are the same."""
-    steps: list[torch.Tensor] = []
-    resets: list[int] = []
-    step, reset = MissionEnvironment.step, MissionEnvironment.reset
+def test_an_episode_is_one_of_the_core(name, monkeypatch, config):
+    """Every wrapper resets once and makes T steps."""
+    calls = {"step": 0, "reset": 0}
 
-    def watch_step(self: Any, *rest: Any) -> Any:
-        result = step(self, *rest)
-        steps.append(result.reward)
-        return result
+    def count(method: str) -> Any:
+        real = getattr(MissionEnvironment, method)
 
-    def watch_reset(self: Any, *rest: Any) -> Any:
-        resets.append(1)
-        return reset(self, *rest)
+        def counted(self: Any, *rest: Any) -> Any:
+            calls[method] += 1
+            return real(self, *rest)
 
-    config = load_config("params_test.yaml")
-    n, a = config.missions.most_agents, config.experiment.constraints.num_actions
-    draws = torch.rand(
-        config.missions.episode_length, 1, n, a, generator=torch.Generator().manual_seed(2)
-    )
-    monkeypatch.setattr(MissionEnvironment, "step", watch_step)
-    monkeypatch.setattr(MissionEnvironment, "reset", watch_reset)
-    episode = wrappers.MAKERS[name](config, torch.device("cpu"), draws)
+        return counted
+
+    for method in calls:
+        monkeypatch.setattr(MissionEnvironment, method, count(method))
+    steps, actions = config.missions.episode_length, config.experiment.constraints.num_actions
+    episode = wrappers.MAKERS[name](config, CPU, torch.rand(steps, 1, 2, actions))
     episode()
     episode()
-    assert len(steps) == 2 * config.missions.episode_length
-    assert len(resets) in (2, 3)  # with its own resets, the next one has begun
+    assert calls["step"] == 2 * steps
+    assert calls["reset"] in (2, 3)  # some also begin the next episode
 
 
-def test_a_missing_library_and_bad_numbers_end_with_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert wrappers.main([*SMALL, "--num-envs", "1,x"]) == 2
-    assert capsys.readouterr().err.startswith("error: --num-envs 1,x: give whole numbers")
+def test_a_missing_library_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "marl_framework.integrations.pettingzoo", raising=False)
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    out = str(tmp_path / "found.json")
-    assert wrappers.main([*SMALL, "--num-envs", "1", "--out", out]) == 2
-    assert "pip install 'marl_framework[pettingzoo]'" in capsys.readouterr().err
+    given = [*SMALL, "--num-envs", "1", "--out", str(tmp_path / "found.json")]
+    assert wrappers.main(given) == 2
+    assert "marl_framework[pettingzoo]" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,44 @@
+"""Functions in new processes, several at once or a single one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+_shared: dict[str, Any] = {}  # barrier and counter of the processes of `run_at_once`
+
+
+def run_at_once(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Call a picklable function in a new process for each tuple of arguments, all at once."""
+    context, number = get_context("spawn"), len(arguments)
+    shared = {"ready": context.Barrier(number), "busy": context.Value("i", number)}
+    with ProcessPoolExecutor(number, context, _receive, (shared,)) as pool:
+        return list(pool.map(work, *zip(*arguments, strict=True)))
+
+
+def run_alone(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a picklable function in a new process; return its result."""
+    return run_at_once(_call, [(work, *arguments)])[0]
+
+
+def wait_for_others() -> None:
+    """Wait until all processes of `run_at_once` have called this."""
+    _shared["ready"].wait()
+
+
+def repeat_until_all_are_here(work: Callable[[], object]) -> None:
+    """Repeat `work()` until all processes of `run_at_once` have called this."""
+    with _shared["busy"].get_lock():
+        _shared["busy"].value -= 1
+    while _shared["busy"].value:
+        work()
+
+
+def _receive(shared: dict[str, Any]) -> None:
+    _shared.update(shared)
+
+
+def _call(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)

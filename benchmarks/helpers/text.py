@@ -1,0 +1,58 @@
+"""Results as text: tables for terminals and in Markdown, durations and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as plain text; the first column is left-aligned, the others right."""
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    for number, name in enumerate(header):  # Text: brackets are not markup
+        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    buffer = StringIO()
+    Console(file=buffer, width=300, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def fenced(text: str) -> str:
+    """Return the printed text of a benchmark as a block of code in Markdown."""
+    return f"```\n{text.strip(chr(10))}\n```"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    lines.insert(1, "|" + "---|" * len(header))
+    return "\n".join(lines).replace("|  |", "| |")
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a duration with three digits and a unit; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 0:
+        return f"−{duration_text(-seconds)}"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def quartiles_text(row: Mapping[str, Any]) -> str:
+    """Return the range between the quartiles of a row."""
+    return f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}"
+
+
+def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
+    """Return a number in a format; a dash for None."""
+    return "–" if value is None else f"{value:{form}}{unit}"

@@ -1,0 +1,352 @@
+"""Trainings of benchmarks: validation curves cached in the JSON, and speed over a few steps."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.harness import (
+    peak_memory,
+    reset_peak_memory,
+    utilisation,
+    utilisation_monitor,
+)
+from benchmarks.helpers.networks_alone import NetworksAlone
+from benchmarks.helpers.run_statistics import seeds_text
+from benchmarks.helpers.text import number_text, table_text
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.device import usable_cores
+from marl_framework.evaluation.statistics import student_interval
+from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.runs.files import strict
+from marl_framework.stage_timer import StageTimer
+from marl_framework.training.hardware import cpu_seconds
+from marl_framework.training.trainer import Trainer
+
+SEEDS = "3,4,5"
+MOST_SEED = MAX_SEED - 1
+STEPS = 120
+MOST_STEPS = 10**6
+_MOST_TRAININGS = 1000
+
+Run = dict[str, Any]
+
+
+# Options ----------------------------------------------------------------------------------
+
+
+def add_seeds(parser: Parser, seeds: str = SEEDS, option: str = "--seeds") -> None:
+    """Add `--seeds`, a list of training seeds."""
+    parser.add_numbers(option, seeds, "training seeds", MOST_SEED, least=0)
+
+
+def add_variants(parser: Parser, variants: Iterable[str], steps: int | None = STEPS) -> None:
+    """Add `--variants` (all by default), `--seeds` and `--steps` of a comparison."""
+    parser.add_names("--variants", list(variants))
+    add_seeds(parser)
+    add_steps(parser, steps)
+
+
+def add_steps(parser: Parser, steps: int | None = STEPS) -> None:
+    """Add `--steps`, the length of a training; None for that of the params file."""
+    parser.add_key("--steps", "learning.training_steps", steps, metavar="K")
+
+
+def add_trainings(parser: Parser) -> None:
+    """Add `--steps` and `--seeds`: length and number of the trainings of a row."""
+    add_steps(parser, 40)
+    parser.add_number("--seeds", 3, "trainings per row", 1, _MOST_TRAININGS)
+
+
+# Validation curves, cached ----------------------------------------------------------------
+
+
+class Cache:
+    """Runs in a benchmark's JSON, which is written after each new run.
+
+    Runs that the JSON already has are kept if configuration and variant are the same.
+
+    Args:
+        job: the benchmark; its configuration is shared by all runs.
+        variants: overrides, or other content, of each variant.
+        settings: more content of `settings`.
+
+    Attributes:
+        runs: list of all runs, each with its `variant`.
+        found: content of the JSON.
+
+    Raises:
+        ConfigError: the file belongs to another benchmark or configuration.
+    """
+
+    def __init__(self, job: Job, variants: Mapping[str, Any], **settings: Any) -> None:
+        self._job = job
+        settings |= {"variants": variants, "configuration": config_to_dict(job.config)}
+        self.runs = _known_runs(job.path, settings)
+        self.found: dict[str, Any] = {"settings": settings, "runs": self.runs}
+
+    def has(self, **key: Any) -> bool:
+        """Return whether there is a run with these values."""
+        return any(key.items() <= run.items() for run in self.runs)
+
+    def add(self, **run: Any) -> None:
+        """Add a run and write the JSON."""
+        self.runs.append(run)
+        self._job.save(self.found)
+        names = [str(run[key]) for key in ("variant", "world", "task") if key in run]
+        entropy = f": {run['rows'][-1]['roi_entropy']:.3f}" if "rows" in run else ""
+        print(f"{', '.join(names)}, seed {run['seed']}{entropy}", file=sys.stderr, flush=True)
+
+
+def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
+    """Return the runs of an earlier JSON whose variants are unchanged."""
+    if not path.is_file():
+        return []
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(json.dumps(strict(settings)))  # as it is written
+        same = before["settings"]["configuration"] == settings["configuration"]
+        runs: list[Run] = before["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--out {path}: not a file of this benchmark") from error
+    if not same:
+        raise ConfigError(f"--out {path}: its runs have another configuration; name a new file")
+    variants, same_variants = before["settings"]["variants"], settings["variants"]
+    return [one for one in runs if variants[one["variant"]] == same_variants.get(one["variant"])]
+
+
+def compare_variants(
+    job: Job,
+    variants: Mapping[str, Sequence[str]],
+    by_seed: Callable[[int], Sequence[str]] = lambda _: (),
+    more: Callable[[Config], Run] = lambda _: {},
+) -> dict[str, Any]:
+    """Train the variants of `--variants` from the seeds of `--seeds` that the JSON lacks.
+
+    Args:
+        job: see `add_variants`.
+        variants: overrides by name.
+        by_seed: more overrides for a seed.
+        more: more content of a run, called with its configuration.
+
+    Returns:
+        `settings` and `runs`: `variant`, `seed`, `rows` (see `learn`) and that of `more`.
+    """
+    cache, options = Cache(job, variants), job.options
+    for seed, variant in product(options.seeds, options.variants):
+        if not cache.has(variant=variant, seed=seed):
+            overrides = (*by_seed(seed), f"environment.seed={seed}", *variants[variant])
+            chosen = with_overrides(job.config, *overrides)
+            rows = learn(chosen, job.device)
+            cache.add(variant=variant, seed=seed, rows=rows, **more(chosen))
+    return cache.found
+
+
+def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
+    """Train as configured; return a row for each validation.
+
+    Returns:
+        Rows of `training_step`, `transitions`, `seconds` (without validation), `roi_entropy`
+        [bit], `f1`, `return`, and `policy_entropy` [nat], `kl`, `explained_variance` of the
+        latest training step.
+
+    Raises:
+        ConfigError: no validation is configured.
+    """
+    if not config.evaluation.interval:
+        raise ConfigError("evaluation.interval must be above 0; try 1")
+    trainer, timer = Trainer(config, device), StageTimer(device)
+    rows: list[dict[str, float]] = []
+    seconds = 0.0
+    while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
+        start = time.perf_counter()
+        metrics, _ = trainer.training_step(timer)
+        timer.wall()  # waits for the device
+        seconds += time.perf_counter() - start
+        found, _ = trainer.validate_when_due(before, timer)
+        if found:
+            transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
+            rows.append(
+                {
+                    "training_step": trainer.algorithm.training_steps,
+                    "transitions": transitions,
+                    "seconds": seconds,
+                    "roi_entropy": found["validation_entropy"],
+                    "f1": found["validation_f1"],
+                    "return": found["validation_return"],
+                    **{
+                        name: float(metrics[name])
+                        for name in ("policy_entropy", "kl", "explained_variance")
+                    },
+                }
+            )
+    return rows
+
+
+def differences_table(
+    title: str, label: str, values: Mapping[str, Mapping[str, Mapping[int, float]]], first: str
+) -> str:
+    """Return the means of variants as text, with differences to the first, seed by seed.
+
+    Args:
+        title: of the table.
+        label: header of the variants.
+        values: `roi_entropy` [bit], `f1` and `seconds` by variant, metric and seed.
+        first: variant that the others are compared with.
+    """
+    lines = []
+    for variant, metrics in values.items():
+        cells = []
+        for metric in ("roi_entropy", "f1"):
+            ours, theirs = metrics[metric], values.get(first, {}).get(metric, {})
+            changes = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+            cells.append(f"{mean(ours.values()):.3f}")
+            cells.append("" if variant == first or not changes else seeds_text(changes, "+"))
+        seconds = number_text(mean(metrics["seconds"].values()), ".0f")
+        lines.append((variant, str(len(metrics["seconds"])), *cells, seconds))
+    header = (label, "seeds", "ROI entropy [bit]", "change", "F1", "change", "seconds")
+    return table_text(title, header, lines)
+
+
+# Speed ------------------------------------------------------------------------------------
+
+
+def time_steps(
+    trainer: Trainer, timer: StageTimer, steps: int
+) -> Iterator[tuple[float, dict[str, float]]]:
+    """Make training steps; yield the duration of each and of its stages [s]."""
+    for _ in range(steps):
+        timer.wall()
+        timer.reset()
+        trainer.training_step(timer)
+        yield timer.wall(), timer.seconds()
+
+
+def measure_training(
+    config: Config, device: torch.device, note: Callable[[str], None] = lambda _: None
+) -> Run:
+    """Train for `learning.training_steps`, then fly the validation missions greedily.
+
+    Another trainer warms up for one step before. Metrics stay on the device until the end.
+
+    Args:
+        config: mission, networks, schedule.
+        device: where everything lives.
+        note: shows the progress.
+
+    Returns:
+        A row: `seconds` in total and of `rollout` and `update`, `transitions`, `updates` of all
+        optimisers, `flops`, `cpu_seconds`, `peak_memory_bytes`, `utilisation`, `metrics` of
+        each round of updates by name, and `validation`: mean and standard error of its metrics.
+    """
+    flops = _warm_up(config, device)
+    reset_peak_memory(device)
+    trainer, timer = Trainer(config, device), StageTimer(device)
+    records: list[dict[str, Tensor | float]] = []
+    steps = config.learning.training_steps
+    cpu = cpu_seconds()
+    with utilisation_monitor(device) as monitor:
+        while trainer.algorithm.training_steps < steps:
+            records.append(trainer.training_step(timer)[0])
+            note(f"training step {trainer.algorithm.training_steps} of {steps}")
+        seconds = timer.wall()
+    stages = timer.seconds()
+    flown = trainer.fly_validation()
+    return {
+        "seconds": seconds,
+        "rollout_seconds": stages["rollout"],
+        "update_seconds": stages["update"],
+        "transitions": steps * config.schedule.transitions_per_step,
+        "updates": _updates(trainer.algorithm.state_dict()),
+        "flops": flops * steps,
+        "cpu_seconds": cpu_seconds() - cpu,
+        "cores": usable_cores(),
+        "peak_memory_bytes": peak_memory(device),
+        **utilisation(monitor),
+        "metrics": {name: [float(r[name]) for r in records] for name in records[0]},
+        "validation": {
+            name: {
+                "mean": float(values.mean()),
+                "standard_error": float(values.std() / len(values) ** 0.5),
+            }
+            for name, values in flown.items()
+        },
+    }
+
+
+def _warm_up(config: Config, device: torch.device) -> int:
+    """Make one training step; return the floating-point operations of its networks."""
+    single = with_overrides(config, "learning.update_interval=1")
+    Trainer(single, device).training_step(StageTimer(device))
+    return NetworksAlone(single, device).flops()
+
+
+def _updates(state: Mapping[str, Any]) -> int:
+    """Return the number of updates of all optimisers in an algorithm's state."""
+    optimizers = [
+        part for part in state.values() if isinstance(part, Mapping) and "param_groups" in part
+    ]
+    return sum(int(next(iter(part["state"].values()))["step"]) for part in optimizers)
+
+
+def measure_seeds(config: Config, device: torch.device, seeds: int, name: str) -> list[Run]:
+    """Measure a training for each of `seeds` seeds, counted from `environment.seed`.
+
+    Args:
+        config: see `measure_training`.
+        device: where everything lives.
+        seeds: number of trainings.
+        name: of the row, shown on standard error.
+    """
+    found = []
+    for seed in range(config.environment.seed, config.environment.seed + seeds):
+        note = _progress(f"{name}, seed {seed}")
+        chosen = with_overrides(config, f"environment.seed={seed}")
+        found.append(measure_training(chosen, device, note))
+    return found
+
+
+def _progress(name: str) -> Callable[[str], None]:
+    end = "\r" if sys.stderr.isatty() else "\n"
+    return lambda text: print(f"{name}: {text}", end=end, file=sys.stderr, flush=True)
+
+
+def last_fifth(values: Sequence[float]) -> float:
+    """Return the mean of the last fifth of some values, at least of the last one."""
+    return mean(values[-max(len(values) // 5, 1) :])
+
+
+def validation_columns(trainings: Sequence[Run]) -> Run:
+    """Return `return` and `roi_entropy`, means over seeds, and `returns` of each seed."""
+    returns = [one["validation"]["return"]["mean"] for one in trainings]
+    return {
+        "return": mean(returns),
+        "returns": returns,
+        "roi_entropy": mean(one["validation"]["roi_entropy"]["mean"] for one in trainings),
+    }
+
+
+def return_errors(rows: Sequence[Run]) -> list[float] | None:
+    """Return half the interval over seeds of each row's returns, for error bars."""
+    intervals = [student_interval(row["returns"]) for row in rows]
+    halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
+    return halves if len(halves) == len(rows) else None
+
+
+def after_transitions(found: Run) -> str:
+    """Return a title with the transitions of each row and the number of its seeds."""
+    seeds = found["settings"]["seeds"]
+    described = "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
+    return f"After {found['rows'][0]['transitions']:,} transitions; {described}"

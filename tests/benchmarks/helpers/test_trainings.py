@@ -1,0 +1,78 @@
+"""Trainings that are cached in a JSON, and their validation curves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.helpers import trainings
+from benchmarks.learning import ablation
+from marl_framework.config.loading import load_config
+from tests.benchmarks.running import SMALL, refusal, run
+
+pytestmark = pytest.mark.usefixtures("quick")
+TINY = ["--set", "evaluation.missions=2", "--set", "evaluation.interval=1", "--seeds", "3"]
+TINY += ["--steps", "2"]
+
+
+def test_runs_are_kept_and_repeat_except_for_their_time(tmp_path, monkeypatch):
+    first = run(ablation, tmp_path, *TINY, "--variants", "kept")
+    (only,) = first["runs"]
+    assert [row["training_step"] for row in only["rows"]] == [1, 2]
+    made, learn = [], trainings.learn
+    monkeypatch.setattr(trainings, "learn", lambda *a: made.append(a) or learn(*a))
+    second = run(ablation, tmp_path, *TINY, "--variants", "kept,not_clipped")
+    assert len(made) == 1
+    assert [one["variant"] for one in second["runs"]] == ["kept", "not_clipped"]
+    assert second["runs"][0] == only
+    again = run(ablation, tmp_path / "new", *TINY, "--variants", "kept")["runs"][0]["rows"]
+    assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in only["rows"]]
+
+
+def test_files_of_others_are_refused_and_stay(tmp_path, capsys):
+    run(ablation, tmp_path, *TINY, "--variants", "kept")
+    out = tmp_path / "found.json"
+    before = out.read_bytes()
+    given = [*SMALL, *TINY, "--out", out]
+    assert str(out) in refusal(ablation, capsys, *given, "--set", "learning.gamma=0.5")
+    assert out.read_bytes() == before
+    out.write_text("[]")
+    assert str(out) in refusal(ablation, capsys, *given)
+
+
+def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):
+    saved = []
+    job = SimpleNamespace(path=tmp_path / "a.json", config=config, save=saved.append)
+    cache = trainings.Cache(job, {"a": ["x=1"], "b": []})
+    for name in ("a", "b"):
+        cache.add(variant=name, seed=3)
+    assert saved == [cache.found] * 2
+    trainings.Job.save(
+        trainings.Job(None, config, None, {}, job.path, "some"),  # type: ignore[arg-type]
+        cache.found,
+    )
+    later = trainings.Cache(job, {"a": ["x=2"], "b": []})
+    assert later.runs == [{"variant": "b", "seed": 3}]
+    assert later.has(variant="b", seed=3)
+    assert not later.has(variant="b", seed=4)
+
+
+def test_a_training_without_validation_is_refused():
+    config = load_config("params_test.yaml", ["evaluation.interval=0"])
+    with pytest.raises(trainings.ConfigError, match=r"evaluation\.interval"):
+        trainings.learn(config, trainings.torch.device("cpu"))
+
+
+def test_the_last_fifth_is_at_least_one_value():
+    assert trainings.last_fifth([1.0, 2.0]) == 2.0
+    assert trainings.last_fifth([float(n) for n in range(10)]) == 8.5
+
+
+def test_differences_are_paired_by_seed():
+    a = {"roi_entropy": {3: 0.5, 4: 0.7}, "f1": {3: 0.1, 4: 0.2}, "seconds": {3: 1.0, 4: 2.0}}
+    b = {"roi_entropy": {4: 0.6, 5: 0.9}, "f1": {4: 0.2, 5: 0.2}, "seconds": {4: 3.0, 5: 3.0}}
+    text = trainings.differences_table("title", "variant", {"a": a, "b": b}, "a")
+    first, second = (line.split() for line in text.splitlines()[-3:-1])
+    assert first == ["a", "2", "0.600", "0.150", "2"]
+    assert second == ["b", "2", "0.750", "-0.100", "0.200", "+0.000", "3"]
