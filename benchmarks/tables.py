@@ -42,9 +42,9 @@ class Table:
     """Called with the content of each file and the words of the marker."""
 
 
-def _printed(module: str, found: dict[str, Any]) -> str:
+def _printed(module: str, results: dict[str, Any]) -> str:
     """Return the table that a benchmark prints."""
-    return fenced(import_module(f"benchmarks.{module}").table(found))
+    return fenced(import_module(f"benchmarks.{module}").table(results))
 
 
 _PRINTED = (
@@ -118,8 +118,8 @@ def table(marker: str, folder: Path = RESULTS) -> str:
         raise ConfigError(f"table: {marker}: choose from {', '.join(TABLES)}")
     files = [folder / f"{file}.json" for file in TABLES[name].files]
     try:
-        found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-        return TABLES[name].render(*found, *words)
+        results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        return TABLES[name].render(*results, *words)
     except OSError as error:
         raise ConfigError(f"table: {marker}: {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

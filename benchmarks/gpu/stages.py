@@ -212,14 +212,14 @@ def same_weights(out: Path, outcomes: Sequence[Outcome]) -> Outcome | None:
     names = [_whole_training(graphs) for graphs in ("false", "true")]
     if not set(names) <= {outcome.stage for outcome in outcomes}:
         return None
-    found = []
+    results = []
     for name in names:
         with suppress(OSError, ValueError, KeyError):
             path = out / "runs" / name / "summary.json"
-            found.append(json.loads(path.read_text())["results"]["weights_sha256"])
-    ok = len(found) == 2 and found[0] == found[1]
-    figure = " and ".join(str(digest)[:12] for digest in found)
-    reason = "the weights differ" if len(found) == 2 else "a training left no weights"
+            results.append(json.loads(path.read_text())["results"]["weights_sha256"])
+    ok = len(results) == 2 and results[0] == results[1]
+    figure = " and ".join(str(digest)[:12] for digest in results)
+    reason = "the weights differ" if len(results) == 2 else "a training left no weights"
     return Outcome("same-weights", [], 0.0, ok, figure, "" if ok else reason)
 
 
@@ -248,18 +248,18 @@ def _of(path: Path, show: Show) -> Figure:
     return lambda _: show(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _training(found: Any) -> str:
+def _training(results: Any) -> str:
     return (
-        f"{found['agent_transitions_per_s']:,.0f} transitions/s, "
-        f"{found['peak_memory_bytes'] / 1e9:,.2f} GB"
+        f"{results['agent_transitions_per_s']:,.0f} transitions/s, "
+        f"{results['peak_memory_bytes'] / 1e9:,.2f} GB"
     )
 
 
 def _best(key: str, form: str) -> Show:
     """Return a function that shows the row with the largest value of a key."""
 
-    def show(found: Any) -> str:
-        row = max((row for row in found["rows"] if row[key]), key=lambda row: row[key])
+    def show(results: Any) -> str:
+        row = max((row for row in results["rows"] if row[key]), key=lambda row: row[key])
         return form.format(**row)
 
     return show
@@ -281,6 +281,6 @@ _TRANSFORMATIONS = _best(
 _UTILISATION = _best("share_of_peak", "{share_of_peak:.1%} of the peak ({name})")
 
 
-def _run_summary(found: Any) -> str:
-    results = found["results"]
+def _run_summary(summary: Any) -> str:
+    results = summary["results"]
     return f"{results['training_steps']} steps, weights {results['weights_sha256'][:12]}"

@@ -45,12 +45,12 @@ class Job:
     suite: str
     """Name of the benchmark."""
 
-    def save(self, found: dict[str, Any]) -> None:
+    def save(self, results: dict[str, Any]) -> None:
         """Write results with machine and configuration, whole or not at all."""
-        content = {"settings": {}, "machine": self.machine, **found}
+        content = {"settings": {}, "machine": self.machine, **results}
         content["settings"] = {"configuration": config_to_dict(self.config)} | content["settings"]
         harness.write_json(self.path, self.suite, content)
-        found |= content
+        results |= content
 
 
 Measure = Callable[[Job], dict[str, Any]]
@@ -160,13 +160,13 @@ class Parser(command_line.Parser):
 
         def work() -> str:
             job = self._job(options)
-            found = measure(job)
-            job.save(found)
+            results = measure(job)
+            job.save(results)
             files = [job.path]
             if draw is not None:
                 files.append(job.path.with_suffix(".png"))
-                draw(found, files[-1])
-            return "\n".join([table(found), *map(str, files)])
+                draw(results, files[-1])
+            return "\n".join([table(results), *map(str, files)])
 
         return answer(options.out, work)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.helpers.text import markdown
 
-Found = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 _AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # for a GPU
 _WRAPPERS = {
@@ -40,7 +40,7 @@ def _megabytes(number: float) -> str:
 # Learning ---------------------------------------------------------------------------------
 
 
-def published(team: Found, planners: Found) -> str:
+def published(team: Json, planners: Json) -> str:
     """Return the policies in the published simulator, compared with its planner."""
     summaries = {BALANCED: team["policies"]["learned"]["summary"]}
     summaries |= {
@@ -49,19 +49,19 @@ def published(team: Found, planners: Found) -> str:
     return _in_published_simulator(summaries)
 
 
-def published_mixed(found: Found) -> str:
+def published_mixed(results: Json) -> str:
     """Return the policies over all kinds of terrain of the published simulator."""
     labels = {"learned": FINE_TUNED, "published_information_gain": "published information gain"}
     return _in_published_simulator(
-        {label: found["policies"][name]["summary"] for name, label in labels.items()}
+        {label: results["policies"][name]["summary"] for name, label in labels.items()}
     )
 
 
-def _in_published_simulator(summaries: Mapping[str, Found]) -> str:
-    def spread(of: Found) -> str:
+def _in_published_simulator(summaries: Mapping[str, Json]) -> str:
+    def spread(of: Json) -> str:
         return f"{of['mean']:.3f} ± {of['std']:.3f}"
 
-    def difference(of: Found) -> str:
+    def difference(of: Json) -> str:
         low, high = (f"{end:+.3f}" for end in of["interval"])
         return f"{of['difference']:+.3f} [{low}, {high}]".replace("-", "−") if low != high else ""
 
@@ -77,9 +77,10 @@ def _in_published_simulator(summaries: Mapping[str, Found]) -> str:
 # Speed ------------------------------------------------------------------------------------
 
 
-def rollout(found: Found) -> str:
+def rollout(results: Json) -> str:
     """Return joint steps per second by missions at once, compiled and plain."""
-    speeds = {(row["num_envs"], row["compiled"]): row["joint_steps_per_s"] for row in found["rows"]}
+    rows = results["rows"]
+    speeds = {(row["num_envs"], row["compiled"]): row["joint_steps_per_s"] for row in rows}
     return markdown(
         ("missions at once", "joint steps/s", "plain PyTorch operators"),
         (
@@ -89,7 +90,7 @@ def rollout(found: Found) -> str:
     )
 
 
-def training(*found: Found) -> str:
+def training(*results: Json) -> str:
     """Return the speed of trainings by precision."""
     return markdown(
         ("precision", "transitions/s", "the networks alone", "share of the networks' limit"),
@@ -100,25 +101,25 @@ def training(*found: Found) -> str:
                 _whole(each["networks"]["agent_transitions_per_s"]),
                 f"{each['share_of_network_limit']:.0%}",
             )
-            for each in found
+            for each in results
         ),
     )
 
 
-def scaling(found: Found) -> str:
+def scaling(results: Json) -> str:
     """Return the exponent of each size."""
     rows = []
-    for axis in found["axes"]:
+    for axis in results["axes"]:
         sizes = [row["size"] for row in axis["rows"]]
         label = axis["label"].removesuffix(" of a mission")
         rows.append((f"{label} ({min(sizes):,} to {max(sizes):,})", f"{axis['exponent']:.2f}"))
     return markdown(("cost of a joint step of all missions against", "exponent"), rows)
 
 
-def wrappers(found: Found) -> str:
+def wrappers(results: Json) -> str:
     """Return joint steps per second through each interface."""
     speeds = {
-        (row["wrapper"], row["num_envs"]): row["joint_steps_per_second"] for row in found["rows"]
+        (row["wrapper"], row["num_envs"]): row["joint_steps_per_second"] for row in results["rows"]
     }
     command = "`python -m benchmarks.speed.wrappers --config params.yaml`"
     return markdown(
@@ -143,15 +144,15 @@ GPUS = {  # memory bandwidth [bytes/s]; dense bfloat16 operations/s, by NVIDIA's
 LAUNCH = 2e-6  # seconds between two recorded kernels, a guess
 
 
-def _paths(found: Found, *names: str) -> list[Found]:
-    by_name = {path["path"]: path for path in found["paths"]}
+def _paths(results: Json, *names: str) -> list[Json]:
+    by_name = {path["path"]: path for path in results["paths"]}
     return [by_name[name] for name in names]
 
 
-def gpu_bounds(found: Found) -> str:
+def gpu_bounds(results: Json) -> str:
     """Return upper bounds for GPUs: bytes, launches and operations one after the other."""
-    (ours,) = _paths(found, "kernels")
-    config = found["settings"]["configuration"]
+    (ours,) = _paths(results, "kernels")
+    config = results["settings"]["configuration"]
     missions = config["environment"]["num_envs"]
     uavs = config["experiment"]["missions"]["n_agents"]
     learned = config["learning"]["batch_size"] * config["learning"]["batch_number"]
@@ -173,11 +174,11 @@ def gpu_bounds(found: Found) -> str:
     )
 
 
-def gpu_memory(found: Found) -> str:
+def gpu_memory(results: Json) -> str:
     """Return the missions that fit the memory of GPUs."""
     kernels, plain = (
         {int(size): number for size, number in path["most_missions"].items()}
-        for path in _paths(found, "kernels", "plain")
+        for path in _paths(results, "kernels", "plain")
     )
     return markdown(
         ("memory of the GPU", "missions at once", "with plain operators"),
@@ -185,17 +186,17 @@ def gpu_memory(found: Found) -> str:
     )
 
 
-def kernel_budget(found: Found) -> str:
+def kernel_budget(results: Json) -> str:
     """Return kernels and bytes of a joint step and of a training step, Triton and plain."""
-    paths = _paths(found, "kernels", "plain")
+    paths = _paths(results, "kernels", "plain")
 
-    def row(label: str, show: Callable[[Found], str], aim: str = "") -> tuple[str, ...]:
+    def row(label: str, show: Callable[[Json], str], aim: str = "") -> tuple[str, ...]:
         return label, *map(show, paths), aim
 
     def stages(label: str, *names: str) -> tuple[str, ...]:
         return row(label, lambda path: _whole(_of_stages(path, names, "kernels")))
 
-    def gigabytes(*names: str) -> Callable[[Found], str]:
+    def gigabytes(*names: str) -> Callable[[Json], str]:
         return lambda path: (
             ", ".join(f"{path['peak_bytes'][name] / 1e9:.1f}" for name in names) + " GB"
         )
@@ -232,13 +233,13 @@ _BYTES = "megabytes of a joint step, for one mission"
 _MAPS = "… observations and critic maps"
 
 
-def _of_stages(path: Found, names: Sequence[str], unit: str) -> float:
+def _of_stages(path: Json, names: Sequence[str], unit: str) -> float:
     return sum(float(path["stages"][name][unit]) for name in names)
 
 
-def prediction_budget(found: Found) -> str:
+def prediction_budget(results: Json) -> str:
     """Return kernels and bytes of joint steps with predictions."""
-    paths = _paths(found, "predicted", "predicted_plain")
+    paths = _paths(results, "predicted", "predicted_plain")
     maps = ("observe", "critic maps")
     return markdown(
         ("", "Triton kernels", "plain operators"),

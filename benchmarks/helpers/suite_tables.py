@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Found
+from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Json
 from benchmarks.helpers.text import markdown
 from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.suite_statistics import METRICS, counted, difference
@@ -21,17 +21,17 @@ _TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
 _LEARNERS = dict.fromkeys((BALANCED, FINE_TUNED, _STUDENT), "learned") | {_SEARCH: "search"}
 
 
-def suite(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
+def suite(balanced: Json, mixed: Json, student: Json, search: Json, *names: str) -> str:
     """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
     return _suite_rows((balanced, mixed, student, search), names or tuple(balanced["worlds"]))
 
 
-def suite_short(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
+def suite_short(balanced: Json, mixed: Json, student: Json, search: Json, *names: str) -> str:
     """Return the table of `suite` without coverage and random flight."""
     return _suite_rows((balanced, mixed, student, search), names, ("coverage", "random"))
 
 
-def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence[str] = ()) -> str:
+def _suite_rows(files: Sequence[Json], names: Sequence[str], left_out: Sequence[str] = ()) -> str:
     columns = ("world", "policy", "ROI entropy [bit]", "− best classical", "F1", "− best classical")
     rows = []
     for name in names:
@@ -44,18 +44,18 @@ def _suite_rows(files: Sequence[Found], names: Sequence[str], left_out: Sequence
     return markdown(columns, rows)
 
 
-def _policies(files: Sequence[Found], name: str) -> dict[str, Found]:
+def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
     """Return the summary of each policy in a world by label, trained policies first."""
-    found = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
+    results = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
     learned = {
         label: summary[policy]
-        for (label, policy), summary in zip(_LEARNERS.items(), found, strict=True)
+        for (label, policy), summary in zip(_LEARNERS.items(), results, strict=True)
         if policy in summary
     }
-    return learned | {p.replace("_", " "): row for p, row in found[0].items() if p != "learned"}
+    return learned | {p.replace("_", " "): row for p, row in results[0].items() if p != "learned"}
 
 
-def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) -> str:
+def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:
     """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
     names = {world.name for world in WORLDS}
     rows = []
@@ -69,7 +69,7 @@ def suite_teams(balanced: Found, mixed: Found, student: Found, search: Found) ->
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
 
 
-def students(balanced: Found, mixed: Found, student: Found, search: Found, *names: str) -> str:
+def students(balanced: Json, mixed: Json, student: Json, search: Json, *names: str) -> str:
     """Return the differences between students and other trained policies, in the named worlds.
 
     Differences are paired by mission and training seed. Without names this counts the worlds in
@@ -90,26 +90,26 @@ def students(balanced: Found, mixed: Found, student: Found, search: Found, *name
         return markdown(("beside", "worlds", *header), [_count_row(*each) for each in by_label])
     firsts = {name: label for name, label in reversed(changes)}
     rows = [
-        (f"`{name}`" if firsts[name] == label else "", label, *map(_change, found))
-        for (name, label), found in changes.items()
+        (f"`{name}`" if firsts[name] == label else "", label, *map(_change, results))
+        for (name, label), results in changes.items()
     ]
     return markdown(("world", "beside", *header), rows)
 
 
-def _count_row(label: str, changes: Sequence[Sequence[Found]]) -> tuple[str, ...]:
+def _count_row(label: str, changes: Sequence[Sequence[Json]]) -> tuple[str, ...]:
     """Return a row with the number of worlds, and their verdicts by metric."""
     verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
     return label, str(len(changes)), *map(counted, verdicts)
 
 
-def _changes(world: Found, theirs: Mapping[str, Any], label: str) -> list[Found]:
+def _changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
     """Return the differences between a world's learned team and another policy, by metric."""
     return _differences(world["finals"]["learned"], theirs, world["blocks"], label)
 
 
 def _differences(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str
-) -> list[Found]:
+) -> list[Json]:
     """Return the differences between two policies in a world, by metric."""
     ground = None if blocks is None else torch.tensor(blocks)
     return [
@@ -118,7 +118,7 @@ def _differences(
     ]
 
 
-def teams(found: Found, place: str) -> str:
+def teams(results: Json, place: str) -> str:
     """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
 
     Bold if a learned team is better than the best classical planner in both, with intervals that
@@ -127,7 +127,7 @@ def teams(found: Found, place: str) -> str:
     rows = []
     for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
         worlds = [
-            found["worlds"][f"{place}_{uavs}_uavs_radio_{radio}"]["summary"] for uavs in TEAM_SIZES
+            results["worlds"][f"{place}_{n}_uavs_radio_{radio}"]["summary"] for n in TEAM_SIZES
         ]
         for policy in worlds[0]:
             cells = (_means_or_better(world[policy], policy) for world in worlds)
@@ -135,21 +135,21 @@ def teams(found: Found, place: str) -> str:
     return markdown(("", *(f"{uavs} UAVs" for uavs in TEAM_SIZES)), rows)
 
 
-def team_counts(found: Found) -> str:
+def team_counts(results: Json) -> str:
     """Return the number of worlds in which a learned team beats each classical planner."""
     rows = []
     for policy in ("information_gain", "coverage"):
-        changes = [_changes(w, w["finals"][policy], policy) for w in found["worlds"].values()]
+        changes = [_changes(w, w["finals"][policy], policy) for w in results["worlds"].values()]
         rows.append(_count_row(policy.replace("_", " "), changes))
     return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
 
 
-def near_search(found: Found) -> str:
+def near_search(results: Json) -> str:
     """Count worlds by the additional entropy of a learned team compared with `search`."""
     more = [
         world["summary"]["learned"]["roi_entropy"]["mean"]
         - world["summary"]["search"]["roi_entropy"]["mean"]
-        for world in found["worlds"].values()
+        for world in results["worlds"].values()
     ]
     bounds = (-math.inf, 0.0, 0.02, math.inf)
     counts = [sum(low < each <= high for each in more) for low, high in pairwise(bounds)]
@@ -159,7 +159,7 @@ def near_search(found: Found) -> str:
     )
 
 
-def workers(student: Found, stages: Found, *files: Found) -> str:
+def workers(student: Json, stages: Json, *files: Json) -> str:
     """Return the differences between students and workers, and between workers and `search`.
 
     Args:
@@ -192,25 +192,25 @@ def workers(student: Found, stages: Found, *files: Found) -> str:
     return markdown(("world", "worker", "student", *header), rows)
 
 
-def fresh(standard: Found, teams: Found) -> str:
+def fresh(standard: Json, teams: Json) -> str:
     """Return the number of worlds of each suite in which a policy beats the best classical one."""
     rows = []
-    for name, found in (("standard", standard), ("teams", teams)):
-        summaries = [world["summary"] for world in found["worlds"].values()]
+    for name, results in (("standard", standard), ("teams", teams)):
+        summaries = [world["summary"] for world in results["worlds"].values()]
         for policy in (each for each in ("learned", "search") if each in summaries[0]):
             changes = [[each[policy][m]["difference"] for m in METRICS] for each in summaries]
             rows.append((f"`{name}`", *_count_row(policy, changes)))
     return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
 
 
-def _means_or_better(row: Found, policy: str) -> str:
+def _means_or_better(row: Json, policy: str) -> str:
     """Return the means, in bold if a learned team is better in both."""
     differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
     better = all(each.get("verdict") == "better" for each in differences)
     return f"**{_means(row)}**" if better and policy == "learned" else _means(row)
 
 
-def _means(row: Found | None) -> str:
+def _means(row: Json | None) -> str:
     return "–" if row is None else f"{row['roi_entropy']['mean']:.3f} / {row['f1']['mean']:.3f}"
 
 
@@ -220,13 +220,13 @@ def _means_of(finals: Mapping[str, Any]) -> str:
     return _means(means)
 
 
-def _suite_cells(row: Found) -> tuple[str, str]:
+def _suite_cells(row: Json) -> tuple[str, str]:
     """Return a mean with its interval, and the difference."""
     mean = with_interval(row["mean"], row["interval"], digits=3)
     return mean, "–" if row["difference"] is None else _change(row["difference"])
 
 
-def _change(found: Found) -> str:
+def _change(results: Json) -> str:
     """Return a difference with its interval, in bold if it is decided."""
-    shown = with_interval(found["mean"], found["interval"], "+", 3).replace("-", "−")
-    return shown if found["verdict"] == "undecided" else f"**{shown}** {found['verdict']}"
+    shown = with_interval(results["mean"], results["interval"], "+", 3).replace("-", "−")
+    return shown if results["verdict"] == "undecided" else f"**{shown}** {results['verdict']}"

@@ -85,7 +85,7 @@ class Cache:
 
     Attributes:
         runs: list of all runs, each with its `variant`.
-        found: content of the JSON.
+        results: content of the JSON.
 
     Raises:
         ConfigError: the file belongs to another benchmark or configuration.
@@ -95,7 +95,7 @@ class Cache:
         self._job = job
         settings |= {"variants": variants, "configuration": config_to_dict(job.config)}
         self.runs = _known_runs(job.path, settings)
-        self.found: dict[str, Any] = {"settings": settings, "runs": self.runs}
+        self.results: dict[str, Any] = {"settings": settings, "runs": self.runs}
 
     def has(self, **key: Any) -> bool:
         """Return whether there is a run with these values."""
@@ -104,7 +104,7 @@ class Cache:
     def add(self, **run: Any) -> None:
         """Add a run and write the JSON."""
         self.runs.append(run)
-        self._job.save(self.found)
+        self._job.save(self.results)
         names = [str(run[key]) for key in ("variant", "world", "task") if key in run]
         entropy = f": {run['rows'][-1]['roi_entropy']:.3f}" if "rows" in run else ""
         print(f"{', '.join(names)}, seed {run['seed']}{entropy}", file=sys.stderr, flush=True)
@@ -151,7 +151,7 @@ def compare_variants(
             chosen = with_overrides(job.config, *overrides)
             rows = learn(chosen, job.device)
             cache.add(variant=variant, seed=seed, rows=rows, **more(chosen))
-    return cache.found
+    return cache.results
 
 
 def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
@@ -175,17 +175,17 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
         metrics, _ = trainer.training_step(timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
-        found, _ = trainer.validate_when_due(before, timer)
-        if found:
+        validated, _ = trainer.validate_when_due(before, timer)
+        if validated:
             transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
             rows.append(
                 {
                     "training_step": trainer.algorithm.training_steps,
                     "transitions": transitions,
                     "seconds": seconds,
-                    "roi_entropy": found["validation_entropy"],
-                    "f1": found["validation_f1"],
-                    "return": found["validation_return"],
+                    "roi_entropy": validated["validation_entropy"],
+                    "f1": validated["validation_f1"],
+                    "return": validated["validation_return"],
                     **{
                         name: float(metrics[name])
                         for name in ("policy_entropy", "kl", "explained_variance")
@@ -310,12 +310,12 @@ def measure_seeds(config: Config, device: torch.device, seeds: int, name: str) -
         seeds: number of trainings.
         name: of the row, shown on standard error.
     """
-    found = []
+    results = []
     for seed in range(config.environment.seed, config.environment.seed + seeds):
         note = _progress(f"{name}, seed {seed}")
         chosen = with_overrides(config, f"environment.seed={seed}")
-        found.append(measure_training(chosen, device, note))
-    return found
+        results.append(measure_training(chosen, device, note))
+    return results
 
 
 def _progress(name: str) -> Callable[[str], None]:
@@ -345,8 +345,8 @@ def return_errors(rows: Sequence[Run]) -> list[float] | None:
     return halves if len(halves) == len(rows) else None
 
 
-def after_transitions(found: Run) -> str:
+def after_transitions(results: Run) -> str:
     """Return a title with the transitions of each row and the number of its seeds."""
-    seeds = found["settings"]["seeds"]
+    seeds = results["settings"]["seeds"]
     described = "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
-    return f"After {found['rows'][0]['transitions']:,} transitions; {described}"
+    return f"After {results['rows'][0]['transitions']:,} transitions; {described}"

@@ -68,16 +68,16 @@ VARIANTS: dict[str, list[str]] = {
 """Overrides of the params file; `published` has the paper's learning with the same networks."""
 
 
-def by_variant(found: Mapping[str, Any]) -> dict[str, list[Run]]:
+def by_variant(results: Mapping[str, Any]) -> dict[str, list[Run]]:
     """Return the runs of each variant, in the order of `VARIANTS`."""
-    grouped = {v: [one for one in found["runs"] if one["variant"] == v] for v in VARIANTS}
+    grouped = {v: [one for one in results["runs"] if one["variant"] == v] for v in VARIANTS}
     return {variant: runs for variant, runs in grouped.items() if runs}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the last validation of each variant as text: means and deviations over seeds."""
     lines = []
-    for variant, runs in by_variant(found).items():
+    for variant, runs in by_variant(results).items():
         last = [run["rows"][-1] for run in runs]
         learned = [_transitions_to_learn(run) for run in runs]
         reached = [number for number in learned if number is not None]
@@ -93,7 +93,7 @@ def table(found: Mapping[str, Any]) -> str:
                 number_text(mean(row["seconds"] for row in last), ".0f"),
             )
         )
-    steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
+    steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     header = ("variant", "seeds", "ROI entropy [bit]", "F1", "policy entropy [nat]",
               f"transitions to {LEARNED}", "seconds")  # fmt: skip
     return table_text(f"Greedy validation after {steps} training steps", header, lines)
@@ -109,12 +109,12 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.3f}{deviation}"
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw the validation entropy of each variant against transitions."""
     figure = figures.make_figure(9, 5)
     axes = figure.subplots()
     styles = ("-", "--", ":")
-    for number, (variant, runs) in enumerate(by_variant(found).items()):
+    for number, (variant, runs) in enumerate(by_variant(results).items()):
         style = styles[number // 10 % len(styles)]
         figures.draw_curves(axes, runs, f"C{number % 10}", variant, style)
     axes.set_ylabel("ROI entropy of greedy validation [bit]")

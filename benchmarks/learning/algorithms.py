@@ -85,9 +85,9 @@ def measure(job: Job) -> dict[str, Any]:
     if both := set(asked["seeds"]) & set(asked["development_seeds"]):
         raise ConfigError(f"--development-seeds: {min(both)} must not be one of --seeds")
     of_algorithm = {algorithm: candidates(job.config, algorithm) for algorithm in ALGORITHMS}
-    variants = {name: o for found in of_algorithm.values() for name, o in found.items()}
+    variants = {name: o for results in of_algorithm.values() for name, o in results.items()}
     cache = Cache(job, variants, **asked)
-    cache.found["chosen"] = {}
+    cache.results["chosen"] = {}
 
     def add(steps: int, variant: str, world: str, seed: int) -> None:
         if not cache.has(variant=variant, world=world, seed=seed):
@@ -101,11 +101,11 @@ def measure(job: Job) -> dict[str, Any]:
     for algorithm, seed in product(asked["algorithms"], asked["development_seeds"]):
         for variant in of_algorithm[algorithm]:
             add(max(steps // 2, 1), variant, DEVELOPMENT, seed)
-    chosen = {algorithm: choose(cache.found, algorithm) for algorithm in asked["algorithms"]}
-    cache.found["chosen"] = chosen
+    chosen = {algorithm: choose(cache.results, algorithm) for algorithm in asked["algorithms"]}
+    cache.results["chosen"] = chosen
     for seed, world, algorithm in product(asked["seeds"], asked["worlds"], asked["algorithms"]):
         add(steps, chosen[algorithm], world, seed)
-    return cache.found
+    return cache.results
 
 
 def _overrides(config: Config, world: str) -> list[str]:
@@ -118,17 +118,17 @@ def _overrides(config: Config, world: str) -> list[str]:
     ]
 
 
-def choose(found: Mapping[str, Any], algorithm: str) -> str:
+def choose(results: Mapping[str, Any], algorithm: str) -> str:
     """Return the candidate of an algorithm with the lowest entropy over the development seeds."""
-    scores = development_scores(found, algorithm)
+    scores = development_scores(results, algorithm)
     return min(scores, key=lambda variant: scores[variant])
 
 
-def development_scores(found: Mapping[str, Any], algorithm: str) -> dict[str, float]:
+def development_scores(results: Mapping[str, Any], algorithm: str) -> dict[str, float]:
     """Return the ROI entropy of each candidate: last fifth of its validations, all seeds."""
-    seeds = found["settings"]["development_seeds"]
+    seeds = results["settings"]["development_seeds"]
     scores: dict[str, list[float]] = {}
-    for one in found["runs"]:
+    for one in results["runs"]:
         name = one["variant"].rpartition(" ")[0]
         if (name, one["world"]) == (algorithm, DEVELOPMENT) and one["seed"] in seeds:
             late = last_fifth([row["roi_entropy"] for row in one["rows"]])
@@ -136,15 +136,15 @@ def development_scores(found: Mapping[str, Any], algorithm: str) -> dict[str, fl
     return {variant: mean(values) for variant, values in scores.items()}
 
 
-def final_runs(found: Mapping[str, Any]) -> dict[str, dict[str, list[Run]]]:
+def final_runs(results: Mapping[str, Any]) -> dict[str, dict[str, list[Run]]]:
     """Return the final runs by world and algorithm, of worlds in which no run is missing."""
-    asked, chosen = found["settings"], found["chosen"]
+    asked, chosen = results["settings"], results["chosen"]
     worlds = {}
     for world in asked["worlds"]:
         runs = {
             algorithm: [
                 one
-                for one in found["runs"]
+                for one in results["runs"]
                 if (one["variant"], one["world"]) == (variant, world)
                 and one["seed"] in asked["seeds"]
             ]
@@ -155,15 +155,15 @@ def final_runs(found: Mapping[str, Any]) -> dict[str, dict[str, list[Run]]]:
     return worlds
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return tuning and results as text."""
-    return f"{_tuning_table(found)}\n{_final_table(found)}"
+    return f"{_tuning_table(results)}\n{_final_table(results)}"
 
 
-def _tuning_table(found: Mapping[str, Any]) -> str:
-    settings, rows = found["settings"], []
-    for algorithm, variant in found["chosen"].items():
-        scores = development_scores(found, algorithm)
+def _tuning_table(results: Mapping[str, Any]) -> str:
+    settings, rows = results["settings"], []
+    for algorithm, variant in results["chosen"].items():
+        scores = development_scores(results, algorithm)
         changes = [text.partition(".")[2] for text in settings["variants"][variant][1:]]
         rows.append((algorithm, str(len(scores)), f"{scores[variant]:.3f}", ", ".join(changes)))
     header = ("algorithm", "candidates", "ROI entropy [bit]", "chosen")
@@ -171,14 +171,14 @@ def _tuning_table(found: Mapping[str, Any]) -> str:
     return table_text(f"Tuned on development seeds {seeds}, 4 UAVs, split", header, rows)
 
 
-def _final_table(found: Mapping[str, Any]) -> str:
-    worlds = final_runs(found)
+def _final_table(results: Mapping[str, Any]) -> str:
+    worlds = final_runs(results)
     rows = [row for world, runs in worlds.items() for row in _rows(world, [runs])]
     if len(worlds) > 1:
         rows += _rows("all", list(worlds.values()))
     header = ("world", "algorithm", "ROI entropy [bit]", "F1", f"better than {REFERENCE}",
               "seconds")  # fmt: skip
-    settings = found["settings"]
+    settings = results["settings"]
     steps = settings["configuration"]["learning"]["training_steps"]
     title = f"After {steps} training steps, {len(settings['seeds'])} seeds"
     return table_text(f"{title}: interquartile means, 95 % intervals", header, rows)
@@ -206,9 +206,9 @@ def _last(tasks: Sequence[Mapping[str, list[Run]]], algorithm: str, name: str) -
     return torch.tensor([[one["rows"][-1][name] for one in task[algorithm]] for task in tasks])
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw the validation entropy against transitions in each world."""
-    worlds = final_runs(found)
+    worlds = final_runs(results)
     figure = figures.make_figure(4.2 * len(worlds) + 1, 3.6)
     panels = figure.subplots(1, len(worlds), squeeze=False)[0]
     for axes, (world, runs) in zip(panels, worlds.items(), strict=True):

@@ -48,16 +48,16 @@ def planner_entropy(name: str, config: Config, device: torch.device) -> float:
     return float(validate(env, make_planner(name, env))["roi_entropy"].mean())
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the last validation entropy of each variant and of the planners as text."""
     lines = []
     for variant in VARIANTS:
-        runs = [one for one in found["runs"] if one["variant"] == variant]
+        runs = [one for one in results["runs"] if one["variant"] == variant]
         if runs:
             planners = (f"{mean(one['planners'][name] for one in runs):.3f}" for name in PLANNERS)
             learned = seeds_text([one["rows"][-1]["roi_entropy"] for one in runs])
             lines.append((variant, str(len(runs)), learned, *planners))
-    steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
+    steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     title = f"ROI entropy of greedy validation after {steps} training steps, in bit"
     return table_text(title, ("variant", "seeds", "learned [95 %]", *PLANNERS), lines)
 

@@ -36,21 +36,21 @@ def measure(job: Job) -> dict[str, Any]:
     return compare_variants(job, VARIANTS, lambda seed: [f"networks.predictor={of_seeds[seed]}"])
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the last validation as text, with differences seed by seed."""
     values = {
         variant: {
             metric: {
                 one["seed"]: one["rows"][-1][metric]
-                for one in found["runs"]
+                for one in results["runs"]
                 if one["variant"] == variant
             }
             for metric in ("roi_entropy", "f1", "seconds")
         }
         for variant in VARIANTS
-        if any(one["variant"] == variant for one in found["runs"])
+        if any(one["variant"] == variant for one in results["runs"])
     }
-    steps = max(one["rows"][-1]["training_step"] for one in found["runs"])
+    steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     title = f"Greedy validation after {steps} training steps, 95 % intervals"
     return differences_table(title, "channels", values, WITHOUT)
 

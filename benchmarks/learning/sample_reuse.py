@@ -79,7 +79,7 @@ def summarise(trainings: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, f
     return {**late, "held_back": halted}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return all rows as text."""
     lines = [
         (
@@ -92,16 +92,16 @@ def table(found: dict[str, Any]) -> str:
             number_text(row["held_back"], ".0%"),
             f"{row['transitions_per_s']:,.0f}",
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     header = (
         *("passes", "KL limit", "return", "ROI entropy", "KL", "explained variance"),
         *("held back", "transitions/s"),
     )
-    return table_text(after_transitions(found), header, lines)
+    return table_text(after_transitions(results), header, lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw return, KL and explained variance against passes."""
     figure = figures.make_figure(11, 3.6)
     panels = figure.subplots(1, 3)
@@ -109,7 +109,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     labels = ("validation return, 95 % over seeds", "KL [nat]", "explained variance")
     for axes, name, label in zip(panels, names, labels, strict=True):
         for limited in (False, True):
-            rows = [row for row in found["rows"] if (row["kl_limit"] > 0) is limited]
+            rows = [row for row in results["rows"] if (row["kl_limit"] > 0) is limited]
             if not rows:
                 continue
             axes.errorbar(
@@ -119,10 +119,10 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
                 label=f"kl_limit {rows[0]['kl_limit']:g}" if limited else "no limit",
             )  # fmt: skip
         axes.set(xscale="log", xlabel="data passes", ylabel=label)
-        figures.tick_at(axes, list(dict.fromkeys(row["data_passes"] for row in found["rows"])))
+        figures.tick_at(axes, list(dict.fromkeys(row["data_passes"] for row in results["rows"])))
         figures.tidy(axes)
     panels[0].legend(frameon=False)
-    figures.save(figure, path, found["machine"]["device"])
+    figures.save(figure, path, results["machine"]["device"])
 
 
 def limit_of(text: str) -> float:

@@ -91,10 +91,10 @@ def _fly(
     return validate(env, make_planner("search", env))
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return all rows as text."""
     lines = []
-    for row in found["rows"]:
+    for row in results["rows"]:
         cells = []
         for metric in METRICS:
             of = row[metric]
@@ -103,7 +103,7 @@ def table(found: Mapping[str, Any]) -> str:
             cells.append(with_interval(of["difference"], ends, "+", 3) if any(ends) else "")
         described = (row["agents"], row["communication_range"], *(row[key] for key in KEYS))
         lines.append((*(f"{value:g}" for value in described), *cells))
-    settings = found["settings"]
+    settings = results["settings"]
     title = f"Search with {settings['predictors']} predictors, {settings['missions']} missions each"
     keys = (key.replace("_", " ") for key in KEYS)
     columns = ("UAVs", "range [m]", *keys, "ROI entropy", "change", "F1", "change")

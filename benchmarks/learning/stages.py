@@ -77,7 +77,7 @@ def measure(job: Job) -> dict[str, Any]:
         ready = comparison.prepare(mission, job.device, [name], missions, seed, teams=teams)
         env, planner = ready.environments[name], ready.planners[name]
         cache.add(**flight, finals=finals(evaluate(env, planner, missions, seed, keep_maps=0)))
-    return cache.found
+    return cache.results
 
 
 def _asked(job: Job, tasks: Mapping[str, Any]) -> list[tuple[Run, Checkpoint | None]]:
@@ -114,10 +114,10 @@ def training_steps(run: str) -> int:
     return int(results["training_steps"])
 
 
-def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[str, Any]]]:
+def statistics(results: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Return mean, interval and difference to the worker of each policy and metric in a task."""
     flown = {
-        variant: {m: [one["finals"][m] for one in _flights(found, variant, task)] for m in METRICS}
+        variant: {m: [f["finals"][m] for f in _flights(results, variant, task)] for m in METRICS}
         for variant in STYLES
     }
     rows = summary(flown, None)
@@ -129,18 +129,18 @@ def statistics(found: Mapping[str, Any], task: str) -> dict[str, dict[str, dict[
     return rows
 
 
-def _flights(found: Mapping[str, Any], variant: str, task: str) -> list[Run]:
+def _flights(results: Mapping[str, Any], variant: str, task: str) -> list[Run]:
     """Return the flights of a policy in a task, by training seed."""
-    made = [one for one in found["runs"] if (one["variant"], one["task"]) == (variant, task)]
+    made = [one for one in results["runs"] if (one["variant"], one["task"]) == (variant, task)]
     return sorted(made, key=lambda one: one["seed"] or 0)
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return all policies in all tasks as text, with paired differences to the worker."""
     lines = []
-    for task in dict.fromkeys(one["task"] for one in found["runs"]):
-        for number, (variant, row) in enumerate(statistics(found, task).items()):
-            flights = _flights(found, variant, task)
+    for task in dict.fromkeys(one["task"] for one in results["runs"]):
+        for number, (variant, row) in enumerate(statistics(results, task).items()):
+            flights = _flights(results, variant, task)
             steps = "–"
             if variant in ("worker", "student"):
                 steps = f"{mean(one['training_steps'] for one in flights):.0f}"
@@ -149,16 +149,16 @@ def table(found: Mapping[str, Any]) -> str:
     change = ("− worker [95 %]", "")
     measured = [part for label in LABELS.values() for part in (label, *change)]
     header = ("task", "policy", *measured, "training steps")
-    flown = found["settings"]["variants"][CLASSICAL]
-    seeds = len({one["seed"] for one in found["runs"] if one["variant"] == STAGES[0]})
+    flown = results["settings"]["variants"][CLASSICAL]
+    seeds = len({one["seed"] for one in results["runs"] if one["variant"] == STAGES[0]})
     title = f"{flown['missions']} missions of seed {flown['seed']}, {seeds} training seeds"
     return table_text(title, header, lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw ROI entropy and F1 of all policies in all tasks, with 95 % intervals."""
-    tasks = list(dict.fromkeys(one["task"] for one in found["runs"]))
-    rows = [statistics(found, task) for task in tasks]
+    tasks = list(dict.fromkeys(one["task"] for one in results["runs"]))
+    rows = [statistics(results, task) for task in tasks]
     figure = figures.make_figure(9, 3.6)
     for axes, (metric, label) in zip(figure.subplots(1, 2), LABELS.items(), strict=True):
         for k, (variant, (marker, colour)) in enumerate(STYLES.items()):

@@ -83,16 +83,16 @@ def measure(job: Job) -> dict[str, Any]:
             for more in continued if name == FIRST else ():
                 reached = continue_training(student, variants[more], job.device)
                 cache.add(variant=more, seed=seed, **reached)
-    return cache.found
+    return cache.results
 
 
 def distil(student: Distiller) -> Reached:
     """Make all rounds; the last one validates."""
-    start, found = time.perf_counter(), {}
+    start, results = time.perf_counter(), {}
     while not student.is_over():
-        found = student.round()
+        results = student.round()
     tasks = {
-        lesson.name: {name: found[f"{key}/{lesson.name}"] for name, key in METRICS.items()}
+        lesson.name: {name: results[f"{key}/{lesson.name}"] for name, key in METRICS.items()}
         for lesson in student.lessons
     }
     return {"seconds": time.perf_counter() - start, "tasks": tasks}
@@ -111,24 +111,24 @@ def continue_training(
         timer, start = StageTimer(device), time.perf_counter()
         while not trainer.is_over():
             trainer.training_step(timer)
-    found = {lesson.name: lesson.validate(trainer.algorithm.act) for lesson in student.lessons}
+    results = {lesson.name: lesson.validate(trainer.algorithm.act) for lesson in student.lessons}
     tasks = {
         task: {name: float(values[key]) for name, key in METRICS.items()}
-        for task, values in found.items()
+        for task, values in results.items()
     }
     return {"seconds": time.perf_counter() - start, "tasks": tasks}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the results of each variant as text, with differences to the first, seed by seed."""
     values: dict[str, dict[str, dict[int, float]]] = {}
-    for variant in found["settings"]["variants"]:
-        for run in (one for one in found["runs"] if one["variant"] == variant):
+    for variant in results["settings"]["variants"]:
+        for run in (one for one in results["runs"] if one["variant"] == variant):
             of = values.setdefault(variant, {name: {} for name in (*METRICS, "seconds")})
             of["seconds"][run["seed"]] = run["seconds"]
             for name in METRICS:
                 of[name][run["seed"]] = mean(task[name] for task in run["tasks"].values())
-    configuration = found["settings"]["configuration"]
+    configuration = results["settings"]["configuration"]
     rounds = configuration["distillation"]["rounds"]
     steps = configuration["learning"]["training_steps"]
     title = f"Students after {rounds} rounds, coma after {steps} training steps more"

@@ -157,7 +157,7 @@ def _is_worse(row: Run, base: Run) -> bool:
     return ends is not None and ends[1] < 0
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return all rows and the advice as text."""
     lines = [
         (
@@ -174,24 +174,24 @@ def table(found: dict[str, Any]) -> str:
             seeds_text(row["returns"]),
             f"{row['kl']:.4f}",
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     header = (
         *("K", "batch", "collecting", "updating", "transitions/s", "updates/s", "reported"),
         *("SM activity", "real", "memory", "return", "KL"),
     )
-    printed = table_text(after_transitions(found), header, lines)
-    return printed + "".join(f"{line}.\n" for line in advice(found["rows"]))
+    printed = table_text(after_transitions(results), header, lines)
+    return printed + "".join(f"{line}.\n" for line in advice(results["rows"]))
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw speed, time and return against K, with a line for each batch size."""
     figure = figures.make_figure(11, 3.6)
     speed, time, value = figure.subplots(1, 3)
     colours = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK)
-    sizes = list(dict.fromkeys(row["batch_size"] for row in found["rows"]))
+    sizes = list(dict.fromkeys(row["batch_size"] for row in results["rows"]))
     for number, size in enumerate(sizes):
-        rows = [row for row in found["rows"] if row["batch_size"] == size]
+        rows = [row for row in results["rows"] if row["batch_size"] == size]
         intervals = [row["update_interval"] for row in rows]
         style = {"marker": "o", "color": colours[number % len(colours)], "label": f"batch {size}"}
         speed.plot(intervals, [row["transitions_per_s"] for row in rows], **style)
@@ -211,7 +211,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         axes.set(xlabel="update interval K")
         figures.tidy(axes)
     value.legend(frameon=False)
-    figures.save(figure, path, found["machine"]["device"])
+    figures.save(figure, path, results["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

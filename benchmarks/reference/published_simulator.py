@@ -127,21 +127,21 @@ def compare(flights: Flights, names: Sequence[str], trials: Sequence[int]) -> di
         root mean square over seeds) after the last move, and the mean paired `difference` to the
         reference (see `reference_of`) with its 95 % bootstrap `interval` over seeds and missions.
     """
-    found: dict[str, Any] = {name: {"missions": []} for name in names}
+    results: dict[str, Any] = {name: {"missions": []} for name in names}
     for trial in trials:
         for name in names:
             for team, outcome in enumerate(flights.fly(name, trial)):
                 row = {"trial": trial, "team": team, **vars(outcome)}
-                found[name]["missions"].append(row)
-        last = (f"{name} {found[name]['missions'][-1]['roi_entropy'][-1]:.3f}" for name in names)
+                results[name]["missions"].append(row)
+        last = (f"{name} {results[name]['missions'][-1]['roi_entropy'][-1]:.3f}" for name in names)
         print(f"mission {trial}: {', '.join(last)}", file=sys.stderr, flush=True)
-    reference = found[reference_of(names)]["missions"]
-    for policy in found.values():
+    reference = results[reference_of(names)]["missions"]
+    for policy in results.values():
         policy["summary"] = {
             metric: _summary(_last(policy["missions"], metric), _last(reference, metric))
             for metric in METRICS
         }
-    return found
+    return results
 
 
 def reference_of(names: Sequence[str]) -> str:
@@ -168,12 +168,12 @@ def _summary(values: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the comparison, the planes and the facts as text."""
-    settings = found["settings"]
+    settings = results["settings"]
     reference = reference_of(settings["policies"])
     lines = []
-    for name, policy in found["policies"].items():
+    for name, policy in results["policies"].items():
         cells: list[str] = []
         for metric in METRICS:
             row = policy["summary"][metric]
@@ -187,12 +187,12 @@ def table(found: Mapping[str, Any]) -> str:
     for label in METRICS.values():
         header += [f"{label}, mean ± std", "difference [95 %]"]
     text = table_text(title, header, lines)
-    if found["observation_differences"]:
-        planes = [(k, f"{v:.1e}") for k, v in found["observation_differences"].items()]
+    if results["observation_differences"]:
+        planes = [(k, f"{v:.1e}") for k, v in results["observation_differences"].items()]
         text += table_text(
             "Published observation and ours", ("plane", "largest difference"), planes
         )
-    return text + _facts_text(found["world"])
+    return text + _facts_text(results["world"])
 
 
 def _spread(row: Mapping[str, Any]) -> str:
@@ -206,7 +206,7 @@ def _facts_text(facts: Mapping[str, Any]) -> str:
         f"UAVs share a start cell in {facts['missions_with_shared_starts']} missions",
         f"never seen: the last {facts['last_rows_never_seen']} rows and "
         f"{facts['last_columns_never_seen']} columns of the map",
-        f"F1 takes a cell as found above {0.5 if facts['undecided_counts_as_found'] else 0.501}",
+        f"F1 counts a cell as found above {0.5 if facts['undecided_counts_as_found'] else 0.501}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -255,7 +255,7 @@ def _measured(options: argparse.Namespace) -> str:
     slug = f"{SUITE}--{harness.device_slug(harness.CPU)}.json"
     path = output_file(options.out / slug if options.out else None, SUITE, harness.CPU)
     trials = range(options.seed, options.seed + options.missions)
-    found = {
+    results = {
         "settings": {
             **{name: getattr(options, name) for name in ("missions", "seed", "terrain", "starts")},
             "policies": names,
@@ -270,8 +270,8 @@ def _measured(options: argparse.Namespace) -> str:
         if any(n in PLANNER_NAMES for n in names)
         else {},
     }
-    harness.write_json(path, SUITE, found)
-    return f"{table(found)}{path}"
+    harness.write_json(path, SUITE, results)
+    return f"{table(results)}{path}"
 
 
 if __name__ == "__main__":

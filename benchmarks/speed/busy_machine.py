@@ -94,7 +94,7 @@ def _train(config: Config, device: torch.device, seconds: float, share_batch: bo
     return steps * config.schedule.transitions_per_step / used
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the results as text."""
     lines = [
         (
@@ -102,9 +102,9 @@ def table(found: Mapping[str, Any]) -> str:
             ", ".join(f"{speed:,.0f}" for speed in row["agent_transitions_per_s"]),
             number_text(row["share_of_alone"], ".0%"),
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
-    title = f"Training, threads share the {found['settings']['threads_share']}"
+    title = f"Training, threads share the {results['settings']['threads_share']}"
     return table_text(title, ("", "transitions/s of each", "share of alone"), lines)
 
 

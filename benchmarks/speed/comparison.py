@@ -189,7 +189,7 @@ def measure_row(name: str, config: Config, num_envs: int, seconds: float) -> dic
     contender = CONTENDERS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the other libraries
-        found = contender.measure(config, num_envs, seconds)
+        results = contender.measure(config, num_envs, seconds)
     return {
         "contender": name,
         "package": contender.package,
@@ -197,10 +197,10 @@ def measure_row(name: str, config: Config, num_envs: int, seconds: float) -> dic
         "kind": contender.kind,
         "task": contender.task,
         "num_envs": num_envs,
-        "agent_steps_per_s": found.agent_steps / found.timing.median,
-        "lower": found.agent_steps / found.timing.upper,
-        "upper": found.agent_steps / found.timing.lower,
-        "repeats": found.timing.repeats,
+        "agent_steps_per_s": results.agent_steps / results.timing.median,
+        "lower": results.agent_steps / results.timing.upper,
+        "upper": results.agent_steps / results.timing.lower,
+        "repeats": results.timing.repeats,
     }
 
 
@@ -225,7 +225,7 @@ def measure(job: Job) -> dict[str, Any]:
     return {"settings": settings, "rows": rows, "absent": absent}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return the rows as text."""
     header = ("library", "version", "what", "task", "environments", "agent steps/s", "quartiles")
     lines = [
@@ -238,11 +238,11 @@ def table(found: dict[str, Any]) -> str:
             number_text(row["agent_steps_per_s"], ",.0f"),
             f"{row['lower']:,.0f} … {row['upper']:,.0f}",
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     text = table_text("Tasks differ, so read these with care", header, lines)
-    if found["absent"]:
-        text += f"not installed here: {', '.join(found['absent'])}\n"
+    if results["absent"]:
+        text += f"not installed here: {', '.join(results['absent'])}\n"
     return text
 
 

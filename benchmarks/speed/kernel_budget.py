@@ -176,9 +176,9 @@ def with_channels_of(config: Config, params: str) -> Config:
     return with_overrides(config, *(f"observation.{name}=true" for name in seen))
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return the results as text."""
-    paths = found["paths"]
+    paths = results["paths"]
     rows = []
     for name in (*ROLLOUT, "joint step"):
         cells = [p["joint_step"] if name == "joint step" else p["stages"][name] for p in paths]

@@ -45,10 +45,10 @@ def measure(job: Job) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return the results as text."""
     kernels: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in found["rows"]:
+    for row in results["rows"]:
         kernels.setdefault((row["stage"], row["kernel"]), []).append(row)
     lines = [
         (

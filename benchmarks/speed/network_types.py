@@ -71,7 +71,7 @@ def _time_move(trainer: Trainer, missions: int, seconds: float) -> float:
     return harness.measure(act, seconds, trainer.device).median
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the results as text."""
     lines = [
         (
@@ -81,7 +81,7 @@ def table(found: Mapping[str, Any]) -> str:
             f"{row['agent_transitions_per_s']:,.0f}",
             *(duration_text(row["seconds_move"][str(missions)]) for missions in MISSIONS),
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     header = ("network", "UAVs", "weights of the actor", "transitions/s")
     moves = [f"a move, {missions} mission{'s' * (missions > 1)}" for missions in MISSIONS]

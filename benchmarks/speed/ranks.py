@@ -152,9 +152,9 @@ def measure(job: Job) -> dict[str, Any]:
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the measurement and some rows of the prediction as text."""
-    step = found["step"]
+    step = results["step"]
     lines = [
         (
             row["link"],
@@ -165,7 +165,7 @@ def table(found: Mapping[str, Any]) -> str:
             f"{row['grown_speed_up']:.1f}",
             f"{row['grown_efficiency']:.0%}",
         )
-        for row in found["rows"]
+        for row in results["rows"]
         if row["link"] in SHOWN and row["ranks"] in SHOWN_COUNTS
     ]
     header = (
@@ -177,7 +177,7 @@ def table(found: Mapping[str, Any]) -> str:
         f"{step['transitions']:,} transitions, {duration_text(step['rollout_seconds'])} of it "
         f"collecting; {step['updates']} updates of {step['gradient_bytes'] / 1e6:.2f} MB each: "
         f"{step['updates'] * step['gradient_bytes'] / 1e6:,.0f} MB a training step.\n"
-        f"Measured between two processes here (gloo): {duration_text(found['gloo_seconds'])} an "
+        f"Measured between two processes here (gloo): {duration_text(results['gloo_seconds'])} an "
         f"update.\n\n" + table_text("Planned, not measured", header, lines)
     )
 

@@ -213,13 +213,13 @@ def flight_peak(config: Config, num_envs: int, device: torch.device, policy: str
 def held_after(config: Config, device: torch.device, policy: str, episodes: int) -> list[int]:
     """Return the memory held [bytes] after `SETTLED` and after `episodes` episodes."""
     flight = Flight(config, config.environment.num_envs, device, policy)
-    found = []
+    results = []
     for count in (SETTLED, episodes - SETTLED):
         for _ in range(count):
             flight.episode()
         gc.collect()
-        found.append(held_memory(device))
-    return found
+        results.append(held_memory(device))
+    return results
 
 
 def bytes_per_env(config: Config, device: torch.device, policy: str) -> float:
@@ -284,7 +284,7 @@ def measure(job: Job) -> dict[str, Any]:
             rows.append(row)
             speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
             print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "settings": {
             "num_envs": options.num_envs,
             "policy": policy,
@@ -295,12 +295,12 @@ def measure(job: Job) -> dict[str, Any]:
         "rows": rows,
     }
     if episodes:
-        found["bytes_per_env"] = bytes_per_env(config, device, policy)
-        found["growth_over_episodes"] = growth_over_episodes(config, device, policy, episodes)
-    return found
+        results["bytes_per_env"] = bytes_per_env(config, device, policy)
+        results["growth_over_episodes"] = growth_over_episodes(config, device, policy, episodes)
+    return results
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return the rows as text, and the results for memory in two lines."""
     header = ("missions", "compiled", "joint steps/s", "agent steps/s", "a joint step", "quartiles",
               "of the bandwidth", *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
@@ -315,14 +315,14 @@ def table(found: dict[str, Any]) -> str:
             number_text(row["share_of_bandwidth"], ".1%"),
             *(duration_text(row["stages"][stage]) for stage in STAGES),
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
-    title = f"{JOINT_STEP}; policy: {found['settings']['policy']}"
+    title = f"{JOINT_STEP}; policy: {results['settings']['policy']}"
     text = table_text(title, header, lines)
-    if "bytes_per_env" in found:
-        (few, many), growth = MEMORY_ENVS, found["growth_over_episodes"]
+    if "bytes_per_env" in results:
+        (few, many), growth = MEMORY_ENVS, results["growth_over_episodes"]
         text += (
-            f"One more mission takes {found['bytes_per_env'] / 1e6:.2f} MB "
+            f"One more mission takes {results['bytes_per_env'] / 1e6:.2f} MB "
             f"(peak with {many} against {few} missions).\n"
             f"From episode {growth['episodes'][0]} to {growth['episodes'][1]} the memory held "
             f"grows by {growth['growth_bytes'] / 1e6:.2f} MB.\n"

@@ -167,10 +167,10 @@ def measure(job: Job) -> dict[str, Any]:
 # Table and figure -------------------------------------------------------------------------
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return all sizes as text."""
     lines = []
-    for axis in found["axes"]:
+    for axis in results["axes"]:
         for place, row in enumerate(axis["rows"]):
             last = place == len(axis["rows"]) - 1
             lines.append(
@@ -188,10 +188,10 @@ def table(found: Mapping[str, Any]) -> str:
     return table_text("Time of a step of all missions at once", header, lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw a panel for each size: medians, quartiles and the fitted line."""
     figure = figures.make_figure(9, 7)
-    for axes, axis in zip(figure.subplots(2, 2).flat, found["axes"], strict=True):
+    for axes, axis in zip(figure.subplots(2, 2).flat, results["axes"], strict=True):
         rows = axis["rows"]
         sizes = [row["size"] for row in rows]
         medians = [row["seconds_per_step"] for row in rows]
@@ -208,7 +208,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         figures.tick_at(axes, sizes, rotation=30)
         figures.tidy(axes)
         axes.legend(frameon=False)
-    figures.save(figure, path, found["machine"]["device"])
+    figures.save(figure, path, results["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,12 +41,12 @@ PLAIN, BEAM, TREE = "one at a time", "beam", "tree"
 class CountedTree(TreeSearch):
     """Tree search that counts the leaves found."""
 
-    found = 0
+    leaf_count = 0
 
     def grow(self, problem: Problem) -> Tree:
         """Return the trees; see `TreeSearch`."""
         tree = super().grow(problem)
-        self.found += int(tree.children.count_nonzero())
+        self.leaf_count += int(tree.children.count_nonzero())
         return tree
 
 
@@ -85,14 +85,14 @@ class Move:
         """Search for each UAV of the first mission in turn; return the number of leaves found."""
         tree = PlainTree(PlainLattice.of(self.view), settings.simulations, settings.depth, 1)
         masks = self.view.lattice.boundary_mask(self._state.positions)[0].cpu()
-        found = 0
+        leaf_count = 0
         for position, mask, left in zip(
             self._state.positions[0].tolist(), masks, self._left[0].cpu().numpy(), strict=True
         ):
             allowed = mask.nonzero().flatten().tolist()
             tree.search(tuple(position), allowed, left, self.view.moves)
-            found += tree.found
-        return found
+            leaf_count += tree.found
+        return leaf_count
 
 
 def tree_row(
@@ -109,7 +109,7 @@ def tree_row(
     move.decide(counted)
     plain = TreeSearch(move.view, settings.simulations, settings.depth, leaves)
     spent = _time(lambda: move.decide(plain), seconds, device)
-    return _row(TREE, missions, leaves, spent, counted.found)
+    return _row(TREE, missions, leaves, spent, counted.leaf_count)
 
 
 def _time(work: Any, seconds: float, device: torch.device) -> Timing:
@@ -117,7 +117,7 @@ def _time(work: Any, seconds: float, device: torch.device) -> Timing:
 
 
 def _row(
-    method: str, missions: int, leaves: int | None, spent: Timing, found: int | None
+    method: str, missions: int, leaves: int | None, spent: Timing, leaf_count: int | None
 ) -> dict[str, Any]:
     return {
         "method": method,
@@ -125,7 +125,7 @@ def _row(
         "leaves": leaves,
         "seconds_search": spent.median,
         **spent.columns(),
-        "simulations_per_s": None if found is None else found / spent.median,
+        "simulations_per_s": leaf_count and leaf_count / spent.median,
     }
 
 
@@ -144,9 +144,9 @@ def measure(job: Job) -> dict[str, Any]:
         config = with_overrides(config, simulations)
     settings = config.experiment.baselines.search
     first = Move(config, 1, device)
-    leaves_found = first.decide_plainly(settings)
+    leaf_count = first.decide_plainly(settings)
     spent = _time(lambda: first.decide_plainly(settings), seconds, harness.CPU)
-    rows = [{**_row(PLAIN, 1, 1, spent, leaves_found), "seconds_network": None}]
+    rows = [{**_row(PLAIN, 1, 1, spent, leaf_count), "seconds_network": None}]
     for missions in QUICK_MISSIONS if quick else MISSIONS:
         move = Move(config, missions, device)
         network = harness.measure(move.predict, seconds, device, least=1).median
@@ -165,7 +165,7 @@ def measure(job: Job) -> dict[str, Any]:
     return {"settings": {"quick": quick, "seconds_per_row": seconds, **shown}, "rows": rows}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the results as text."""
     lines = [
         (
@@ -177,9 +177,9 @@ def table(found: Mapping[str, Any]) -> str:
             number_text(row["simulations_per_s"], ",.0f"),
             number_text(row["times_one_at_a_time"], ".1f"),
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
-    settings = found["settings"]
+    settings = results["settings"]
     title = (
         f"The first move of all UAVs: {settings['simulations']} simulations of depth "
         f"{settings['depth']} each, or {settings['beams']} beams"

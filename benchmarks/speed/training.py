@@ -97,13 +97,13 @@ def _runs(sizes: Sequence[int]) -> dict[str, int]:
     return {str(size): sizes.count(size) for size in dict.fromkeys(sizes)}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Return the results as text."""
-    alone = found["networks"]
-    wall = found["seconds_per_training_step"]
+    alone = results["networks"]
+    wall = results["seconds_per_training_step"]
     lines = [
-        ("training step", wall, found["agent_transitions_per_s"]),
-        *((f"  {name}", seconds, None) for name, seconds in found["stages"].items()),
+        ("training step", wall, results["agent_transitions_per_s"]),
+        *((f"  {name}", seconds, None) for name, seconds in results["stages"].items()),
         ("networks alone", alone["seconds"], alone["agent_transitions_per_s"]),
         ("  actor's inference", alone["stages"]["inference"], None),
         ("  target critic", alone["stages"]["targets"], None),
@@ -113,14 +113,14 @@ def table(found: dict[str, Any]) -> str:
         (name, duration_text(time), number_text(time / wall, ".1%"), number_text(speed, ",.1f"))
         for name, time, speed in lines
     ]
-    settings = found["settings"]
+    settings = results["settings"]
     return table_text("Medians", ("", "time", "share", "transitions/s"), rows) + (
-        f"{found['transitions_per_training_step']} transitions a training step in "
-        f"{found['precision']}; {settings['steps']} steps.\n"
-        f"Share of the networks' limit: {found['share_of_network_limit']:.1%}. Networks: "
+        f"{results['transitions_per_training_step']} transitions a training step in "
+        f"{results['precision']}; {settings['steps']} steps.\n"
+        f"Share of the networks' limit: {results['share_of_network_limit']:.1%}. Networks: "
         f"{alone['flops'] / 1e9:,.2f} GFLOP a step, alone at "
         f"{alone['flops_per_s'] / 1e9:,.1f} GFLOP/s.\n"
-        f"Peak memory: {found['peak_memory_bytes'] / 1e6:,.0f} MB ({settings['peak_memory']}).\n"
+        f"Peak memory: {results['peak_memory_bytes'] / 1e6:,.0f} MB ({settings['peak_memory']}).\n"
     )
 
 

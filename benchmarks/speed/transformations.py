@@ -113,7 +113,7 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
     return {**small, team: Recorded.of(config, missions)}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return the rows as text."""
     header = ("backend", "UAVs", "per observation", "quartiles", "per second", "speedup",
               "windowed", "own reading", "max error", "bandwidth", "status")  # fmt: skip
@@ -131,18 +131,18 @@ def table(found: Mapping[str, Any]) -> str:
             number_text(row["bandwidth_share"], ".1%"),
             row["status"],
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     title = "Fusing and observing; speedup against opencv and opencv windowed"
     return table_text(title, header, lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw the medians of all measured backends, with bands from quartile to quartile."""
     figure = figures.make_figure(8, 5)
     axes = figure.subplots()
     for backend, (colour, marker, line) in STYLES.items():
-        rows = [r for r in found["rows"] if r["backend"] == backend and r["repeats"] is not None]
+        rows = [r for r in results["rows"] if r["backend"] == backend and r["repeats"] is not None]
         if not rows:
             continue
         agents = [row["agents"] for row in rows]
@@ -156,10 +156,10 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="UAVs at once")
     axes.set_ylabel("time per observation [s]: fuse what was heard, build 7 channels")
-    figures.tick_at(axes, found["settings"]["agents"])
+    figures.tick_at(axes, results["settings"]["agents"])
     figures.tidy(axes)
     axes.legend(frameon=False)
-    figures.save(figure, path, found["machine"]["device"])
+    figures.save(figure, path, results["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,9 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     statuses: list[str] = []
 
     def watched(job: Job) -> dict[str, Any]:
-        found = measure(job)
-        statuses.extend(row["status"] for row in found["rows"])
-        return found
+        results = measure(job)
+        statuses.extend(row["status"] for row in results["rows"])
+        return results
 
     return parser.publish(arguments, watched, table, draw) or int(DIFFERS in statuses)
 

@@ -155,7 +155,7 @@ def _row(
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return all rows as text."""
     lines = [
         (
@@ -169,24 +169,25 @@ def table(found: Mapping[str, Any]) -> str:
             f"{row['flops_per_s'] / 1e9:,.1f}",
             f"{row['share_of_peak']:.1%}",
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     header = (
         *("", "samples/s", "reported", "at most", "SM activity", "SM occupancy"),
         *("CPU cores", "GFLOP/s", "of the peak"),
     )
+    precision = results["settings"]["precision"]
     title = (
-        f"Peak {found['peak_flops_per_s'] / 1e9:,.0f} GFLOP/s in {found['settings']['precision']}, "
-        f"{found['flops_per_sample'] / 1e6:,.1f} MFLOP a sample"
+        f"Peak {results['peak_flops_per_s'] / 1e9:,.0f} GFLOP/s in {precision}, "
+        f"{results['flops_per_sample'] / 1e6:,.1f} MFLOP a sample"
     )
     return table_text(title, header, lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw reported utilisation next to the share of the peak."""
     figure = figures.make_figure(8, 3.6)
     axes = figure.subplots()
-    rows = found["rows"]
+    rows = results["rows"]
     for shift, name, colour, label in (
         (-0.2, "reported", "#999999", "reported utilisation"),
         (0.2, "share_of_peak", figures.BLUE, "model FLOP/s, share of the peak"),
@@ -200,7 +201,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     axes.set(ylabel="%", ylim=(0, 125), yticks=range(0, 101, 20))
     figures.tidy(axes, grid=False)
     axes.legend(frameon=False, ncols=2, loc="upper left")
-    figures.save(figure, path, found["machine"]["device"])
+    figures.save(figure, path, results["machine"]["device"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

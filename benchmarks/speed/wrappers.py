@@ -150,7 +150,7 @@ def measure(job: Job) -> dict[str, Any]:
     return {"settings": settings, "rows": rows}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """Return all rows as text."""
     lines = [
         (
@@ -160,7 +160,7 @@ def table(found: Mapping[str, Any]) -> str:
             number_text(row["share_of_core"], ".0%"),
             duration_text(row["added_seconds_per_step"]),
         )
-        for row in found["rows"]
+        for row in results["rows"]
     ]
     header = ("wrapper", "missions", "joint steps/s", "of the core", "added to a step of all")
     return table_text("Random flight through each interface", header, lines)

@@ -372,8 +372,8 @@ def processes() -> Iterator[Case]:
         name = "+".join(signal.Signals(number).name for number in numbers)
         # Before a training has begun, signals except Ctrl-C end the process as usual.
         early = (130, *(-number for number in numbers if number != signal.SIGINT))
-        # A signal may also arrive after the training, while Python ends.
-        late = (130, 0, *(-number for number in numbers))
+        # A signal may also arrive during a save (1), or after the training, while Python ends.
+        late = (130, 0, 1, *(-number for number in numbers))
         for begin, codes in ((True, early), (False, late)):
             moment = "while it loads" if begin else "in the training"
             drive = partial(_storm, numbers=numbers, begin=begin)

@@ -47,10 +47,10 @@ def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):
     cache = trainings.Cache(job, {"a": ["x=1"], "b": []})
     for name in ("a", "b"):
         cache.add(variant=name, seed=3)
-    assert saved == [cache.found] * 2
+    assert saved == [cache.results] * 2
     trainings.Job.save(
         trainings.Job(None, config, None, {}, job.path, "some"),  # type: ignore[arg-type]
-        cache.found,
+        cache.results,
     )
     later = trainings.Cache(job, {"a": ["x=2"], "b": []})
     assert later.runs == [{"variant": "b", "seed": 3}]

@@ -36,5 +36,5 @@ def test_simulations_that_find_nothing_do_not_count(config):
     counted = search.CountedTree(move.view, 50, 1, 1)
     move.decide(counted)
     actions = move.view.lattice.num_actions
-    assert 0 < counted.found <= config.missions.most_agents * actions
+    assert 0 < counted.leaf_count <= config.missions.most_agents * actions
     assert 0 < move.decide_plainly(settings) <= config.missions.most_agents * actions
