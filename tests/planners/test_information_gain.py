@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from marl_framework.mission.belief import entropy_left
+from marl_framework.mission.sensor import entropy_left
 
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
