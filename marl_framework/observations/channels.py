@@ -128,7 +128,7 @@ def budget(scene: Scene) -> Tensor:
 def agent_id(scene: Scene) -> Tensor:
     """Draw the number of the UAV over the size of its team."""
     world = scene.world
-    shares = world.shares.expand(len(scene.state.t), -1)
+    shares = world.shares.expand(scene.state.t.shape[0], -1)
     if world.has_inactive:
         size = scene.state.team_size.unsqueeze(1)
         shares = world.ids.minimum(size) / size

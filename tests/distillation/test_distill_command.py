@@ -157,7 +157,7 @@ BAD = [
     (f"{TAUGHT} --resume", None, "--resume: --run-name"),
     (f"{TAUGHT} --init-from a", None, "--init-from: --workers"),
     (OF_TASKS, "[]", "tasks.yaml:"),
-    (OF_TASKS, "{a: 3}", "tasks.yaml: 'a':"),
+    (OF_TASKS, "{a: 3}", "tasks.yaml: a"),
     (OF_TASKS, "{a: {sea: 3}}", "distillation.tasks.a: sea"),
     (OF_TASKS, "{a: {experiment: {missions: {n_agents: 0}}}}", "tasks.a: missions.n_agents"),
     (OF_TASKS, "{a: {environment: {x_dim: 40}}}", "task a: environment.x_dim 40 30"),

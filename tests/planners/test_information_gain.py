@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from marl_framework.mission.sensor import entropy_left
 
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.sensor import entropy_left
 from marl_framework.mission.state import MissionState
 from marl_framework.planners import InformationGainPlanner
 from marl_framework.planners.information_gain import expected_gain

@@ -19,7 +19,7 @@ from benchmarks.speed.transformations_backends import (
     Row,
     counted_cells,
 )
-from marl_framework.observations import channels
+from marl_framework.observations.builder import ObservationBuilder
 from tests.benchmarks.running import FAR, run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -49,8 +49,8 @@ def test_all_backends_are_measured_and_agree(tmp_path):
 
 
 def test_a_wrong_map_is_noticed(tmp_path, monkeypatch):
-    right = channels.probability_map
-    monkeypatch.setattr(channels, "probability_map", lambda pooled: right(pooled) + 3e-4)
+    right = ObservationBuilder.actor
+    monkeypatch.setattr(ObservationBuilder, "actor", lambda *given: right(*given) + 3e-4)
     rows = run(transformations, tmp_path, *FEW, "--agents", "4", code=1)["rows"]
     assert {r["backend"] for r in rows if r["status"] == DIFFERS} == {
         backend
