@@ -4,7 +4,7 @@
 #   ./train_with_backup.sh run_name [options of python -m marl_framework.main]
 #
 # An earlier run moves to training_history/run_name/<UTC time>/ beside the folder of the runs;
-# python -m marl_framework.history lists, compares and restores it. With --resume the run of
+# python -m marl_framework.history lists it. With --resume the run of
 # that name continues and nothing moves. Runs lie in runs/ of this repository, or where --set
 # logging.directory=… says. Relative paths start at the caller's folder.
 set -euo pipefail

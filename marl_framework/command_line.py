@@ -58,18 +58,6 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
     )
 
 
-def add_jobs(parser: argparse.ArgumentParser, option: str) -> None:
-    """Add `--jobs`, trainings at the same time; an option asks for several."""
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help=f"with {option}: train N runs at once, each in a process with its share of the "
-        "cores (default: 1)",
-    )
-
-
 @contextmanager
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Print each `ConfigWarning` as one line `warning: …` on standard error, and only once.

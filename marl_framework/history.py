@@ -1,4 +1,4 @@
-"""Lists, compares, restores and deletes earlier runs: `python -m marl_framework.history`."""
+"""Lists, archives and deletes runs: `python -m marl_framework.history`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from marl_framework.command_line import BAD_INPUT, Parser, as_program, loaded, plain_warnings
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.history import History, compare, describe_run, state_of
+from marl_framework.runs.history import History, describe_run, state_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,13 +44,6 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
         yield f"folder: {path}"
         for name, value in _known(path).items():
             yield f"{name}: {value}"
-    elif options.command == "compare":
-        rows = compare(history.find(options.run), history.find(options.other))
-        yield from (f"{name}: {a} -> {b}" for name, a, b in rows)
-        if not rows:
-            yield "no difference"
-    elif options.command == "restore":
-        yield f"{options.run} is now {history.restore(options.run)}"
     elif options.command == "archive":
         moved = history.archive(options.name)
         if moved is not None:
@@ -99,8 +92,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run = "NAME or NAME/TIME"
     add("show", f"show commit, versions, state and results of a run, {run}", "run")
-    add("restore", "make an earlier run, NAME/TIME, the run of its name again", "run")
-    add("compare", f"show how two runs differ; each is {run}", "run", "other")
     add("archive", "move the run of a name to the history", "name")
     clean = add("clean", "delete all but the newest N earlier runs of a name", "name")
     clean.add_argument("--keep", type=int, required=True, metavar="N")

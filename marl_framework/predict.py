@@ -6,10 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from marl_framework.command_line import as_program, loaded
+from marl_framework.command_line import Parser, as_program, loaded
 from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
-from marl_framework.training.rounds_command import configured, rounds_parser
+from marl_framework.training.options import (
+    add_run_options,
+    add_short_forms,
+    load_options,
+    read_start,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,23 +22,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 done, 1 failed, 2 bad input, 130 interrupted.
     """
-    options = rounds_parser("predict", __doc__, "params_predict.yaml").parse_args(arguments)
+    parser = Parser(prog="python -m marl_framework.predict", description=__doc__)
+    add_run_options(parser, "params_predict.yaml")
+    add_short_forms(parser, ["device"])
+    options = parser.parse_args(arguments)
     return guarded(lambda log: _run(options, log))
 
 
 def _run(options: argparse.Namespace, log: RunLog) -> int:
-    config = configured(options)
+    start, config = read_start(options), load_options(options)
 
     # They load PyTorch: help and bad input come at once.
     from marl_framework.prediction.trainer import PredictorTrainer
     from marl_framework.training.rounds import train_in_rounds
 
     loaded()
-    return train_in_rounds(PredictorTrainer, config, options, log)
+    return train_in_rounds(PredictorTrainer, config, start, log)
 
 
 def command() -> int:
-    """Run the command line as a program of its own; return its exit code."""
+    """Run the command line as a program; return its exit code."""
     return as_program(main)
 
 

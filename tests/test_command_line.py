@@ -93,7 +93,6 @@ FLY_MAP = ("--set", "experiment.missions.mission_mode=deployment", "--check")
         (evaluate.main, ("--checkpoint", "{run}", "--agents", "1,2", *FLY, *FORMER)),
         (evaluate.main, ("--checkpoint", "{run}", "--config", "{run}/config.yaml", *FLY)),
         (export.main, ("--checkpoint", "{run}", "--format", "torch", "--out", "{base}/a.pt2")),
-        (history.main, ("--runs", "{base}/runs", "compare", "old", "old")),
     ],
 )
 def test_former_keys_are_plain_lines_and_each_is_named_once(

@@ -131,7 +131,7 @@ def test_one_rank_says_it_in_one_line(
 ) -> None:
     if rank is not None:
         monkeypatch.setattr(Ranks, "of", lambda: Ranks(int(rank), 2, int(rank), 2))
-        monkeypatch.setattr("marl_framework.training.launch.train", lambda *_, **__: 0)
+        monkeypatch.setattr("marl_framework.training.team.train", lambda *_, **__: 0)
     assert main(["--config", "params_test.yaml", "--check"]) == 0
     said = capfd.readouterr().err.splitlines()
     assert [line.startswith("warning: compute.device: ") for line in said] == lines * [True]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import config_from_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
@@ -72,11 +73,11 @@ def entropies(config: Config) -> dict[str, float]:
     missions = MissionEnvironment(config, config.evaluation.missions, CPU, "validation")
     found = {
         "random": validate(missions, make_planner("random", missions)),
-        "untrained": trainer.fly_validation(),
+        "untrained": trainer.validation.fly(),
     }
     while not trainer.is_over():
-        trainer.training_step(timer)
-    found["trained"] = trainer.fly_validation()
+        training_step(trainer, timer)
+    found["trained"] = trainer.validation.fly()
     return {name: float(values["roi_entropy"].mean()) for name, values in found.items()}
 
 

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
+from tests.training.steps import at_step
 
 ROOT = Path(__file__).parents[1]
 
@@ -98,7 +99,7 @@ def test_whole_episodes_are_collected_until_the_batches_are_full(train, tmp_path
 
 def test_patience_ends_a_training_that_gets_no_better(train, tmp_path, monkeypatch):
     flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
-    monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
+    monkeypatch.setattr("marl_framework.training.validation.validate", lambda *_: flown)
     patience = ("--set", "learning.patience=2", "--set", "evaluation.interval=1")
     assert train("t", *patience, "--set", "learning.training_steps=50") == 0
     # The first evaluation is the best so far; two more are no better.
@@ -115,14 +116,7 @@ def test_a_profile_is_written(train, tmp_path, capsys):
 def test_an_interrupted_training_ends_its_step_and_keeps_its_state(
     number, train, tmp_path, monkeypatch
 ):
-    step = Trainer.training_step
-
-    def interrupted(self, timer):
-        if self.algorithm.training_steps == 1:
-            signal.raise_signal(number)
-        return step(self, timer)
-
-    monkeypatch.setattr(Trainer, "training_step", interrupted)
+    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: signal.raise_signal(number)))
     assert train("t") == 130
     path = tmp_path / "runs" / "t" / "checkpoints" / "last.pt"
     assert torch.load(path, weights_only=True)["training_step"] == 2
@@ -132,7 +126,7 @@ def test_a_signal_before_the_training_is_one_line(train, tmp_path, monkeypatch, 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marl_framework.training.distributed.rank_device", interrupt)
+    monkeypatch.setattr("marl_framework.training.team.rank_device", interrupt)
     assert train("t") == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert not (tmp_path / "runs").exists()
@@ -210,7 +204,7 @@ BAD = {
     "negative profile": (["--profile", "-1"], "--profile"),
     "nothing to record": (
         ["--profile", "2", "--set", "experiment.policy=random"],
-        "no training to record",
+        "--profile",
     ),
     "coverage off the lattice": (
         [
@@ -285,7 +279,6 @@ def test_runs_cannot_go_into_a_file(tmp_path, capsys):
 
 @pytest.mark.parametrize("spelling", ["--update_interval", "--update-interval"])
 def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
     for name, options in (("one", ()), ("three", (spelling, "3"))):
         assert train(name, "--max-episodes", "7", *options) == 0
     counts, steps = [], []
@@ -301,7 +294,6 @@ def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_p
 
 
 def test_short_forms_override_their_keys(train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
     short = ("--batch_size", "8", "--max_episodes", "1", "--a_lr", "1e-4", "--c-lr", "2e-4")
     assert train("t", *short) == 0
     text = (tmp_path / "runs" / "t" / "config.yaml").read_text()

@@ -23,6 +23,7 @@ from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
 from tests.runs.test_checkpoint import Evil
+from tests.training.steps import at_step
 
 # Intervals that no stop falls in with, so that half-filled ones must survive too.
 SCHEDULE = (
@@ -45,7 +46,6 @@ class House:
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = base / "runs"
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)  # takes longer than all else
 
     def train(self, name: str, *options: str, sets: tuple[str, ...] = ()) -> int:
         settings = (*SCHEDULE, f"logging.directory={self.runs}", *sets)
@@ -54,15 +54,13 @@ class House:
 
     def stop_in(self, step: int, how: Callable[[], None]) -> None:
         """Let something happen in the middle of a training step, once."""
-        real = Trainer.training_step
+        real = Trainer.plan
 
-        def training_step(trainer: Trainer, timer):
-            if trainer.algorithm.training_steps == step - 1:
-                self._monkeypatch.setattr(Trainer, "training_step", real)
-                how()
-            return real(trainer, timer)
+        def happen(_: Trainer) -> None:
+            self._monkeypatch.setattr(Trainer, "plan", real)
+            how()
 
-        self._monkeypatch.setattr(Trainer, "training_step", training_step)
+        self._monkeypatch.setattr(Trainer, "plan", at_step(step, happen))
 
     def crash(self, name: str, step: int, *options: str, sets: tuple[str, ...] = ()) -> None:
         def end() -> None:
@@ -347,7 +345,7 @@ def test_without_validations_the_last_checkpoint_is_the_best_at_the_end_alone(ho
 
 def test_patience_goes_on_where_it_was(house: House, monkeypatch) -> None:
     flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
-    monkeypatch.setattr("marl_framework.training.trainer.validate", lambda *_: flown)
+    monkeypatch.setattr("marl_framework.training.validation.validate", lambda *_: flown)
     sets = ("learning.patience=4", "evaluation.interval=1")
     house.crash("t", 4, sets=sets)
     assert house.train("t", "--resume", sets=sets) == 0
@@ -364,7 +362,7 @@ def test_a_second_training_of_a_name_is_refused(house: House, capsys) -> None:
         capsys.readouterr()
         assert house.train("t", *options) == 2
         assert capsys.readouterr().err.count("\n") == 1
-    with pytest.raises(ConfigError, match=f"under way .process {os.getpid()} on "):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on "):
         RunLock(house.runs / "t")
     assert {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")} == before
     lock.release()
@@ -384,7 +382,7 @@ def test_without_locks_a_live_training_keeps_its_folder(
     if state == "finished":
         RunLock(tmp_path)
         return
-    with pytest.raises(ConfigError, match=f"under way .process {os.getpid()}"):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()}"):
         RunLock(tmp_path)
     status["process"] = {**this_process(), "started": "0"}  # another had its number
     (tmp_path / "status.json").write_text(json.dumps(status))

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from marl_framework.main import _parser
+from marl_framework.main import make_parser
 from tests.pages import Block, all_blocks
 
 SCRIPTS = [block for block in all_blocks("bash") if "#SBATCH" in block.code]
@@ -19,7 +19,7 @@ def test_a_script_saves_and_goes_on(script: Block) -> None:
     subprocess.run(["bash", "-n", "-c", script.code], check=True)
     (command,) = (line for line in script.commands() if line.startswith("srun "))
     words = shlex.split(command)
-    options = _parser().parse_args(words[words.index("marl_framework.main") + 1 :])
+    options = make_parser().parse_args(words[words.index("marl_framework.main") + 1 :])
     assert options.resume
     assert f"runs/{options.run_name}/status.json" in script.code
     assert "--requeue" in script.code

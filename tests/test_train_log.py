@@ -17,6 +17,7 @@ from marl_framework.main import main
 from marl_framework.runs.lock import RunLock
 from marl_framework.training.trainer import Trainer
 from tests.terminal import Terminal
+from tests.training.steps import at_step
 
 GIVEN = ("--config=params_test.yaml", "--device=cpu", "--run-name=t")
 Train = Callable[..., int]
@@ -25,7 +26,6 @@ Train = Callable[..., int]
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train two steps of params_test.yaml into tmp_path/runs/t; returns the exit code."""
-    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
     runs = f"--set=logging.directory={tmp_path / 'runs'}"
 
     def run(*arguments: str) -> int:
@@ -41,14 +41,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def raise_in_step_2(monkeypatch: pytest.MonkeyPatch, problem: Callable[[], None]) -> None:
-    real = Trainer.training_step
-
-    def step(self: Trainer, timer):
-        if self.algorithm.training_steps == 1:
-            problem()
-        return real(self, timer)
-
-    monkeypatch.setattr(Trainer, "training_step", step)
+    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: problem()))
 
 
 def test_the_log_holds_what_was_printed(train: Train, log: Path, capsys) -> None:
@@ -241,7 +234,7 @@ def test_a_run_in_training_is_refused(train: Train, log: Path, tmp_path: Path, c
     assert train("--archive-earlier") == 2
     lock.release()
     error = capsys.readouterr().err
-    assert "under way" in error
+    assert "run name t" in error
     assert error.count("\n") == 1
     assert log.read_text() == "old\n"
     assert os.listdir(tmp_path) == ["runs"]
@@ -260,4 +253,4 @@ def test_a_history_that_cannot_be_written_stops_the_start(
 
 def test_a_run_to_archive_needs_a_name(capsys) -> None:
     assert main(["--config", "params_test.yaml", "--archive-earlier"]) == 2
-    assert "--archive-earlier: name the run" in capsys.readouterr().err
+    assert "--archive-earlier requires --run-name" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from benchmarks.helpers.harness import (
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.training_step import training_step
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -172,11 +173,11 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
     seconds = 0.0
     while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
         start = time.perf_counter()
-        metrics, _ = trainer.training_step(timer)
+        metrics, _ = training_step(trainer, timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
-        validated, _ = trainer.validate_when_due(before, timer)
-        if validated:
+        if trainer.validation.is_due(before, trainer.steps):
+            validated, _ = trainer.validation.run(trainer.steps)
             transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
             rows.append(
                 {
@@ -230,7 +231,7 @@ def time_steps(
     for _ in range(steps):
         timer.wall()
         timer.reset()
-        trainer.training_step(timer)
+        training_step(trainer, timer)
         yield timer.wall(), timer.seconds()
 
 
@@ -259,11 +260,11 @@ def measure_training(
     cpu = cpu_seconds()
     with utilisation_monitor(device) as monitor:
         while trainer.algorithm.training_steps < steps:
-            records.append(trainer.training_step(timer)[0])
+            records.append(training_step(trainer, timer)[0])
             note(f"training step {trainer.algorithm.training_steps} of {steps}")
         seconds = timer.wall()
     stages = timer.seconds()
-    flown = trainer.fly_validation()
+    flown = trainer.validation.fly()
     return {
         "seconds": seconds,
         "rollout_seconds": stages["rollout"],
@@ -289,7 +290,7 @@ def measure_training(
 def _warm_up(config: Config, device: torch.device) -> int:
     """Make one training step; return the floating-point operations of its networks."""
     single = with_overrides(config, "learning.update_interval=1")
-    Trainer(single, device).training_step(StageTimer(device))
+    training_step(Trainer(single, device), StageTimer(device))
     return NetworksAlone(single, device).flops()
 
 

@@ -9,23 +9,25 @@ threads, as it does by default: see `marl_framework.algorithms.threads`.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from statistics import mean
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
 from marl_framework.networks.convolutional import ConvolutionalNetwork
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.jobs import share_of_cores, threads_of_children
+from marl_framework.training.processes import thread_variables
 from marl_framework.training.trainer import Trainer
 
 BATCH, OPERATIONS = "batch", "operations"
@@ -49,7 +51,7 @@ def measure(job: Job) -> dict[str, Any]:
     """
     rows: list[dict[str, Any]] = []
     for name, (trainings, loops, shared) in ROWS.items():
-        with threads_of_children(share_of_cores(trainings)) if shared else nullcontext():
+        with patch.dict(os.environ, thread_variables(trainings) if shared else {}):
             speeds = measure_row(job, trainings, loops)
         alone = rows[0]["agent_transitions_per_s"][0] if rows else speeds[0]
         share = mean(speeds) / alone
@@ -84,13 +86,13 @@ def _train(config: Config, device: torch.device, seconds: float, share_batch: bo
     ConvolutionalNetwork.independent_rows = share_batch
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
-    trainer.training_step(timer)
+    training_step(trainer, timer)
     processes.wait_for_others()
     steps, used = 0, 0.0
     while used < seconds:
         ((duration, _),) = time_steps(trainer, timer, 1)
         steps, used = steps + 1, used + duration
-    processes.repeat_until_all_are_here(lambda: trainer.training_step(timer))
+    processes.repeat_until_all_are_here(lambda: training_step(trainer, timer))
     return steps * config.schedule.transitions_per_step / used
 
 

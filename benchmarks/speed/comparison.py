@@ -30,6 +30,7 @@ from benchmarks.helpers import harness, processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.text import number_text, table_text
+from benchmarks.helpers.training_step import training_step
 from marl_framework.config.model import Config
 from marl_framework.device import usable_cores
 from marl_framework.mission.environment import MissionEnvironment
@@ -125,7 +126,7 @@ def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
     trainer = Trainer(with_overrides(config, f"environment.num_envs={num_envs}"), CPU)
     timer = StageTimer(CPU)
     before = trainer.episodes
-    timing = harness.measure(lambda: trainer.training_step(timer), seconds)
+    timing = harness.measure(lambda: training_step(trainer, timer), seconds)
     missions = (trainer.episodes - before) // (timing.repeats + 1)
     return Speed(missions * trainer.task.n_agents * trainer.task.episode_length, timing)
 

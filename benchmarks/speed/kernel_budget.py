@@ -119,7 +119,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
         peaks["update"] = gpu.restart_peak()
         del rollout
         with gpu.reads_allowed(), gpu.stage("validation"):
-            trainer.fly_validation()
+            trainer.validation.fly()
         peaks["validation"] = gpu.restart_peak()
         estimate = memory_estimate(config, device=GPU)
     steps = config.missions.episode_length * config.schedule.rollouts_per_step

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
+from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
@@ -91,7 +92,7 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
     """
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
-    trainer.training_step(timer)
+    training_step(trainer, timer)
     walls, stages = zip(*time_steps(trainer, timer, repeats), strict=True)
     learning = config.learning
     sizes = [

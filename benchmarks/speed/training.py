@@ -25,6 +25,7 @@ from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import peak_memory, quartiles, reset_peak_memory
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.text import duration_text, number_text, table_text
+from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.algorithms.graphs import WARM_UP, is_recorded
 from marl_framework.config.loading import config_to_dict
@@ -43,7 +44,7 @@ def measure(job: Job) -> dict[str, Any]:
     timer = StageTimer(device)
     warm_up = WARM_UP + 1 if is_recorded(config.compute, device) else 1
     for _ in range(warm_up):
-        trainer.training_step(timer)
+        training_step(trainer, timer)
     timer.wall()  # waits for the device
     peak = peak_memory(device)  # before anything is made that training does not need
     alone = NetworksAlone(config, device)

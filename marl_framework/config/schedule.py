@@ -74,3 +74,8 @@ class Schedule:
         warm = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
         done = min(step / max(learning.training_steps - 1, 1), 1.0)
         return self.learning_rate_scale * warm * (1 - (1 - learning.lr_decay) * done)
+
+
+def passes(interval: int, before: int, step: int) -> bool:
+    """Return whether a multiple of an interval lies in (before, step]; never for interval 0."""
+    return interval > 0 and step // interval > before // interval

@@ -1,4 +1,4 @@
-"""History of earlier runs: archive, find, restore, compare and delete them.
+"""History of earlier runs: archive, find and delete them.
 
 They are stored in `training_history/<run name>/<UTC time>/` next to the folder of the runs, each
 with a `metadata.json` of configuration, commit, versions, start, end and last metrics.
@@ -10,8 +10,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,26 +87,12 @@ class History:
         with folder_guard(self.runs):
             if not os.path.lexists(source):
                 return None
-            with _locked(source):
+            lock = RunLock(source) if source.is_dir() else None  # may be a file or a broken link
+            try:
                 return self._move_away(source)
-
-    def restore(self, text: str) -> Path:
-        """Restore an earlier run; the current run of its name moves to the history.
-
-        Raises:
-            ConfigError: there is no such run, or the current run is training.
-        """
-        name, slash, _ = text.partition("/")
-        if not slash:
-            raise ConfigError(f"{text}: name an earlier run as {name}/TIME, see list {name}")
-        source, target = self.find(text), self.runs / name
-        self.runs.mkdir(parents=True, exist_ok=True)
-        with folder_guard(self.runs):
-            if os.path.lexists(target):
-                with _locked(target):
-                    self._move_away(target)
-            _move(source, target)
-        return target
+            finally:
+                if lock is not None:
+                    lock.release()
 
     def clean(self, name: str, keep: int) -> list[Path]:
         """Delete all but the newest `keep` earlier runs of a name; return the deleted folders.
@@ -187,26 +172,6 @@ def state_of(run: Path) -> str:
     return f"killed, or in training on {process['host']}" if elsewhere else "killed"
 
 
-def compare(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """Return the differences of two runs as (name, value in the first, value in the second)."""
-    from marl_framework.config.loading import differences, load_config
-    from marl_framework.config.messages import show
-
-    config, other = (load_config(run / "config.yaml") for run in (first, second))
-    changed = differences(config, other)
-    rows = [(key, show(before), show(after)) for key, (before, after) in changed.items()]
-    one, two = describe_run(first), describe_run(second)
-    for name in ("commit", "training_step"):
-        if one[name] != two[name]:
-            rows.append((name, str(one[name]), str(two[name])))
-    for group in ("last", "best"):
-        for name in {**one[group], **two[group]}:
-            before, after = one[group].get(name), two[group].get(name)
-            if before != after:
-                rows.append((f"{group} {name}", show(before), show(after)))
-    return rows
-
-
 def _folders(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.is_dir()]
@@ -227,23 +192,6 @@ def _age(stamp: str) -> tuple[str, int]:
     """Return a sort key that orders copies of the same time by number, not as text."""
     time, _, copy = stamp.partition("-")
     return time, int(copy or 1)
-
-
-@contextmanager
-def _locked(run: Path) -> Iterator[None]:
-    """Lock a run folder, so that no training uses it; skip anything that is not a folder.
-
-    Raises:
-        ConfigError: a training run uses the folder.
-    """
-    if not run.is_dir():
-        yield
-        return
-    lock = RunLock(run)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _move(source: Path, target: Path) -> None:

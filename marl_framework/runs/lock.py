@@ -33,34 +33,24 @@ class RunLock:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
-        self._close = weakref.finalize(self, os.close, handle)
+        self.release = weakref.finalize(self, os.close, handle)
+        """Releases the lock."""
+        holder = read_json(folder / "status.json", "process")
+        held = False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 100, 0).decode(errors="replace").strip()
-            self.release()
-            raise _under_way(folder, holder) from None
+            held = True
         except OSError:  # no locks on this file system: only a live process can be known
-            process = read_json(folder / "status.json", "process")
-            training = read_json(folder / "status.json").get("state") == "training"
-            if training and is_alive(process):
-                self.release()
-                raise _under_way(folder, f"process {process['number']}") from None
-            return
-        with suppress(OSError):  # on a full disk the lock works without this note
-            os.truncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._close()
-
-
-def _under_way(folder: Path, holder: str) -> ConfigError:
-    return ConfigError(
-        f"run name {folder.name}: a training run of this name is under way"
-        f"{f' ({holder})' if holder else ''}; wait for it, stop it or choose another name"
-    )
+            state = read_json(folder / "status.json").get("state")
+            held = state == "training" and bool(is_alive(holder))
+        if held:
+            self.release()
+            who = f" (process {holder['number']} on {holder['host']})" if holder else ""
+            raise ConfigError(
+                f"run name {folder.name}: a training run of this name is in progress{who}; wait "
+                "for it, stop it or choose another name"
+            )
 
 
 def is_locked(folder: Path) -> bool:

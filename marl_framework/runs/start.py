@@ -1,11 +1,9 @@
-"""Claims the folder of a new run, and leaves it."""
+"""Claims the folder of a new run."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -41,21 +39,3 @@ def start_run(
         if moved is not None:
             print(f"The earlier run '{name}' is now in {moved}", flush=True)
     return RunFolder.create(directory, name, config, device, folders)
-
-
-def leave_run(run: RunFolder, state: str, text: str, *, empty: bool, **known: Any) -> None:
-    """Say that a training has stopped before its end, on the screen and in its folder.
-
-    Args:
-        run: the folder.
-        state: for its status.
-        text: what happened.
-        empty: whether this start has made the folder and nothing was learned: then it goes.
-        known: also for the status.
-    """
-    if empty:
-        run.discard()
-        print(f"{text}; nothing was learned yet", file=sys.stderr)
-        return
-    run.write_status(state, **known)
-    print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)

@@ -16,8 +16,11 @@ from rich.table import Table
 
 from marl_framework.runs.log import LoggedStream, RunLog
 
-_LINES = 20  # plain lines come every 1/20 of the training …
-_SECONDS = 10.0  # … or after so many seconds, whichever is first
+_FORMATS = {"return": ".3f", "validation entropy": ".4f", "transitions/s": ",.0f"}
+_LINES = 20
+"""Number of plain lines of a training, unless `_SECONDS` make them more."""
+_SECONDS = 10.0
+"""Longest time between two plain lines."""
 
 
 class ProgressView:
@@ -28,10 +31,10 @@ class ProgressView:
     before an exception passes. The log of a run gets lines in both cases.
 
     Args:
-        total_steps: training steps of the whole training.
-        first_step: steps made before, by an earlier process.
-        stream: where to; standard output by default.
-        clock: the wall clock [s].
+        total_steps: number of training steps of the whole training.
+        first_step: number of training steps made by earlier processes.
+        stream: standard output by default.
+        clock: returns the time [s].
     """
 
     def __init__(
@@ -42,16 +45,11 @@ class ProgressView:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total_steps
-        self._first = self._step = first_step
+        self._first = self._step = self._printed_step = first_step
         self._stream = stream if stream is not None else sys.stdout
         self._clock = clock
-        self._begin = clock()
-        self._return: float | None = None
-        self._entropy: float | None = None
-        self._speed: float | None = None
-        self._shares: dict[str, float] = {}
-        self._printed_step = first_step
-        self._printed_at = self._begin
+        self._begin = self._printed_at = clock()
+        self._texts: dict[str, str] = {}
         self._printed_any = False
         self._fresh = False  # numbers that no line has shown yet
         self._live: Live | None = None
@@ -61,31 +59,23 @@ class ProgressView:
     def update(
         self,
         step: int,
-        *,
-        episode_return: float | None = None,
-        validation_entropy: float | None = None,
-        transitions_per_second: float | None = None,
+        numbers: Mapping[str, float | None] | None = None,
         shares: Mapping[str, float] | None = None,
     ) -> None:
-        """Report a finished training step; arguments that are None keep their last value.
+        """Report a finished training step; what is absent or None keeps its last value.
 
         Args:
-            step: training steps made so far.
-            episode_return: mean return of the last episodes.
-            validation_entropy: of the last validation [bit per cell].
-            transitions_per_second: speed.
+            step: number of training steps made.
+            numbers: `return` of the last episodes, `validation entropy` [bit], `transitions/s`.
             shares: stage → share of the time, 0 … 1.
         """
         self._step, self._fresh = step, True
-        if episode_return is not None:
-            self._return = episode_return
-        if validation_entropy is not None:
-            self._entropy = validation_entropy
-        if transitions_per_second is not None:
-            self._speed = transitions_per_second
-        if shares is not None:
-            self._shares = dict(shares)
-        if self._is_due():
+        found = {name: value for name, value in (numbers or {}).items() if value is not None}
+        self._texts |= {name: format(value, _FORMATS[name]) for name, value in found.items()}
+        if shares:
+            self._texts["time"] = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        few_lines = (step - self._printed_step) * _LINES >= self._total
+        if not self._printed_any or few_lines or self._clock() - self._printed_at >= _SECONDS:
             self._print_line()
 
     def print(self, text: str) -> None:
@@ -115,64 +105,38 @@ class ProgressView:
         self._live = None
         self._block.close()  # draws the last numbers and leaves them there
 
-    def _is_due(self) -> bool:
-        made = self._step - self._printed_step
-        return (
-            not self._printed_any
-            or made * _LINES >= self._total
-            or self._clock() - self._printed_at >= _SECONDS
-        )
-
     def _print_line(self) -> None:
         self._printed_any, self._fresh = True, False
         self._printed_step, self._printed_at = self._step, self._clock()
+        fields = " | ".join(f"{name} {text}" for name, text in self._fields().items())
+        line = f"step {self._step}/{self._total} | {fields}"
         if self._live is not None:
-            self._log_line(self._line())
+            self._log_line(line)
         else:
-            print(self._line(), file=self._stream, flush=True)
+            print(line, file=self._stream, flush=True)
 
     def _log_line(self, text: str) -> None:
         if self._log is not None:
             self._log.write(f"{text}\n")
 
-    def _line(self) -> str:
-        """All numbers on one line."""
-        fields = " | ".join(f"{name} {value}" for name, value in self._fields())
-        return f"step {self._step}/{self._total} | {fields}"
-
-    def _fields(self) -> list[tuple[str, str]]:
-        """Names and texts of the numbers known so far."""
-        fields = []
-        if self._return is not None:
-            fields.append(("return", f"{self._return:.3f}"))
-        if self._entropy is not None:
-            fields.append(("validation entropy", f"{self._entropy:.4f}"))
-        if self._speed is not None:
-            fields.append(("transitions/s", f"{self._speed:,.0f}"))
-        if self._shares:
-            shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self._shares.items())
-            fields.append(("time", shares))
-        fields.append(("ETA", self._time_left()))
-        return fields
-
-    def _time_left(self) -> str:
-        """Time left [h:mm:ss] at the mean speed so far."""
-        made = self._step - self._first
-        if made <= 0:
-            return "?"
-        left = (self._clock() - self._begin) / made * max(self._total - self._step, 0)
-        minutes, seconds = divmod(round(left), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02d}:{seconds:02d}"
+    def _fields(self) -> dict[str, str]:
+        """Return the known numbers in a fixed order, and the time left at the mean speed."""
+        made, left = self._step - self._first, max(self._total - self._step, 0)
+        eta = "?"
+        if made > 0:
+            seconds = round((self._clock() - self._begin) / made * left)
+            eta = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        known = {name: self._texts[name] for name in (*_FORMATS, "time") if name in self._texts}
+        return {**known, "ETA": eta}
 
     def _render(self) -> Group:
-        """The live block."""
+        """Return the live block."""
         head = Table.grid(padding=(0, 1))
         head.add_row(
             f"training step {self._step}/{self._total}",
             ProgressBar(total=max(self._total, 1), completed=self._step, width=30),
         )
         table = Table.grid(padding=(0, 2))
-        for name, value in self._fields():
-            table.add_row(name, value)
+        for name, text in self._fields().items():
+            table.add_row(name, text)
         return Group(head, table)

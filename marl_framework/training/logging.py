@@ -17,8 +17,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
+from marl_framework.config.schedule import passes
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training.schedule import passes
 from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
 
 METRICS: dict[str, tuple[str, str]] = {

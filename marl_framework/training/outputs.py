@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from marl_framework.config.model import Config
+from marl_framework.config.schedule import passes
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
@@ -20,7 +21,6 @@ from marl_framework.training.console import ProgressView
 from marl_framework.training.hardware import HardwareMonitor
 from marl_framework.training.logging import make_logger
 from marl_framework.training.profiling import profile_steps
-from marl_framework.training.schedule import passes
 
 
 class Outputs(ExitStack):
@@ -99,13 +99,12 @@ class Outputs(ExitStack):
         self.logger.write(step, {f"share_{name}": share for name, share in shares.items()})
         figures = self._hardware.means()
         self.logger.write(step, {"transitions_per_second": speed, **figures})
-        self._progress.update(
-            step,
-            episode_return=known.get("return"),
-            validation_entropy=known.get("validation_entropy"),
-            transitions_per_second=speed,
-            shares=shares,
-        )
+        numbers = {
+            "return": known.get("return"),
+            "validation entropy": known.get("validation_entropy"),
+            "transitions/s": speed,
+        }
+        self._progress.update(step, numbers, shares)
         timer.reset()
 
     def is_checkpoint_due(self, step: int, before: int) -> bool:
@@ -129,23 +128,28 @@ class Outputs(ExitStack):
         if self._store is not None:
             self._store.save_best(state)
 
-    def last_is_best(self) -> None:
-        """Name the last checkpoint the best one too, for a training run that never validated."""
+    def link_best(self) -> None:
+        """Link the last checkpoint as the best one, after a training without validations."""
         if self._run is not None:
             link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
 
-    def last_is_best_no_more(self) -> None:
-        """Take that back: the training goes on."""
+    def unlink_best(self) -> None:
+        """Remove that link: the training continues."""
         if self._run is not None:
             (self._run.checkpoints / BEST).unlink(missing_ok=True)
 
-    def draw(self, step: int, record: FlightRecord) -> None:
-        """Draw a flown mission into the run folder and the logs."""
+    def draw(self, step: int, fly: Callable[[], FlightRecord]) -> None:
+        """Draw a mission into the run folder and the logs.
+
+        Args:
+            step: number of training steps made.
+            fly: returns the mission; called where something is written.
+        """
         if self._run is None:
             return
         path = self._run.figures / "mission.png"
         try:
-            mission_figure(record, 0, path)
+            mission_figure(fly(), 0, path)
             self.logger.figure(step, "mission", path)
         except OSError as error:
             self.say(f"warning: {path} could not be drawn: {error.strerror or error}")

@@ -22,8 +22,8 @@ from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.history import state_of
-from marl_framework.stage_timer import StageTimer
 from marl_framework.training import memory
+from marl_framework.training.base import NumericalError
 from marl_framework.training.trainer import Trainer
 
 Finding = tuple[str, str]
@@ -35,8 +35,11 @@ _BUSY = 0.5  # processes that want a core
 _TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
 _ONE_MISSION = {
     "environment": {"num_envs": 1},
-    "evaluation": {"missions": 1},
-    "learning": {"batch_size": 1, "batch_number": 1, "data_passes": 1},
+    "evaluation": {"missions": 1, "interval": 0},
+    "learning": {
+        **{"training_steps": 1, "update_interval": 1, "max_skipped_updates": 0},
+        **{"batch_size": 1, "batch_number": 1, "data_passes": 1},
+    },
 }
 
 
@@ -97,20 +100,20 @@ def networks(config: Config, device: torch.device) -> Finding:
     try:
         with torch.random.fork_rng(devices=[]):
             trainer = Trainer(with_changes(config, _ONE_MISSION, "doctor"), device)
-        start = time.perf_counter()
-        tensors, _ = trainer.training_step(StageTimer(device))
+            start = time.perf_counter()
+            last = trainer.train(None)["results"]["last"]
+    except NumericalError as error:
+        return str(error), FLOAT32
     except Exception as error:
         if not memory.is_out_of_memory(error):
             raise
         smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
         return "memory ran out in a training step", smaller
-    stats = {name: float(value) for name, value in tensors.items()}
     seconds = time.perf_counter() - start
-    modules = trainer.algorithm.modules.values()
+    modules = trainer.modules.values()
     weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
-    ok = all(map(math.isfinite, stats.values())) and not stats.get("skipped_updates")
     found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
-    return found, "" if ok else FLOAT32
+    return found, "" if all(map(math.isfinite, last.values())) else FLOAT32
 
 
 def mixed_precision(config: Config, device: torch.device) -> Finding:

@@ -85,8 +85,8 @@ def find_run(
         raise
 
 
-def go_on(found: Resumption, config: Config, device: torch.device) -> None:
-    """Prepare the folder and record the resumption."""
+def continue_run(found: Resumption, config: Config, device: torch.device) -> RunFolder:
+    """Prepare the folder of a resumed run and record the resumption; return the folder."""
     run = found.run
     assert run is not None  # rank 0 alone goes on with a folder
     run.prepare(config, device)
@@ -94,6 +94,7 @@ def go_on(found: Resumption, config: Config, device: torch.device) -> None:
         run.write_config(config)
     step = 0 if found.payload is None else int(found.payload["training_step"])
     run.note_resumption(step, found.changed)
+    return run
 
 
 def changed_keys(earlier: Config, now: Config) -> dict[str, tuple[Any, Any]]:

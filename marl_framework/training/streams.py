@@ -51,7 +51,7 @@ def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) 
     generator.manual_seed(split_seed(other, "training", number))
 
 
-def tell_of_other_streams(
+def report_other_streams(
     state: Mapping[str, Any], device: torch.device, ranks: Ranks, report: Callable[[str], None]
 ) -> None:
     """Report why a resumed training cannot fly the missions that it would have flown."""

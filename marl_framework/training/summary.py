@@ -15,6 +15,7 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
+from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.checkpoint import tensors_checksum
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.ranks import Ranks
@@ -31,6 +32,9 @@ class Trained(Protocol):
     ranks: Ranks
     algorithm: Algorithm
     episodes: int
+
+    def seconds(self) -> float:
+        """Return the time trained [s]."""
 
 
 def flown_metrics(
@@ -73,6 +77,18 @@ def flown_metrics(
     return metrics, counts
 
 
+def describe_windows(config: Config, device: torch.device) -> str:
+    """Return one line about what computes footprint windows on a GPU, and what slows it down."""
+    kernels, lack = window_kernels(config.compute, device)
+    line = f"window kernels: {kernels}"
+    if lack is None:
+        return line
+    line += f", which are slower, because {lack.reason}"
+    if config.compute.deterministic:
+        line += "; compute.deterministic makes them sort all windows, which is slower still"
+    return f"{line}; fix: {lack.fix}" if lack.fix else line
+
+
 def weights_checksum(modules: Mapping[str, nn.Module]) -> str:
     """Return the SHA-256 of all weights; equal runs have equal ones."""
     return tensors_checksum(*(module.state_dict() for module in modules.values()))
@@ -100,16 +116,15 @@ def results(
     }
 
 
-def timing(trainer: Trained, timer: StageTimer, seconds_before: float) -> dict[str, Any]:
+def timing(trainer: Trained, timer: StageTimer) -> dict[str, Any]:
     """Return times and speed of a training run; waits for the device.
 
     Args:
-        trainer: that trained.
-        timer: of this process.
-        seconds_before: that earlier processes took.
+        trainer: the trainer.
+        timer: shares of the stages.
     """
     synchronize(trainer.device)
-    seconds = seconds_before + timer.wall(total=True)
+    seconds = trainer.seconds()
     return {
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": seconds,

@@ -134,7 +134,7 @@ WORKERS, TAUGHT = "--workers {tasks}", "--teacher a=random"
 OF_TASKS = f"--tasks {{tasks}} {TAUGHT}"
 BAD = [
     (WORKERS, "{a: {}}", "--workers --run-name"),
-    (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--workers --teacher"),
+    (f"{WORKERS} --run-name w {TAUGHT}", "{a: {}}", "--teacher --workers"),
     (f"{WORKERS} --run-name w --init-from no/run", "{a: {}}", "--init-from: no/run"),
     (f"{WORKERS} --run-name w", "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
     (f"{WORKERS} --run-name w", "{a b: {}}", "tasks.yaml: 'a b':"),
@@ -154,8 +154,8 @@ BAD = [
     (f"{TAUGHT} --set distillation.loss=both", None, "distillation.loss"),
     (f"{TAUGHT} --set distillation.rounds=0", None, "distillation.rounds"),
     (f"{TAUGHT} --set distillation.temperature=1e-300", None, "distillation.temperature"),
-    (f"{TAUGHT} --resume", None, "--resume: --run-name"),
-    (f"{TAUGHT} --init-from a", None, "--init-from: --workers"),
+    (f"{TAUGHT} --resume", None, "--resume --run-name"),
+    (f"{TAUGHT} --init-from a", None, "--init-from requires --workers"),
     (OF_TASKS, "[]", "tasks.yaml:"),
     (OF_TASKS, "{a: 3}", "tasks.yaml: a"),
     (OF_TASKS, "{a: {sea: 3}}", "distillation.tasks.a: sea"),

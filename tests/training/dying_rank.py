@@ -13,18 +13,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from marl_framework.main import main
+from marl_framework.training.ranks import Ranks
 from marl_framework.training.trainer import Trainer
+from tests.training.steps import at_step
 
 if __name__ == "__main__":
     steps, arguments = sys.argv[1].split(","), sys.argv[2:]
-    training_step = Trainer.training_step
-
-    def dying(trainer: Trainer, timer):
-        last = int(steps[trainer.ranks.restarts])
-        if trainer.ranks.rank == 1 and trainer.algorithm.training_steps == last - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return training_step(trainer, timer)
-
-    Trainer.training_step = dying
-    Trainer._draw_mission = lambda *_: None
+    ranks = Ranks.of()
+    if ranks.rank == 1:
+        last = int(steps[ranks.restarts])
+        Trainer.plan = at_step(last, lambda _: os.kill(os.getpid(), signal.SIGKILL))
     sys.exit(main(arguments))

@@ -1,24 +1,22 @@
-"""Runs that do as their text says, trained by `train_runs`: `python -m tests.training.series`."""
+"""Runs commands by `run_commands`: `python -m tests.training.series JOBS NAME=WORD …`.
+
+Each command is this module again, `python -m tests.training.series WORD`, which acts by its word.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from typing import cast
-from unittest.mock import patch
 
 from marl_framework.command_line import as_program
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.model import Config
-from marl_framework.runs.log import RunLog
-from marl_framework.training.jobs import Named, train_runs, worst
+from marl_framework.training.processes import run_commands, worst
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 
 
 class Patient:
-    """A training that takes its time, until it is asked to end after its step."""
+    """A training that waits until it is asked to end after its step."""
 
     def __init__(self, hears: bool) -> None:
         self._hears, self._ended = hears, False
@@ -31,45 +29,34 @@ class Patient:
         os.set_blocking(outside, False)
         with interruptible(self, Ranks()):
             signal.set_wakeup_fd(outside)  # none can come unseen before the process waits
-            print(f"process {os.getpid()} trains", flush=True)
+            say(f"process {os.getpid()} trains")
             while not self._ended:
                 os.read(inside, 1)
-            print("ended after its step", flush=True)  # before another signal ends the process
+            say("ended after its step")
 
 
-def train(config: Config, *, run_name: str, log: RunLog) -> int:
-    """Do what the text says that stands for a configuration."""
-    text = str(config)
-    print(f"{text}: {os.environ.get('OMP_NUM_THREADS')} threads, ", end="", flush=True)
-    print(f"{os.environ.get('NUMBA_NUM_THREADS')} of numba, terminal: {sys.stdout.isatty()}")
-    if text == "lacks":
-        raise ConfigError("sensor: broken")
-    if text == "breaks":
-        raise RuntimeError("broken")
-    if text == "dies":
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def act(word: str) -> int:
+    if word == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    if text == "signalled":  # when all has been said
-        end = Named.end
-
-        def signalled(stream: Named) -> None:
-            end(stream)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        patch.object(Named, "end", signalled).start()
-    if text in ("hears", "works"):
-        Patient(text == "hears").train()
+    if word in ("hears", "works"):
+        Patient(word == "hears").train()
         return 130
-    print("no line end", end="")
-    return 0
+    say(f"{word}: {os.environ.get('OMP_NUM_THREADS')}, {os.environ.get('NUMBA_NUM_THREADS')}")
+    return {"done": 0, "refuses": 2, "fails": 1, "raises": 70}[word]
 
 
 def main() -> int:
-    """Train `NAME=TEXT …`, as many at once as the first argument says."""
-    if name := os.environ.get("IGNORED"):  # as a shell does for what runs in the background
-        signal.signal(signal.Signals[name], signal.SIG_IGN)
     jobs, *pairs = sys.argv[1:]
-    runs = {name: cast(Config, text) for name, text in (pair.split("=") for pair in pairs)}
-    codes = train_runs(runs, train, RunLog(), int(jobs), lambda name, _: f"next: {name}")
+    if not pairs:
+        return act(jobs)
+    this = [sys.executable, "-m", "tests.training.series"]
+    commands = {name: [*this, word] for name, word in (pair.split("=") for pair in pairs)}
+    codes = run_commands(commands, int(jobs))
+    say(f"codes {codes}")
     return worst(codes)
 
 

@@ -9,6 +9,7 @@ from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.trainer import Trainer
+from marl_framework.training.validation import Validation
 from tests.small import small_config
 
 VALIDATIONS = ((0.5, 0.6, 3.0), (0.4, 0.5, 2.0), (0.6, 0.8, 1.0), (0.6, 0.7, 2.5))
@@ -18,10 +19,10 @@ VALIDATIONS = ((0.5, 0.6, 3.0), (0.4, 0.5, 2.0), (0.6, 0.8, 1.0), (0.6, 0.7, 2.5
 def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> None:
     flown = iter(VALIDATIONS)
 
-    def fly_validation(_: Trainer) -> dict[str, torch.Tensor]:
+    def fly(_: Validation) -> dict[str, torch.Tensor]:
         return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(next(flown)), strict=True))
 
-    monkeypatch.setattr(Trainer, "fly_validation", fly_validation)
+    monkeypatch.setattr(Validation, "fly", fly)
     settings = {"evaluation": {"interval": 1, "best_by": by}, "learning": {"training_steps": 4}}
     config = small_config(**settings)
     run = RunFolder.create(tmp_path, "t", config)
@@ -31,14 +32,15 @@ def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> N
 
 
 def test_what_goes_on_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
-    flown = iter(VALIDATIONS)
+    flown = iter(VALIDATIONS[:2])
 
-    def fly_validation(trainer: Trainer) -> dict[str, torch.Tensor]:
-        if trainer.algorithm.training_steps == 3:
+    def fly(_: Validation) -> dict[str, torch.Tensor]:
+        row = next(flown, None)
+        if row is None:
             raise MemoryError
-        return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(next(flown)), strict=True))
+        return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(row), strict=True))
 
-    monkeypatch.setattr(Trainer, "fly_validation", fly_validation)
+    monkeypatch.setattr(Validation, "fly", fly)
     config = small_config(evaluation={"interval": 1}, learning={"training_steps": 4})
     run = RunFolder.create(tmp_path, "t", config)
     with pytest.raises(MemoryError):
@@ -52,12 +54,12 @@ def test_patience_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entropies fall and returns do not rise."""
     entropies = iter([0.5, 0.4, 0.3, 0.2, 0.1])
 
-    def fly_validation(_: Trainer) -> dict[str, torch.Tensor]:
+    def fly(_: Validation) -> dict[str, torch.Tensor]:
         return dict(
             zip(("roi_entropy", "f1", "return"), torch.tensor([next(entropies), 0, 1]), strict=True)
         )
 
-    monkeypatch.setattr(Trainer, "fly_validation", fly_validation)
+    monkeypatch.setattr(Validation, "fly", fly)
     made = []
     for by in ("entropy", "return"):
         settings = {"evaluation": {"interval": 1, "best_by": by}}

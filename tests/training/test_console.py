@@ -23,10 +23,8 @@ def test_a_line_holds_all_numbers(stream: io.StringIO, clock: Clock) -> None:
         clock.now += 50
         view.update(
             25,
-            episode_return=-1.25,
-            validation_entropy=0.43215,
-            transitions_per_second=12345.6,
-            shares={"rollout": 0.604, "update": 0.3, "other": 0.096},
+            {"return": -1.25, "validation entropy": 0.43215, "transitions/s": 12345.6},
+            {"rollout": 0.604, "update": 0.3, "other": 0.096},
         )
     # 25 steps took 50 s, so 475 take 950 s = 15 min 50 s
     assert stream.getvalue() == (
@@ -39,8 +37,8 @@ def test_unknown_numbers_are_left_out_and_known_ones_stay(
     stream: io.StringIO, clock: Clock
 ) -> None:
     with ProgressView(2, stream=stream, clock=clock) as view:
-        view.update(1, episode_return=1.0)
-        view.update(2, validation_entropy=0.5)
+        view.update(1, {"return": 1.0})
+        view.update(2, {"validation entropy": 0.5, "return": None})
     assert stream.getvalue().splitlines() == [
         "step 1/2 | return 1.000 | ETA 0:00:00",
         "step 2/2 | return 1.000 | validation entropy 0.5000 | ETA 0:00:00",
@@ -99,7 +97,7 @@ def test_long_trainings_show_hours(stream: io.StringIO, clock: Clock) -> None:
 def test_lines_come_out_before_an_exception(stream: io.StringIO, clock: Clock) -> None:
     def train(view: ProgressView) -> None:
         view.update(1)
-        view.update(2, episode_return=7.0)
+        view.update(2, {"return": 7.0})
         raise KeyboardInterrupt
 
     with (
@@ -132,8 +130,8 @@ def test_a_terminal_gets_a_live_block_with_the_same_numbers(
     stream = Terminal()
     with ProgressView(500, stream=stream, clock=clock) as view:
         clock.now += 50
-        view.update(25, episode_return=-1.25, transitions_per_second=12345.6)
-        view.update(25, validation_entropy=0.5, shares={"rollout": 0.6, "other": 0.4})
+        view.update(25, {"return": -1.25, "transitions/s": 12345.6})
+        view.update(25, {"validation entropy": 0.5}, {"rollout": 0.6, "other": 0.4})
         view.print("a message [in brackets]")
     text = stream.getvalue()
     for part in (
@@ -159,7 +157,7 @@ def test_the_live_block_ends_with_the_last_numbers_after_an_exception(
     def train() -> None:
         with ProgressView(9, stream=stream, clock=clock) as view:
             view.update(1)
-            view.update(8, episode_return=0.125)
+            view.update(8, {"return": 0.125})
             raise RuntimeError("lost")
 
     with pytest.raises(RuntimeError, match="lost"):

@@ -19,7 +19,6 @@ from marl_framework.device import Lack
 from marl_framework.kernels import versions
 from marl_framework.main import main
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training import launch
 from marl_framework.training.distributed import (
     check_ranks,
     is_lost_rank,
@@ -30,8 +29,10 @@ from marl_framework.training.distributed import (
 )
 from marl_framework.training.memory import check_memory, memory_advice, memory_estimate, peak
 from marl_framework.training.ranks import LeaderError, Ranks
+from marl_framework.training.summary import describe_windows
 from marl_framework.training.trainer import Trainer
 from tests.test_device import pretend_gpus
+from tests.training.steps import at_step
 from tests.training.two_ranks import arguments
 
 ROOT = Path(__file__).parents[2]
@@ -200,19 +201,17 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torchrun ends all ranks as soon as one has: the others are about to say why."""
-    training_step, write_status, killed = Trainer.training_step, RunFolder.write_status, []
+    write_status, killed = RunFolder.write_status, []
 
-    def failing(trainer: Trainer, timer):
-        if trainer.algorithm.training_steps == 2:
-            raise RuntimeError("a bug")
-        return training_step(trainer, timer)
+    def fail(_: Trainer) -> None:
+        raise RuntimeError("a bug")
 
     def signalled(run: RunFolder, state: str, **known) -> None:
         if state == "failed":
             signal.raise_signal(signal.SIGTERM)
         write_status(run, state, **known)
 
-    monkeypatch.setattr(Trainer, "training_step", failing)
+    monkeypatch.setattr(Trainer, "plan", at_step(3, fail))
     monkeypatch.setattr(RunFolder, "write_status", signalled)
     earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
     try:
@@ -287,4 +286,4 @@ def test_the_start_on_a_gpu_says_what_computes_windows(
     settings: tuple[str, ...], lack: Lack | None, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "triton_lacks", lambda device: lack)
-    assert launch._windows(config_with(*settings), torch.device("cuda", 0)) == line
+    assert describe_windows(config_with(*settings), torch.device("cuda", 0)) == line

@@ -15,16 +15,17 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.training import memory
 from marl_framework.training.memory import (
     check_memory,
     device_memory,
     is_out_of_memory,
+    layer_outputs,
     memory_advice,
     memory_estimate,
     peak,
 )
 from marl_framework.training.trainer import Trainer
+from tests.training.steps import at_step
 
 CPU = torch.device("cpu")
 
@@ -44,8 +45,7 @@ def test_weights_and_missions_are_what_the_tensors_take(obstacles: int) -> None:
     assert parts["weights"] == 4 * (4 * a + 5 * c)
     env = MissionEnvironment(config, 5, CPU)
     state = env.reset(env.draw_reset())
-    tensors = [v for _, v in state.tensors() if v.stride(0)]  # 0: one table for all
-    held = sum(v.numel() * v.element_size() for v in tensors)
+    held = sum(v.untyped_storage().nbytes() for _, v in state.tensors())
     bits = 2 * state.readings.numel()
     assert parts["missions"] == held + bits
     assert parts["transitions"] == 5 * 2 * 4 * env_channels(config) * 11 * 11 * 4
@@ -86,7 +86,7 @@ def test_networks_of_any_outputs_and_inputs_are_estimated() -> None:
     )
     assert 0 < recurrent["weights"] < plain["weights"]
     sizes = config_with().network_sizes
-    layers = memory._outputs(Recurrent(sizes.critic_channels), "critic", sizes)
+    layers = layer_outputs(Recurrent(sizes.critic_channels), "critic", sizes)
     assert layers == [6 * 11 * 11 + 6]  # its outputs and its state
     mixed = memory_estimate(config_with("experiment.algorithm=tests.training.test_memory.Mixed"))
     assert mixed == {**plain, "weights": plain["weights"] + 4 * 4 * (9 * 100 + 100)}
@@ -132,16 +132,13 @@ def test_the_advice_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak(memory_estimate(config)) < free
 
 
-def test_the_cpus_memory_respects_a_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:  4000000 kB\nMemAvailable:  3000000 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "max")
-    assert device_memory(CPU) == (3000000 * 1024, 4000000 * 1024)
-    for limit, expected in (("max", 4000000 * 1024), ("1048576", 1048576)):
-        (tmp_path / "max").write_text(f"{limit}\n")
-        assert device_memory(CPU)[1] == expected
+def test_the_cpus_memory_respects_a_container(tmp_path: Path) -> None:
+    files = meminfo, limit = tmp_path / "meminfo", tmp_path / "max"
+    meminfo.write_text("MemTotal:  4000000 kB\nMemAvailable:  3000000 kB\n")
+    assert device_memory(CPU, *files) == (3000000 * 1024, 4000000 * 1024)
+    for text, expected in (("max", 4000000 * 1024), ("1048576", 1048576)):
+        limit.write_text(f"{text}\n")
+        assert device_memory(CPU, *files)[1] == expected
 
 
 @pytest.mark.parametrize(
@@ -164,14 +161,11 @@ def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, cap
     arguments = ["--config", "params_test.yaml", "--device", "cpu"]
     arguments += ["--set", f"logging.directory={tmp_path}"]
     arguments += ["--run-name", "t"]
-    real = Trainer.training_step
 
-    def full(trainer: Trainer, timer):
-        if trainer.algorithm.training_steps == 3:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
-        return real(trainer, timer)
+    def fill(_: Trainer) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    monkeypatch.setattr(Trainer, "training_step", full)
+    monkeypatch.setattr(Trainer, "plan", at_step(4, fill))
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate
@@ -87,8 +88,8 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(
         assert not out.is_checkpoint_due(1, 0)
         assert out.save(1, {"training_step": 1}, last={})
         out.save_best({"training_step": 1})
-        out.last_is_best()
-        out.draw(1, record)
+        out.link_best()
+        out.draw(1, lambda: record)
         out.end_step()
         assert out.hardware == {}
     assert os.listdir(empty) == []
@@ -136,12 +137,12 @@ def test_skipped_updates_are_counted_on_after_a_checkpoint(
     longer = config_with("learning.max_skipped_updates=100", "learning.training_steps=5")
     again = Trainer(longer, CPU)
     again.load_state_dict(state)
-    assert int(again._skipped) == skipped
+    assert int(again.skipped) == skipped
 
     def skip(*_: Any) -> dict[str, torch.Tensor]:
         again.algorithm.training_steps += 1
         return {"skipped_updates": torch.tensor(2)}
 
     monkeypatch.setattr(again.algorithm, "update", skip)
-    again.training_step(StageTimer(CPU))
-    assert int(again._skipped) == skipped + 2
+    training_step(again, StageTimer(CPU))
+    assert int(again.skipped) == skipped + 2

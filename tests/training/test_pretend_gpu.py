@@ -163,10 +163,10 @@ def test_a_validation_reads_nothing_back() -> None:
     config = small("compute.compile=false", "compute.precision=float32")
     gpu = PretendGpu()
     with pretend_gpu(gpu):
-        found = Trainer(config, GPU).fly_validation()
+        found = Trainer(config, GPU).validation.fly()
         with gpu.reads_allowed():
             found = {name: value.cpu() for name, value in found.items()}
-    for name, expected in Trainer(config, CPU).fly_validation().items():
+    for name, expected in Trainer(config, CPU).validation.fly().items():
         assert found[name].equal(expected), name
 
 

@@ -79,9 +79,9 @@ def test_on_another_kind_of_device_new_streams_begin(tmp_path: Path) -> None:
         "warning: the run began on cuda and continues on cpu: random numbers start anew there"
     ]
     fresh = PredictorTrainer(settings(), CPU)
-    seeds = [generator.initial_seed() for generator in resumed._streams()]
+    seeds = [generator.initial_seed() for generator in resumed.streams()]
     assert len(set(seeds)) == 3
-    assert not set(seeds) & {generator.initial_seed() for generator in fresh._streams()}
+    assert not set(seeds) & {generator.initial_seed() for generator in fresh.streams()}
     assert resumed.round()["error"] > 0
 
 

@@ -12,6 +12,7 @@ from marl_framework.main import main
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 from marl_framework.training.trainer import Trainer
+from tests.training.steps import at_step
 
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 URGENT = (signal.SIGINT, signal.SIGTERM)
@@ -60,15 +61,7 @@ def test_a_warned_training_is_saved_and_goes_on(
 ) -> None:
     runs = f"logging.directory={tmp_path / 'runs'}"
     given = ["--config", "params_test.yaml", "--device", "cpu", "--set", runs, "--run-name", "t"]
-    real = Trainer.training_step
-
-    def step(trainer: Trainer, timer):
-        if trainer.algorithm.training_steps == 1:
-            signal.raise_signal(number)
-        return real(trainer, timer)
-
-    monkeypatch.setattr(Trainer, "training_step", step)
-    monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
+    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: signal.raise_signal(number)))
     status = tmp_path / "runs" / "t" / "status.json"
     assert main(given) == 130
     found = json.loads(status.read_text())

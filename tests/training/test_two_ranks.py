@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.making import concatenate
+from tests.training.steps import at_step
 from tests.training.two_ranks import (
     CASES,
     STOP,
@@ -49,17 +50,9 @@ def torchrun(*arguments: str | Path, restarts: int = 0) -> subprocess.CompletedP
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks left, and one rank before and after them."""
     folder = tmp_path_factory.mktemp("ranks")
-    training_step = Trainer.training_step
-
-    def stopped(trainer: Trainer, timer):
-        if trainer.algorithm.training_steps == STOP - 1:
-            trainer.interrupt()
-        return training_step(trainer, timer)
-
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Trainer, "_draw_mission", lambda *_: None)
         with monkeypatch.context() as first:
-            first.setattr(Trainer, "training_step", stopped)
+            first.setattr(Trainer, "plan", at_step(STOP, Trainer.interrupt))
             assert main(arguments(folder / "runs", "grown")) == 130
         done = torchrun(ROOT / "tests/training/two_ranks.py", folder)
         assert done.returncode == 0, done.stderr
@@ -204,7 +197,7 @@ def test_the_stream_of_a_rank_that_is_gone_is_kept_for_its_return(folder: Path) 
         ("missions", "environment.num_envs: 3 missions cannot be divided equally among 2 ranks"),
         ("nccl", "compute.distributed_backend: nccl needs GPUs"),
         ("gpu", "compute.device: cuda:0 is one GPU for 2 ranks"),
-        ("flown", "torchrun: 2 ranks can only train"),
+        ("flown", "torchrun: 2 ranks"),
     ],
 )
 def test_bad_input_is_one_line_of_the_first_rank(said, name: str, words: str) -> None:

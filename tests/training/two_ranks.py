@@ -24,13 +24,14 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.main import main
-from marl_framework.training import launch
+from marl_framework.training import lifecycle
 from marl_framework.training import ranks as ranks_module
 from marl_framework.training.distributed import joined
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.summary import flown_metrics
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.making import make, rollout_on
+from tests.training.steps import at_step
 
 SCHEDULE = (
     "learning.training_steps=8",
@@ -113,17 +114,15 @@ def reward_shown(rollout: Rollout) -> torch.Tensor:
 
 
 def stop_in(step: int) -> None:
-    """Tell the second rank alone to stop, in the middle of a training step."""
-    real = Trainer.training_step
+    """Send a signal to the second rank alone, in one training step."""
+    real = Trainer.plan
 
-    def training_step(trainer: Trainer, timer):
-        if trainer.algorithm.training_steps == step - 1:
-            Trainer.training_step = real
-            if trainer.ranks.rank == 1:
-                signal.raise_signal(signal.SIGTERM)
-        return real(trainer, timer)
+    def stop(trainer: Trainer) -> None:
+        Trainer.plan = real
+        if trainer.ranks.rank == 1:
+            signal.raise_signal(signal.SIGTERM)
 
-    Trainer.training_step = training_step
+    Trainer.plan = at_step(step, stop)
 
 
 def said(work: Callable[[], int]) -> dict[str, Any]:
@@ -165,8 +164,7 @@ if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
     ranks_module._LEADER_ENDS = 0.0
-    launch.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
-    Trainer._draw_mission = lambda *_: None
+    lifecycle.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
     with joined(Config(), torch.device("cpu"), ranks):
         torch.set_default_dtype(torch.float64)
         learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}

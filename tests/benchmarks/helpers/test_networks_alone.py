@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.networks_alone import NetworkCalls, NetworksAlone, flops_of
+from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import load_config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
@@ -35,7 +36,7 @@ def test_calls_alone_are_those_of_a_training_step(overrides):
             sizes.append((len(inputs[0]), torch.is_grad_enabled()))
 
         trainer.algorithm.modules[name].register_forward_hook(note)
-    trainer.training_step(StageTimer(CPU))
+    training_step(trainer, StageTimer(CPU))
     expected = NetworkCalls.of(trainer.config, trainer.device)
     learning = [(size, True) for size in expected.learning]
     assert calls["target_critic"] == [(size, False) for size in expected.targets]

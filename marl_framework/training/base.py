@@ -1,0 +1,174 @@
+"""The base of all trainers: of teams, map predictors and students."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.runs.checkpoint import check_weights, save_checkpoint
+from marl_framework.runs.folder import RunFolder
+from marl_framework.training.ranks import Ranks
+from marl_framework.training.resume import check_fit, complete_checkpoint
+from marl_framework.training.writers import check_writers
+
+
+class NumericalError(ArithmeticError):
+    """The training stopped because too many updates were not finite."""
+
+
+class RunTrainer(ABC):
+    """Trains networks step by step; can be interrupted, saved and resumed.
+
+    Args:
+        config: configuration of the training.
+        device: device of all tensors.
+        ranks: place of this process among the ranks.
+
+    Attributes:
+        mark: a key that only the checkpoints of this kind of training hold.
+        modules: all networks by name.
+        interrupted: whether to stop after the current step.
+        skipped: number of updates that were not finite and not applied, [] on the device.
+
+    Raises:
+        ConfigError: a writer of `logging.writers` is not installed.
+    """
+
+    mark: ClassVar[str]
+    modules: Mapping[str, nn.Module]
+    _weights_read: Mapping[str, str]
+    """Checksums of the weights and files that the training reads, see `check_weights`."""
+
+    def __init__(self, config: Config, device: torch.device, ranks: Ranks | None = None) -> None:
+        check_writers(config.logging.writers)
+        self.config = config
+        self.device = device
+        self.ranks = Ranks() if ranks is None else ranks
+        self.interrupted = False
+        self.skipped = torch.zeros((), device=device)
+        self._seconds_before = 0.0
+        self._started = time.perf_counter()
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Number of steps made so far."""
+
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Return whether nothing is left to train."""
+
+    @abstractmethod
+    def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
+        """Train to the end, or to the end of the step in which `interrupt` is called.
+
+        Args:
+            run: folder of logs, checkpoints and figures; None on ranks that do not lead.
+            profile: number of training steps to record with torch.profiler.
+
+        Returns:
+            The content of `summary.json`: `results`, `timing`, `machine`.
+
+        Raises:
+            NumericalError: more updates than `learning.max_skipped_updates` were not finite.
+        """
+
+    def notes(self) -> list[str]:
+        """Return lines about the machine that are shown before the training."""
+        return []
+
+    def interrupt(self) -> None:
+        """Stop `train` after the current step; usable in signal handlers."""
+        self.interrupted = True
+
+    def seconds(self) -> float:
+        """Return the time that this process and earlier ones have trained [s]."""
+        return self._seconds_before + time.perf_counter() - self._started
+
+    # Saving -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def own_state(self) -> dict[str, Any]:
+        """Return the part of `state_dict` that this kind of training adds."""
+
+    @abstractmethod
+    def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        """Load what `own_state` returned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that decides how the training continues; all ranks call it together."""
+        return {
+            **self.own_state(),
+            "config": config_to_dict(self.config),
+            "training_step": self.steps,
+            "skipped_updates": self.skipped,
+            "device": self.device.type,
+            "seconds": self.seconds(),
+            "weights_read": self._weights_read,
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], report: Callable[[str], None] = print
+    ) -> None:
+        """Continue from what `state_dict` returned.
+
+        Args:
+            state: from `load_checkpoint`, on the CPU.
+            report: shows a line where the run cannot be repeated exactly.
+
+        Raises:
+            ConfigError: the state is of another kind of training, does not fit the configuration,
+                or a file that the training reads has changed.
+        """
+        for name, module in self.modules.items():
+            check_fit(name, module.state_dict(), state.get(name))
+        check_weights(self._weights_read, state.get("weights_read", {}))
+        with complete_checkpoint():
+            self.load_own_state(state, report)
+            self.skipped.copy_(torch.as_tensor(state.get("skipped_updates", 0)))
+            self._seconds_before = float(state["seconds"])
+
+    def check_finite(
+        self,
+        until: str,
+        advice: str,
+        state: Callable[[], Mapping[str, Any]],
+        run: RunFolder | None,
+        say: Callable[[str], None],
+    ) -> None:
+        """Report updates that were not finite; stop if there are too many.
+
+        Args:
+            until: name of the latest step.
+            advice: what the user can do.
+            state: returns the state that explains them, for `not_finite.pt` of the run.
+            run: folder of the run, on the rank that leads.
+            say: shows a line.
+
+        Raises:
+            NumericalError: they are more than `learning.max_skipped_updates`.
+        """
+        skipped, allowed = int(self.skipped), self.config.learning.max_skipped_updates
+        text = (
+            f"{skipped} updates up to {until} had a loss or gradient that is not finite and were "
+            f"not applied; learning.max_skipped_updates allows {allowed}"
+        )
+        if skipped <= allowed:
+            say(f"warning: {text}")
+            return
+        where = ""
+        if run is not None:
+            dump = run.path / "not_finite.pt"
+            where = f"; the state is in {dump}"
+            try:
+                save_checkpoint(dump, state())
+            except OSError as error:
+                say(f"warning: {dump} could not be written: {error.strerror or error}")
+        raise NumericalError(f"{text}{where}; {advice}")

@@ -1,0 +1,213 @@
+"""A run from start to end: new or resumed, then finished, interrupted or failed.
+
+Trainings of teams, map predictors and students share it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from marl_framework.command_line import FAILED, INTERRUPTED, warn
+from marl_framework.config.errors import found_at
+from marl_framework.config.model import Config
+from marl_framework.device import describe_device
+from marl_framework.planners.team import load_team
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
+from marl_framework.runs.log import RunLog
+from marl_framework.runs.process import this_process
+from marl_framework.runs.start import start_run
+from marl_framework.training.base import NumericalError, RunTrainer
+from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
+from marl_framework.training.memory import is_out_of_memory
+from marl_framework.training.options import Start
+from marl_framework.training.ranks import LeaderError, Ranks
+from marl_framework.training.resume import Resumption, continue_run, find_run
+from marl_framework.training.signals import interruptible
+from marl_framework.training.trainer import Trainer
+
+_LOST = "another rank ended early; torchrun's report gives the reason"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training and its place."""
+
+    config: Config
+    device: torch.device
+    make: Callable[[int], RunTrainer]
+    """Returns the trainer; takes the number of steps of the checkpoint that is loaded next."""
+    mark: str
+    """See `RunTrainer`."""
+    memory_advice: Callable[[], str]
+    """Returns the advice after "out of memory"."""
+    ranks: Ranks = Ranks()  # noqa: RUF009 (frozen)
+
+
+def train(job: Job, start: Start, log: RunLog) -> int:
+    """Train under a run name.
+
+    Args:
+        job: the training.
+        start: how the run starts.
+        log: is attached to the run folder.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 130 interrupted.
+
+    Raises:
+        ConfigError: the training cannot start.
+        LeaderError: rank 0 could not start it.
+    """
+    ranks = job.ranks
+    try:
+        with joined(job.config, job.device, ranks):
+            if start.check:
+                _initial_weights(job.make(0), start.init_from)
+                _say(ranks, "the configuration is valid")
+                return 0
+            return _open_and_train(job, start, log)
+    except Exception as error:
+        if ranks.count > 1 and is_lost_rank(error):
+            if ranks.leads:
+                _report_lost_rank()
+            ranks.wait_for_leader()
+            return FAILED
+        if not is_out_of_memory(error):
+            raise
+        warn(f"error: out of memory on {job.device}: {job.memory_advice()}")
+        return FAILED
+
+
+def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
+    config, device, ranks, name = job.config, job.device, job.ranks, start.run_name
+
+    def find() -> Resumption | None:
+        if name is None or not (start.resume or started_by(config, name, ranks)):
+            return None
+        return find_run(name, config, job.mark, start.allow_changed, warn)
+
+    found = ranks.on_leader(
+        find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)
+    )
+    run: RunFolder | None = found and found.run
+    try:
+        if found is not None and found.finished:
+            _say(ranks, f"finished already: {run and run.summary_file}")
+            return 0
+        payload = None if found is None else found.payload
+        trainer = job.make(0 if payload is None else int(payload["training_step"]))
+        initial = None
+        if payload is not None:
+            trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
+        else:
+            initial = _initial_weights(trainer, start.init_from or (found and found.initial))
+        several = f", {ranks.count} ranks" if ranks.count > 1 else ""
+        for line in (describe_device(device) + several, *trainer.notes()):
+            _say(ranks, line)
+
+        def claim() -> RunFolder:
+            if found is None:
+                run = start_run(config, device, name, archive_earlier=start.archive_earlier)
+            else:
+                run = continue_run(found, config, device)
+            log.attach(run.path)
+            note_job(run.path, ranks)
+            if initial is not None:
+                run.note(**{INITIAL_WEIGHTS: initial})
+            run.write_status("training", process=this_process())
+            return run
+
+        run = ranks.on_leader(claim)
+        with interruptible(trainer, ranks):  # until all is written
+            if run is None:
+                return _follow(trainer)
+            print(f"run folder: {run.path}", flush=True)
+            return _lead(trainer, run, start.profile, fresh=found is None)
+    finally:
+        if run is not None:
+            run.release()
+
+
+def _initial_weights(trainer: RunTrainer, init_from: str | None) -> dict[str, Any] | None:
+    """Start with the weights of a trained team, if one is named; return a record of it."""
+    if init_from is None:
+        return None
+    assert isinstance(trainer, Trainer)
+    with found_at("--init-from"):
+        checkpoint = load_team(init_from)
+    record, line = trainer.start_from(checkpoint)
+    _say(trainer.ranks, line)
+    return record
+
+
+def _follow(trainer: RunTrainer) -> int:
+    """Train on a rank that does not lead; the leader reports how the run ends."""
+    try:
+        trainer.train(None)
+    except NumericalError:
+        trainer.ranks.wait_for_leader()
+        return FAILED
+    return 0 if trainer.is_over() else INTERRUPTED
+
+
+def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
+    """Train; report how the run ends on the screen, in its folder and as exit code.
+
+    Raises:
+        LeaderError: another rank is gone.
+    """
+    try:
+        summary = trainer.train(run, profile)
+    except KeyboardInterrupt:
+        return _stop(trainer, run, "interrupted", "interrupted at once", fresh)
+    except NumericalError as error:
+        _stop(trainer, run, "failed", f"error: {error}", fresh=False)  # keep the dump
+        return FAILED
+    except BaseException as error:
+        lost = trainer.ranks.count > 1 and is_lost_rank(error)
+        if lost:
+            _report_lost_rank()
+        if fresh and trainer.steps == 0:
+            run.discard()  # the name stays free
+        else:
+            reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
+            run.write_status("failed", error=reason)
+        if lost:
+            raise LeaderError(FAILED) from error
+        raise
+    run.write_summary(**summary)
+    results = summary["results"]
+    known = {name: results[name] for name in ("episodes", "last", "best") if name in results}
+    known["training_step"] = trainer.steps
+    if not results["finished"]:
+        return _stop(trainer, run, "interrupted", "interrupted", fresh, **known)
+    run.write_status("finished", **known)  # also where a signal came in the last step
+    print(f"done: {run.summary_file}")
+    return 0
+
+
+def _stop(
+    trainer: RunTrainer, run: RunFolder, state: str, text: str, fresh: bool, **known: Any
+) -> int:
+    """Report that a run has stopped before its end; return the exit code of an interruption."""
+    if fresh and trainer.steps == 0:
+        run.discard()
+        print(f"{text}; nothing was learned yet", file=sys.stderr)
+    else:
+        run.write_status(state, **known)
+        print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _say(ranks: Ranks, text: str) -> None:
+    if ranks.leads:
+        print(text, flush=True)
+
+
+def _report_lost_rank() -> None:
+    warn(f"error: {_LOST}; earlier checkpoints are intact, continue with --resume")

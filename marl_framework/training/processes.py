@@ -1,0 +1,113 @@
+"""Runs several trainings, each as a command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, warn
+from marl_framework.training.signals import URGENT, handled
+
+_THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""Environment variables that PyTorch and numba read when they are loaded."""
+_POLL = 0.1
+"""Time between looks at the processes [s]."""
+
+
+def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, int]:
+    """Run all commands; one that fails does not stop the others.
+
+    Each process gets its share of the cores. With `jobs` above 1 only errors and warnings are
+    shown; each run has its `train.log`. A signal ends all runs after their current steps and starts
+    no other; a second SIGINT or SIGTERM ends them at once.
+
+    Args:
+        commands: words of each command by run name.
+        jobs: number of runs at the same time.
+
+    Returns:
+        The exit code of each run by its name; `INTERRUPTED` for runs that did not begin.
+    """
+    waiting = dict(commands)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    codes: dict[str, int] = {}
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for process in list(running.values()):
+            _interrupt(process, received)
+
+    environment = dict(os.environ) | thread_variables(min(jobs, len(commands)))
+    if sys.flags.safe_path:
+        environment["PYTHONSAFEPATH"] = "1"
+    output = None if jobs == 1 else subprocess.DEVNULL
+    with handled(forward):
+        try:
+            while running or (waiting and not received and INTERRUPTED not in codes.values()):
+                while waiting and len(running) < jobs and not received:
+                    name = next(iter(waiting))
+                    print(f"training: {name}", flush=True)
+                    running[name] = process = subprocess.Popen(
+                        waiting.pop(name), stdout=output, env=environment, start_new_session=True
+                    )
+                    if received:  # while the process started
+                        _interrupt(process, received)
+                time.sleep(_POLL)  # a signal taken by another thread would not end a wait
+                for name, process in list(running.items()):
+                    if (status := process.poll()) is not None:
+                        del running[name]
+                        codes[name] = _exit_code(name, status)
+        finally:  # after an error of this command
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+    return {name: codes.get(name, INTERRUPTED) for name in commands}
+
+
+def worst(codes: Mapping[str, int]) -> int:
+    """Return the exit code of a command from those of its runs.
+
+    0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
+    """
+    return max(codes.values(), default=0)
+
+
+def thread_variables(jobs: int) -> dict[str, str]:
+    """Return environment variables that give each of several processes its share of the cores.
+
+    A number of threads that the user has set is kept.
+    """
+    from marl_framework.device import usable_cores  # loads PyTorch
+
+    threads = str(max(1, usable_cores() // jobs))
+    given = _THREADS[0] in os.environ  # numba uses no more threads than PyTorch
+    return {} if given else {name: os.environ.get(name, threads) for name in _THREADS}
+
+
+def _interrupt(process: subprocess.Popen[bytes], received: Sequence[int]) -> None:
+    """End a run after its step, or at once after two urgent signals.
+
+    SIGUSR1 may come often: the sender of a signal may have sent it to the run, too.
+    """
+    urgent = [number for number in received if number in URGENT]
+    for number in (signal.SIGUSR1,) if len(urgent) < 2 else URGENT:
+        process.send_signal(number)
+
+
+def _exit_code(name: str, status: int) -> int:
+    if -status in (signal.SIGUSR1, *URGENT):  # interrupted before it could handle signals
+        return INTERRUPTED
+    if status < 0:
+        warn(f"error: {name}: its process was killed by signal {-status}")
+        return FAILED
+    code = status if status in (0, BAD_INPUT, INTERRUPTED) else FAILED
+    if code == FAILED:
+        warn(f"error: {name}: failed; see its train.log")
+    return code

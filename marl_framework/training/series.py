@@ -1,0 +1,287 @@
+"""Several trainings by one command: with several seeds and values, and their summary."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from marl_framework.command_line import INTERRUPTED, loaded
+from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.config.loading import (
+    config_from_dict,
+    config_to_dict,
+    differences,
+    load_config,
+)
+from marl_framework.config.model import Config
+from marl_framework.runs.files import read_json, write_json
+from marl_framework.runs.log import RunLog
+from marl_framework.runs.names import check_run_name, name_in_use
+from marl_framework.training.options import Start, require, require_number
+from marl_framework.training.processes import run_commands, worst
+from marl_framework.training.slurm import read_options, submit
+
+_SHARED = ("compute.device", "experiment.policy", "experiment.missions.mission_mode")
+"""Keys that must be the same for all runs of a command."""
+
+
+# Runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Start of several runs."""
+
+    words: Sequence[str]
+    """Options that all runs share."""
+    jobs: int
+    """Number of runs at the same time."""
+    slurm: Mapping[str, str | int] | None
+    """Options of sbatch; None to train on this machine."""
+    fresh: bool
+    """Whether no run of these names may exist."""
+
+
+def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launch:
+    """Return the start of several runs.
+
+    Args:
+        options: options of `options.add_series_options`.
+        start: start of each run.
+        option: name of the option that asks for several runs.
+
+    Raises:
+        ConfigError: an option is wrong, or there is only one run.
+    """
+    require(options, {"jobs": option, "launcher": option})
+    require_number(options, "jobs", 1)
+    slurm = read_options(options.slurm or "") if options.launcher == "slurm" else None
+    if options.slurm and slurm is None:
+        raise ConfigError("--slurm requires --launcher slurm")
+    words = [f"--config={options.config}"] if options.config else []
+    words += [f"--set={override}" for override in options.overrides]
+    words += [f"--init-from={start.init_from}"] if start.init_from else []
+    words += [f"--allow-changed={key}" for key in start.allow_changed or ()]
+    words += [f"--profile={start.profile}"] if start.profile else []
+    words += ["--archive-earlier"] if start.archive_earlier else []
+    words += ["--resume"] if start.resume or slurm is not None else []
+    fresh = not (start.resume or start.archive_earlier)
+    return Launch(words, options.jobs or 1, slurm, fresh)
+
+
+def read_seeds(text: str) -> list[int]:
+    """Return the seeds of `--seeds 3,4,5`.
+
+    Raises:
+        ConfigError: a seed is not a whole number, or is given twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise ConfigError(f"--seeds {text}: give different whole numbers, such as 3,4,5")
+    return [int(part) for part in parts]
+
+
+def read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the combinations of `--vary KEY=V,…`: overrides by their part of a run's name.
+
+    Raises:
+        ConfigError: a text has no key or value, or the same one twice.
+    """
+    columns: dict[str, list[tuple[str, str]]] = {}
+    for text in texts:
+        key, _, values = (part.strip() for part in text.partition("="))
+        each = [value.strip() for value in values.split(",")]
+        if not key or not all(each) or len(set(each)) < len(each) or set(values) & set("[]{}"):
+            raise ConfigError(
+                f"--vary {text}: give a key and different values, no lists, such as "
+                "learning.gamma=0.8,0.9"
+            )
+        if key == "environment.seed":
+            raise ConfigError("--vary environment.seed: set the seeds with --seeds")
+        if key in _SHARED or key.startswith("logging."):
+            raise ConfigError(f"--vary {key}: must be the same for all runs; use --set")
+        if key in columns:
+            raise ConfigError(f"--vary {key}: give all its values at once, such as {key}=V1,V2")
+        columns[key] = [(value, f"{key}={value}") for value in each]
+    variants: dict[str, list[str]] = {}
+    for chosen in product(*columns.values()):
+        name = "".join(f"-{value}" for value, _ in chosen)
+        if name in variants:
+            raise ConfigError(f"--vary: two combinations would be named NAME{name}")
+        variants[name] = [override for _, override in chosen]
+    return variants
+
+
+def read_series(
+    config: Config, run_name: str, seeds: str, vary: Sequence[str]
+) -> dict[str, dict[str, Config]]:
+    """Return the series of `--seeds` and `--vary` by name: configurations by run name.
+
+    Args:
+        config: configuration that all runs share.
+        run_name: first part of all names.
+        seeds: value of `--seeds`.
+        vary: values of `--vary`.
+
+    Raises:
+        ConfigError: a seed, value or name is wrong, or two runs are the same training.
+    """
+    tree, series = config_to_dict(config), {}
+    known: dict[str, str] = {}
+    source = "--vary" if vary else "--seeds"
+    for variant, overrides in read_variants(vary).items():
+        title = f"{run_name}{variant}"
+        series[title] = {
+            f"{title}-{seed}": config_from_dict(
+                tree, source, [*overrides, f"environment.seed={seed}"]
+            )
+            for seed in read_seeds(seeds)
+        }
+        for name, run in series[title].items():
+            with found_at(source):
+                check_run_name(name)
+            other = known.setdefault(run.model_dump_json(), name)
+            if other != name:
+                raise ConfigError(f"--vary: {other} and {name} are the same training")
+    return series
+
+
+def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> dict[str, int]:
+    """Train all runs, or submit them.
+
+    Args:
+        launch: start of the runs.
+        config: configuration that `launch.words` give.
+        runs: configurations by run name.
+
+    Returns:
+        The exit code of each run by its name, see `run_commands`; empty after a submission.
+
+    Raises:
+        ConfigError: a run exists; it would fail after others have trained for hours.
+    """
+    commands = {}
+    for name, run in runs.items():
+        if launch.fresh and (path := Path(run.logging.directory) / name).exists():
+            raise name_in_use(path)
+        changes = [f"{key}={_yaml(value)}" for key, (_, value) in differences(config, run).items()]
+        words = [f"--run-name={name}", *launch.words, *(f"--set={change}" for change in changes)]
+        commands[name] = [sys.executable, "-m", "marl_framework.main", *words]
+    loaded()
+    if launch.slurm is None:
+        return run_commands(commands, launch.jobs)
+    folder = Path(config.logging.directory) / "slurm"
+    for name, job in submit(commands, folder, launch.slurm).items():
+        print(f"submitted: {name} as job {job.job_id}", flush=True)
+    print("when all have ended, use the same command with --resume and without --launcher")
+    return {}
+
+
+def _yaml(value: object) -> str:
+    """Return a value as a line of YAML."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.partition("\n")[0]
+
+
+def train_series(
+    launch: Launch, config: Config, series: Mapping[str, Mapping[str, Config]], _: RunLog
+) -> int:
+    """Train all runs of `read_series`, and write the summary of each series.
+
+    Returns:
+        The exit code, see `processes.worst`.
+    """
+    codes = train_runs(launch, config, {n: c for runs in series.values() for n, c in runs.items()})
+    for title, runs in series.items():
+        done = {name: run for name, run in runs.items() if codes.get(name) == 0}
+        if done and INTERRUPTED not in codes.values():
+            write_summary(Path(config.logging.directory) / f"{title}-seeds.json", done, runs)
+    return worst(codes)
+
+
+# Summary over seeds ----------------------------------------------------------------------
+
+
+def write_summary(file: Path, done: Mapping[str, Config], runs: Mapping[str, Config]) -> None:
+    """Write and print the summary over seeds, with runs of earlier commands that belong to it."""
+    summary = sum_up({**_earlier_runs(file, runs), **done}, file.parent)
+    if summary["runs"]:
+        write_json(file, summary)
+        print(f"{table(summary)}\nsummary over the seeds: {file}", flush=True)
+
+
+def _earlier_runs(file: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
+    """Return the runs in the summary that differ only in their seed."""
+
+    def all_but_seed(config: Config) -> dict[str, Any]:
+        tree = config_to_dict(config)
+        del tree["environment"]["seed"], tree["compute"], tree["logging"]
+        return tree
+
+    earlier, (ours, *_) = {}, runs.values()
+    for name in read_json(file, "runs"):
+        with suppress(ConfigError):  # it is gone, or of another version
+            other = load_config(file.parent / name / "config.yaml")
+            if name not in runs and all_but_seed(other) == all_but_seed(ours):
+                earlier[name] = other
+    return earlier
+
+
+def sum_up(runs: Mapping[str, Config], folder: Path) -> dict[str, Any]:
+    """Return means and intervals over the finished runs in a folder.
+
+    Returns:
+        `runs`: name to seed; `metrics`: last ones, those of the best validation, and the times,
+        each with `values`, `mean`, `std` and the 95 % interval of Student's t for the mean over
+        seeds (`std` and `interval` are null for a single run).
+    """
+    seeds: dict[str, int] = {}
+    columns: dict[str, list[float]] = {}
+    for name, config in runs.items():
+        summary = folder / name / "summary.json"
+        results, timing = read_json(summary, "results"), read_json(summary, "timing")
+        if not (results.get("finished") and "best" in results):
+            continue
+        seeds[name] = config.environment.seed
+        row = {
+            **{f"last {key}": value for key, value in results["last"].items()},
+            **{f"best {key}": value for key, value in results["best"].items()},
+            **{key: timing[key] for key in ("seconds", "transitions_per_second")},
+        }
+        for key, value in row.items():
+            if isinstance(value, int | float):  # finite
+                columns.setdefault(key, []).append(value)
+    return {"runs": seeds, "metrics": {key: _spread(values) for key, values in columns.items()}}
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
+
+    return {
+        "values": list(values),
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "interval": student_interval(values),
+    }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Return a summary of `sum_up` as text, a line for each metric."""
+    from marl_framework.evaluation.report import with_interval  # loads PyTorch
+
+    number = len(summary["runs"])
+    lines = [
+        f"{number} seed{'s' if number != 1 else ''}: mean [95 % interval of the mean over seeds]"
+    ]
+    for name, metric in summary["metrics"].items():
+        lines.append(f"  {name:<24} {with_interval(metric['mean'], metric['interval'], digits=4)}")
+    return "\n".join(lines)

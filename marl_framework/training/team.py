@@ -1,0 +1,44 @@
+"""The training of a team as a job of `training.lifecycle`."""
+
+from __future__ import annotations
+
+import torch
+
+from marl_framework.config.model import Config
+from marl_framework.runs.log import RunLog
+from marl_framework.training.distributed import check_ranks, rank_device
+from marl_framework.training.lifecycle import Job, train
+from marl_framework.training.memory import check_memory, device_memory, memory_advice
+from marl_framework.training.options import Start
+from marl_framework.training.ranks import Ranks
+from marl_framework.training.trainer import Trainer
+
+
+def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = None) -> int:
+    """Train a team; return the exit code, see `lifecycle.train`."""
+    ranks = ranks or Ranks()
+    check_ranks(config, ranks)
+    return train(team_job(config, rank_device(config, ranks), ranks), start, log)
+
+
+def team_job(config: Config, device: torch.device, ranks: Ranks) -> Job:
+    """Return the training of a team.
+
+    Raises:
+        ConfigError: it cannot fit into the memory of the device.
+    """
+    check_memory(config, device, ranks.count)
+
+    def advice() -> str:
+        free, _ = device_memory(device)
+        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        change = memory_advice(config, free + held, ranks.count if held else 1, device)
+        return (
+            f"try --set {change}; a run with checkpoints continues with --resume "
+            "--allow-changed KEY"
+        )
+
+    def make(made: int) -> Trainer:
+        return Trainer(config, device, ranks, made)
+
+    return Job(config, device, make, Trainer.mark, advice, ranks)
