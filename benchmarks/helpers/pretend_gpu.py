@@ -220,9 +220,9 @@ class PretendGpu:
         if func in (Tensor.to, Tensor.cuda):
             return self._transfer(func, args, kwargs)
         wanted = kwargs.get("device")
-        if wanted is not None:
-            kwargs = {**kwargs, "device": CPU}
         on_gpu = _is_gpu(wanted)
+        if on_gpu:
+            kwargs = {**kwargs, "device": CPU}
         if generator is not None:
             kwargs = self._check_generator(func, args, kwargs, on_gpu)
         if not on_gpu:
