@@ -9,3 +9,6 @@
 
 Results are in `benchmarks/results`, with the machine, the versions and the command.
 """
+
+COMMIT = "BENCHMARKS_COMMIT"
+"""Environment variable with the commit of a copy without `.git`."""

@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
+from benchmarks import COMMIT
 from benchmarks.gpu.machine import machine_facts, missing_packages
 from benchmarks.gpu.stages import Outcome, Settings, Stage, make_stages, run_stage, same_weights
 from marl_framework.command_line import BAD_INPUT, Parser
@@ -36,7 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for logs and results (default: runs/gpu-TIME)"
     )
+    parser.add_argument(
+        "--commit", metavar="HASH", help="commit of a copy without .git, for the results"
+    )
     options = parser.parse_args(arguments)
+    if options.commit:
+        os.environ[COMMIT] = options.commit  # for all stages
     if not options.minutes > 0:
         parser.error(f"--minutes {options.minutes:g}: must be above 0")
     if lacking := missing_packages():

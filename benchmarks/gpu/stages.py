@@ -26,6 +26,8 @@ TESTS = (
     *("tests/benchmarks/reference/test_replay.py", "tests/runs/test_checkpoint.py"),
 )
 """Files with tests for a GPU; others need packages that may be missing on a GPU's machine."""
+GRAPHS = {"eager": "false", "graphs": "true"}
+"""Values of `compute.cuda_graphs` by the end of a stage's name."""
 _ENDS = 10  # seconds between SIGTERM and SIGKILL
 _MOST_TEXT = 200
 
@@ -69,84 +71,79 @@ class Outcome:
 
 
 def make_stages(settings: Settings) -> list[Stage]:
-    """Return all stages, checks first."""
+    """Return all stages: figures first, because time may end; then slower checks and tests."""
     device, out, quick = settings.device, settings.out, settings.quick
     params = "params_test.yaml" if quick else "params_gpu.yaml"
     on = ("--config", params, "--device", device)
 
     def bench(
-        name: str, kind: str, show: Show, *arguments: str, limit: int = 90, row: float = 3
+        name: str,
+        kind: str,
+        show: Show,
+        *arguments: str,
+        config: str = params,
+        limit: int = 90,
+        row: float = 3,
     ) -> Stage:
         seconds = ("--seconds-per-row", "0.001" if quick else f"{row:g}")
         target = out / f"{name}.json"
-        asked = (*on, *seconds, "--out", str(target), *arguments)
+        asked = ("--config", config, "--device", device, *seconds, "--out", str(target), *arguments)
         return Stage(name, ("-m", f"benchmarks.speed.{kind}", *asked), limit, _of(target, show))
 
     def check(name: str, limit: int) -> Stage:
         arguments = ("-m", "benchmarks.gpu.checks", name, *on)
         return Stage(name.replace("_", "-"), arguments, limit, _last_line)
 
-    tests = TESTS[:1] if quick else TESTS
-    numbers = "1,2" if quick else "64,512,2048"
-    many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
+    doctor = ("--config", params, "--json", "--set", f"compute.device={device}")
     stages = [
-        Stage(
-            "doctor",
-            (
-                *("-m", "marl_framework.doctor", "--config", params, "--json"),
-                *("--set", f"compute.device={device}"),
+        Stage("doctor", ("-m", "marl_framework.doctor", *doctor), 60, _doctor),
+        check("same_draws", 60),
+        check("kernel_profile", 120),
+    ]
+    steps = ("--steps", "1" if quick else "5")
+    paper = params if quick else "params.yaml"
+    for graphs, value in GRAPHS.items():
+        recorded = (*steps, "--set", f"compute.cuda_graphs={value}")
+        batches = (*recorded, "--set", "learning.batch_size=128")
+        stages += [
+            bench(f"training-{graphs}", "training", _training, *recorded),
+            bench(
+                f"paper-{graphs}", "training", _whole_schedule, *recorded, config=paper, limit=60
             ),
-            120,
-            _doctor,
-        ),
-        Stage(
-            "tests",
-            ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *tests),
-            300,
-            _last_line,
-        ),
-        Stage(
-            "recorded-steps",
-            ("-m", "benchmarks.reference.replay", CASES, "--device", device),
-            120,
-            _last_line,
-        ),
-        check("same_draws", 90),
-        check("no_waiting", 90),
-    ]
-    for graphs in ("false", "true"):
-        name = _whole_training(graphs)
-        stages.append(
-            Stage(
-                name,
-                (
-                    *("-m", "marl_framework.main", *on, "--run-name", name),
-                    *("--set", f"logging.directory={out / 'runs'}"),
-                    *("--set", f"learning.training_steps={2 if quick else 20}"),
-                    *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={graphs}"),
-                    # cuDNN must choose the same algorithms in both trainings.
-                    *("--set", "compute.deterministic=true"),
-                ),
-                120,
-                _of(out / "runs" / name / "summary.json", _run_summary),
-            )
+            bench(f"batch-128x5-{graphs}", "training", _training, *batches, config=paper, limit=60),
+        ]
+    for graphs in GRAPHS:
+        memory = "51" if graphs == "eager" and not quick else "0"  # starts more processes
+        flown = (
+            *("--num-envs", "1,2" if quick else "64,512,2048", "--policy", "actor"),
+            *("--episodes", memory, "--set", f"compute.cuda_graphs={GRAPHS[graphs]}"),
         )
-    stages.append(check("kernel_profile", 120))
-    for graphs in ("false", "true"):
-        word = "graphs" if graphs == "true" else "eager"
-        recorded = ("--set", f"compute.cuda_graphs={graphs}")
-        memory = "51" if graphs == "false" and not quick else "0"  # starts more processes
-        flown = ("--num-envs", numbers, "--policy", "actor", "--episodes", memory, *recorded)
-        stages.append(bench(f"rollout-{word}", "rollout", _ROLLOUT, *flown))
-        steps = ("--steps", "1" if quick else "5")
-        stages.append(bench(f"training-{word}", "training", _training, *steps, *recorded))
+        stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown))
     agents = ("--agents", "1" if quick else "64,4096")
+    many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [
-        bench("transformations", "transformations", _TRANSFORMATIONS, *agents, row=0.3),
-        bench("search", "search", _SEARCH, "--quick", limit=120),
+        bench("transformations", "transformations", _TRANSFORMATIONS, *agents, limit=60, row=0.3),
+        bench("search", "search", _SEARCH, "--quick"),
         bench("utilisation", "utilisation", _UTILISATION, *many),
+        check("no_waiting", 60),
     ]
-    return stages
+    replay = (CASES, "--device", device)
+    stages.append(
+        Stage("recorded-steps", ("-m", "benchmarks.reference.replay", *replay), 120, _last_line)
+    )
+    for graphs, value in GRAPHS.items():
+        name = f"run-{graphs}"
+        trained = (
+            *("--run-name", name, "--set", f"logging.directory={out / 'runs'}"),
+            *("--set", f"learning.training_steps={2 if quick else 20}"),
+            *("--set", "evaluation.interval=0", "--set", f"compute.cuda_graphs={value}"),
+            # cuDNN must choose the same algorithms in both trainings.
+            *("--set", "compute.deterministic=true"),
+        )
+        figure = _of(out / "runs" / name / "summary.json", _run_summary)
+        stages.append(Stage(name, ("-m", "marl_framework.main", *on, *trained), 120, figure))
+    tests = ("-q", "-m", "gpu", "-p", "no:cacheprovider", *(TESTS[:1] if quick else TESTS))
+    return [*stages, Stage("tests", ("-m", "pytest", *tests), 300, _last_line)]
 
 
 def run_stage(stage: Stage, out: Path) -> Outcome:
@@ -209,7 +206,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def same_weights(out: Path, outcomes: Sequence[Outcome]) -> Outcome | None:
     """Compare the weights of the recorded and the eager training; None if one was not run."""
-    names = [_whole_training(graphs) for graphs in ("false", "true")]
+    names = [f"run-{graphs}" for graphs in GRAPHS]
     if not set(names) <= {outcome.stage for outcome in outcomes}:
         return None
     results = []
@@ -221,10 +218,6 @@ def same_weights(out: Path, outcomes: Sequence[Outcome]) -> Outcome | None:
     figure = " and ".join(str(digest)[:12] for digest in results)
     reason = "the weights differ" if len(results) == 2 else "a training left no weights"
     return Outcome("same-weights", [], 0.0, ok, figure, "" if ok else reason)
-
-
-def _whole_training(graphs: str) -> str:
-    return f"run-{'graphs' if graphs == 'true' else 'eager'}"
 
 
 # Key figures ------------------------------------------------------------------------------
@@ -250,9 +243,16 @@ def _of(path: Path, show: Show) -> Figure:
 
 def _training(results: Any) -> str:
     return (
+        f"{1e3 * results['seconds_per_training_step']:,.1f} ms a training step, "
         f"{results['agent_transitions_per_s']:,.0f} transitions/s, "
         f"{results['peak_memory_bytes'] / 1e9:,.2f} GB"
     )
+
+
+def _whole_schedule(results: Any) -> str:
+    steps = results["settings"]["configuration"]["learning"]["training_steps"]
+    minutes = steps * results["seconds_per_training_step"] / 60
+    return f"{_training(results)}, {minutes:,.1f} min for {steps:,} training steps"
 
 
 def _best(key: str, form: str) -> Show:

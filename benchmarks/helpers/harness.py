@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 import torch
 
+from benchmarks import COMMIT
 from marl_framework.device import describe_device, synchronize, usable_cores
 from marl_framework.runs import files
 from marl_framework.runs.folder import describe_environment
@@ -29,7 +30,7 @@ from marl_framework.training.hardware import HardwareMonitor, Reader, gpu_reader
 SCHEMA = 1
 CPU = torch.device("cpu")
 
-_COPIED_BYTES = 2**28  # far larger than any cache
+_COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far larger than any cache
 _COPIES = 7
 _PRODUCTS = 6  # timed matrix products; the first one warms up
 _MOST_REPEATS = 10_000
@@ -124,11 +125,18 @@ def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> f
     return min(times)
 
 
-def memory_bandwidth(device: torch.device, size: int = _COPIED_BYTES) -> float:
-    """Return the bytes read and written per second by the fastest of some large copies."""
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    return 2 * size / fastest(lambda: target.copy_(source), _COPIES, device)
+def memory_bandwidth(device: torch.device, size: int | None = None) -> float:
+    """Return the bytes read and written per second by copies of `size` random bytes."""
+    size = size or _COPIED_BYTES[device.type]
+    source = torch.empty(size, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    copies = 8 if device.type == "cuda" else 1  # without a wait between them
+
+    def copy() -> None:
+        for _ in range(copies):
+            target.copy_(source)
+
+    return 2 * size * copies / fastest(copy, _COPIES, device)
 
 
 def peak_flops(device: torch.device, precision: torch.dtype) -> float:
@@ -248,6 +256,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     devices = {str(d): d for d in (CPU, device)}
     return {
         **environment,
+        "commit": environment["commit"] or os.environ.get(COMMIT),
         # The versions tell more than the interpreter's own path.
         "command": shlex.join(["python", *without_folders(sys.orig_argv[1:])]),
         "cpu": describe_device(CPU),

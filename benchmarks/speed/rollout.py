@@ -275,15 +275,6 @@ def measure(job: Job) -> dict[str, Any]:
     check_missions_fit(config, options.num_envs[-1], device)
     must_do = count_work(config)
     least_seconds = must_do["bytes"] / job.machine["memory_bandwidth"][str(device)]
-    rows = []
-    for number in options.num_envs:
-        for compiled in (True, False) if number <= MOST_EAGER else (True,):
-            chosen = with_overrides(config, f"compute.compile={str(compiled).lower()}")
-            row = measure_row(chosen, number, device, policy, options.seconds_per_row)
-            row["share_of_bandwidth"] = least_seconds / row["seconds_per_joint_step"]
-            rows.append(row)
-            speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
-            print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
     results: dict[str, Any] = {
         "settings": {
             "num_envs": options.num_envs,
@@ -292,8 +283,17 @@ def measure(job: Job) -> dict[str, Any]:
             "most_missions_without_compiling": MOST_EAGER,
         },
         "must_do": must_do,
-        "rows": rows,
+        "rows": [],
     }
+    for number in options.num_envs:
+        for compiled in (True, False) if number <= MOST_EAGER else (True,):
+            chosen = with_overrides(config, f"compute.compile={str(compiled).lower()}")
+            row = measure_row(chosen, number, device, policy, options.seconds_per_row)
+            row["share_of_bandwidth"] = least_seconds / row["seconds_per_joint_step"]
+            results["rows"].append(row)
+            job.save(results)
+            speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
+            print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
     if episodes:
         results["bytes_per_env"] = bytes_per_env(config, device, policy)
         results["growth_over_episodes"] = growth_over_episodes(config, device, policy, episodes)

@@ -146,7 +146,18 @@ def measure(job: Job) -> dict[str, Any]:
     first = Move(config, 1, device)
     leaf_count = first.decide_plainly(settings)
     spent = _time(lambda: first.decide_plainly(settings), seconds, harness.CPU)
-    rows = [{**_row(PLAIN, 1, 1, spent, leaf_count), "seconds_network": None}]
+    shown = {name: getattr(settings, name) for name in ("simulations", "depth", "beams")}
+    rows: list[dict[str, Any]] = []
+    results = {"settings": {"quick": quick, "seconds_per_row": seconds, **shown}, "rows": rows}
+
+    def add(*made: dict[str, Any], network: float | None) -> None:
+        for row in made:
+            speed = row["simulations_per_s"]
+            times = speed and speed / (rows[0] if rows else row)["simulations_per_s"]
+            rows.append({**row, "seconds_network": network, "times_one_at_a_time": times})
+        job.save(results)
+
+    add(_row(PLAIN, 1, 1, spent, leaf_count), network=None)
     for missions in QUICK_MISSIONS if quick else MISSIONS:
         move = Move(config, missions, device)
         network = harness.measure(move.predict, seconds, device, least=1).median
@@ -157,12 +168,8 @@ def measure(job: Job) -> dict[str, Any]:
         for leaves in QUICK_LEAVES if quick else LEAVES:
             of_missions.append(tree_row(move, missions, leaves, settings, seconds))
             print(f"{missions} missions, {leaves} leaves", file=sys.stderr, flush=True)
-        rows += [{**row, "seconds_network": network} for row in of_missions]
-    for row in rows:
-        speed = row["simulations_per_s"]
-        row["times_one_at_a_time"] = speed and speed / rows[0]["simulations_per_s"]
-    shown = {name: getattr(settings, name) for name in ("simulations", "depth", "beams")}
-    return {"settings": {"quick": quick, "seconds_per_row": seconds, **shown}, "rows": rows}
+        add(*of_missions, network=network)
+    return results
 
 
 def table(results: Mapping[str, Any]) -> str:

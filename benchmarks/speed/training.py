@@ -48,32 +48,10 @@ def measure(job: Job) -> dict[str, Any]:
     timer.wall()  # waits for the device
     peak = peak_memory(device)  # before anything is made that training does not need
     alone = NetworksAlone(config, device)
-    flops = alone.flops()
-    flown, walls, stages, networks = trainer.episodes, [], [], []
-    for wall, spent in time_steps(trainer, timer, steps):
-        walls.append(wall)
-        stages.append({**spent, OTHER: wall - sum(spent.values())})
-        networks.append(alone.seconds())
-        print(f"step {len(walls)} of {steps}: {wall:.3g} s", file=sys.stderr, flush=True)
-    missions = (trainer.episodes - flown) // steps
-    transitions = missions * trainer.task.n_agents * trainer.task.episode_length
-    lower, middle, upper = quartiles(walls)
-    limits = [sum(parts.values()) for parts in networks]
-    return {
-        "agent_transitions_per_s": transitions / middle,
-        "seconds_per_training_step": middle,
-        "lower_quartile": lower,
-        "upper_quartile": upper,
+    transitions = config.schedule.transitions_per_step
+    missions = config.schedule.rollouts_per_step * config.environment.num_envs
+    results: dict[str, Any] = {
         "precision": str(trainer.algorithm.precision).removeprefix("torch."),
-        "stages": _medians(stages),
-        "share_of_network_limit": median(a / b for a, b in zip(limits, walls, strict=True)),
-        "networks": {
-            "seconds": median(limits),
-            "agent_transitions_per_s": transitions / median(limits),
-            "stages": _medians(networks),
-            "flops": flops,
-            "flops_per_s": flops / median(limits),
-        },
         "peak_memory_bytes": peak,
         "transitions_per_training_step": transitions,
         "settings": {
@@ -85,6 +63,43 @@ def measure(job: Job) -> dict[str, Any]:
             "learning_batches": _runs(alone.calls.learning),
             "peak_memory": "tensors" if device.type == "cuda" else "whole process, libraries too",
             "configuration": config_to_dict(config),
+        },
+    }
+    flops = alone.flops()
+    walls, stages, networks = [], [], []
+    for wall, spent in time_steps(trainer, timer, steps):
+        walls.append(wall)
+        stages.append({**spent, OTHER: wall - sum(spent.values())})
+        networks.append(alone.seconds())
+        print(f"step {len(walls)} of {steps}: {wall:.3g} s", file=sys.stderr, flush=True)
+        results |= _speeds(walls, stages, networks, transitions, flops)
+        job.save(results)
+    return results
+
+
+def _speeds(
+    walls: Sequence[float],
+    stages: Sequence[dict[str, float]],
+    networks: Sequence[dict[str, float]],
+    transitions: int,
+    flops: int,
+) -> dict[str, Any]:
+    """Return medians over the steps made so far."""
+    lower, middle, upper = quartiles(walls)
+    limits = [sum(parts.values()) for parts in networks]
+    return {
+        "agent_transitions_per_s": transitions / middle,
+        "seconds_per_training_step": middle,
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+        "stages": _medians(stages),
+        "share_of_network_limit": median(a / b for a, b in zip(limits, walls, strict=True)),
+        "networks": {
+            "seconds": median(limits),
+            "agent_transitions_per_s": transitions / median(limits),
+            "stages": _medians(networks),
+            "flops": flops,
+            "flops_per_s": flops / median(limits),
         },
     }
 

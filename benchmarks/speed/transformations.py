@@ -34,7 +34,7 @@ from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.figures import BLUE, GREEN, ORANGE, PINK
 from benchmarks.helpers.one_at_a_time import keep_freed_memory, process_pool
 from benchmarks.helpers.text import duration_text, number_text, quartiles_text, table_text
-from benchmarks.speed.transformations_backends import DIFFERS, Bench, Recorded, Row
+from benchmarks.speed.transformations_backends import DIFFERS, Bench, Recorded
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.model import Config
@@ -70,32 +70,34 @@ def measure(job: Job) -> dict[str, Any]:
             raise ConfigError(f"--agents {number}: must be at most {team}, or a multiple of it")
     kept = keep_freed_memory()
     recorded = record(config, agents)
-    rows: list[Row] = []
     plain = {n: r.plain for n, r in recorded.items()}
     with torch.no_grad(), process_pool(plain, processes) as pool:
         seen = {n: np.stack(pool(n, r.plain.agents)) for n, r in recorded.items()}
         bandwidth = job.machine["memory_bandwidth"]
+        flown = recorded[team].flown
+        rows: list[dict[str, Any]] = []
+        results = {
+            "settings": {
+                "agents": agents,
+                "seconds_per_row": seconds,
+                "uavs_per_mission": team,
+                "distinct_missions": len(flown.bits),
+                "moves_flown": int(flown.state.t[0]),
+                "communication_range": config.experiment.uav.communication_range,
+                "pool_processes": processes,
+                "cells_not_compared": sum(int((~r.counted).sum()) for r in recorded.values()),
+                "freed_memory_kept": kept,
+            },
+            "rows": rows,
+        }
         bench = Bench(recorded, pool, seen, job.device, bandwidth, seconds)
         for number in agents:
             start = time.perf_counter()
-            rows += bench.rows(number)
+            rows += map(asdict, bench.rows(number))
+            job.save(results)
             spent = time.perf_counter() - start
             print(f"{number} UAVs: {spent:.0f} s", file=sys.stderr, flush=True)
-    flown = recorded[team].flown
-    return {
-        "settings": {
-            "agents": agents,
-            "seconds_per_row": seconds,
-            "uavs_per_mission": team,
-            "distinct_missions": len(flown.bits),
-            "moves_flown": int(flown.state.t[0]),
-            "communication_range": config.experiment.uav.communication_range,
-            "pool_processes": processes,
-            "cells_not_compared": sum(int((~r.counted).sum()) for r in recorded.values()),
-            "freed_memory_kept": kept,
-        },
-        "rows": [asdict(row) for row in rows],
-    }
+    return results
 
 
 def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:

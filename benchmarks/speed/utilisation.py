@@ -109,7 +109,19 @@ def measure(job: Job) -> dict[str, Any]:
     seconds, number, batch = options.seconds_per_row, options.processes, options.batch
     single, large = Judge(config, device, 1), Judge(config, device, batch)
     peak, flops = peak_flops(device, single.precision), flops_of(single.once)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    results = {
+        "settings": {
+            "seconds": seconds,
+            "processes": number,
+            "threads_of_each_process": max(usable_cores() // number, 1),
+            "precision": str(single.precision).removeprefix("torch."),
+        },
+        "cores": usable_cores(),
+        "peak_flops_per_s": peak,
+        "flops_per_sample": flops,
+        "rows": rows,
+    }
     for name, judge, count in (
         ("one process, batch 1", single, 1),
         (f"{number} processes, batch 1", single, number),
@@ -122,23 +134,13 @@ def measure(job: Job) -> dict[str, Any]:
         cpu = sum(used / passed for _, passed, used in done)
         row = _row(name, count, judge.batch, rate, rate * flops, cpu, peak)
         rows.append(row | utilisation(monitor))
+        job.save(results)
     print("training", file=sys.stderr, flush=True)
     course = measure_training(config, device)
     rate, cpu = (course[name] / course["seconds"] for name in ("transitions", "cpu_seconds"))
     row = _row("training", 1, None, rate, course["flops"] / course["seconds"], cpu, peak)
     rows.append(row | {name: course[name] for name in (*UTILISATION.values(), "reported_peak")})
-    return {
-        "settings": {
-            "seconds": seconds,
-            "processes": number,
-            "threads_of_each_process": max(usable_cores() // number, 1),
-            "precision": str(single.precision).removeprefix("torch."),
-        },
-        "cores": usable_cores(),
-        "peak_flops_per_s": peak,
-        "flops_per_sample": flops,
-        "rows": rows,
-    }
+    return results
 
 
 def _row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.speed import training
-from tests.benchmarks.running import positive, run
+from tests.benchmarks.running import positive, read_strict, run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -41,3 +41,15 @@ def test_share_is_the_median_over_pairs(tmp_path, monkeypatch):
     found = run(training, tmp_path, "--steps", "3")
     assert found["share_of_network_limit"] == pytest.approx(0.5)  # of 0.5, 0, 2
     assert found["seconds_per_training_step"] == 2.0
+
+
+def test_steps_made_so_far_are_kept(tmp_path, monkeypatch):
+    def end_after_one(*_):
+        yield 1.0, {"rollout": 0.5}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "time_steps", end_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        run(training, tmp_path, "--steps", "3")
+    found = read_strict(tmp_path / "found.json")
+    assert found["seconds_per_training_step"] == 1.0
