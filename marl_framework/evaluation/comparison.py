@@ -33,8 +33,7 @@ from marl_framework.runs.folder import describe_environment
 SPLIT = "test"
 _BATCH_BYTES = 2**30  # memory budget
 
-Records = Mapping[str, FlightRecord]
-"""Flights by the names of their policies."""
+Records = Mapping[str, FlightRecord]  # by the names of their policies
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,9 @@ class Comparison:
     missions: int
     """Number of missions of each planner."""
     seed: int
-    """Evaluation seed."""
     settings: Mapping[str, Any]
     """Settings for `results.json`."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the environments."""
-        return next(iter(self.environments.values())).device
+    device: torch.device
 
     def fly(self) -> dict[str, FlightRecord]:
         """Fly all missions with each planner; print the time each took."""
@@ -69,7 +63,7 @@ class Comparison:
         return records
 
     def results(self, records: Records) -> dict[str, Any]:
-        """Return the results of the flights, see `report.results`."""
+        """Return `report.results` of the flights."""
         return report.results(records, self.settings, describe_environment(self.device))
 
 
@@ -85,15 +79,8 @@ def prepare(
 ) -> Comparison:
     """Create the environment and the planners, so that bad input fails before any flight.
 
-    Args:
-        config: configuration of the missions.
-        device: device of environment and networks.
-        names: planners, see `planners.registry.make_planner`, and names of `teams`.
-        missions: number of missions of each planner.
-        seed: evaluation seed.
-        checkpoint: trained team, for `learned`.
-        greedy: trained teams take their most probable actions instead of sampling.
-        teams: other trained teams by name.
+    `names` are planners of `make_planner` and names of `teams`; `checkpoint` is the team of
+    `learned`. If `greedy`, trained teams take their most probable actions instead of sampling.
 
     Raises:
         ConfigError: a planner or the terrain cannot be created.
@@ -123,13 +110,13 @@ def prepare(
     for name in names:
         kind, flying = LEARNED if name in teams else name, teams.get(name, checkpoint)
         planners[name] = make_planner(kind, environments[name], flying, greedy)
-    return Comparison(environments, planners, missions, seed, settings)
+    return Comparison(environments, planners, missions, seed, settings, device)
 
 
 def batch_size(config: Config, missions: int) -> int:
-    """Return the number of missions per batch, for the fewest equal batches that fit in memory.
+    """Return the number of missions per batch, the same on any machine.
 
-    It depends on the configuration only, so that results are the same on any machine.
+    It makes the fewest equal batches that fit in memory.
     """
     rows, cols = config.geometry.map_shape
     maps = config.missions.most_agents + 10  # per mission: beliefs and work arrays, float32
@@ -156,10 +143,7 @@ def fly_and_write(
     """Fly the comparison of each world; write its results, then figures and pages into `out`.
 
     The figures of several worlds lie in subfolders, next to an overview. For `refresh` see
-    `mission_page.write_page`.
-
-    Returns:
-        The tables and the files.
+    `mission_page.write_page`. Returns the tables and the files.
     """
     several = len(prepared) > 1
     tables: list[str] = []

@@ -37,18 +37,14 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
 TERRAIN_COLOURS = ListedColormap([_BACKGROUND, _ROI])
 BELIEF_COLOURS = "cividis"
-_UNSEEN_ALPHA = 0.38
-DPI = 150
+_UNSEEN_ALPHA, DPI = 0.38, 150
 _SURFACE_CELLS = 80  # per side of the terrain in the 3-D plot
 _PANELS = 10  # of a film strip, including the terrain
 _GIF_DPI, _FRAMES_PER_SECOND, _LAST_FRAME_REPEATS = 72, 2, 4
 
 
 def curves_figure(results: Mapping[str, Any], path: Path) -> None:
-    """Draw ROI entropy and F1 after each round as a PNG: mean over missions ± one standard error.
-
-    For the results see `report.results`.
-    """
+    """Draw the curves of `report.results` as a PNG: mean over missions ± one standard error."""
     figure = new_figure((11.0, 4.6))
     policies = results["policies"]
     blocks = None if results["blocks"] is None else torch.tensor(results["blocks"])
@@ -61,11 +57,10 @@ def curves_figure(results: Mapping[str, Any], path: Path) -> None:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     missions = len(next(iter(policies.values()))["f1"])
     several = f"Mean over {missions} missions; bands: ± one standard error"
     figure.suptitle(several if missions > 1 else "One mission")
-    _save_with_legend(figure, path)
+    _save_panels(figure, path)
 
 
 def draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, number: int) -> None:
@@ -83,7 +78,7 @@ def draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, num
 def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw ROI entropy and F1 of each policy in each world as a PNG, with 95 % intervals.
 
-    Each world holds its `name` and its `report.results`.
+    For the worlds see `report.overview`.
     """
     policies = list(worlds[0]["summary"])
     figure = new_figure((max(9.0, 1.5 + 0.35 * len(worlds) * len(policies)), 6.4))
@@ -96,24 +91,21 @@ def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
             means = np.array([each["iqm"] for each in found])
             ends = np.array([each["iqm_interval"] or (each["iqm"],) * 2 for each in found]).T
             errors = (means - ends[0], ends[1] - means)
-            marker, colour = _MARKERS[k % len(_MARKERS)], _COLOURS[k % len(_COLOURS)]
-            axes.errorbar(
-                x, means, errors, fmt=marker, color=colour, markersize=5, capsize=2, label=name
-            )
+            look = {"fmt": _MARKERS[k % len(_MARKERS)], "color": _COLOURS[k % len(_COLOURS)]}
+            axes.errorbar(x, means, errors, markersize=5, capsize=2, label=name, **look)
         axes.set(ylabel=label, ylim=(0, 1.02))
         axes.set_xticks(np.arange(len(worlds)), [world["name"] for world in worlds], rotation=20)
         axes.grid(axis="y", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle("Interquartile means over missions, with 95 % intervals")
-    _save_with_legend(figure, path)
+    _save_panels(figure, path)
 
 
-def _save_with_legend(figure: Figure, path: Path) -> None:
+def _save_panels(figure: Figure, path: Path) -> None:
     """Write a figure whose panels share the legend of the first one."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False
-    )
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.savefig(path, dpi=DPI)
 
 
@@ -123,10 +115,8 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     Raises:
         IndexError: the record does not hold the maps of this mission.
     """
-    if not 0 <= index < len(record.truth):
-        raise IndexError(
-            f"mission {index}: the record keeps the maps of the first {len(record.truth)} only"
-        )
+    if not 0 <= index < (kept := len(record.truth)):
+        raise IndexError(f"mission {index}: the record keeps the maps of the first {kept} only")
     record = record.alone(index)
     figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
@@ -164,10 +154,10 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
 def draw_terrain(axes: Axes, record: FlightRecord) -> None:
     """Draw the ground truth, unseen cells, zones, last footprints and paths of one mission."""
     truth, footprints = record.truth[0], record.footprints[0]
-    shape = (truth.shape[0], truth.shape[1])
+    rows, cols = truth.shape
     image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
-    unseen = ~footprint_masks(footprints.flatten(0, 1), shape).any(dim=0)
-    overlay = np.zeros((shape[1], shape[0], 4))
+    unseen = ~footprint_masks(footprints.flatten(0, 1), (rows, cols)).any(dim=0)
+    overlay = np.zeros((cols, rows, 4))
     overlay[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
     axes.imshow(overlay, origin="lower", extent=image.get_extent(), interpolation="nearest")
     lines = uav_lines(footprints.shape[1])
@@ -235,12 +225,13 @@ def film_strip(record: FlightRecord, index: int, path: Path) -> None:
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
     figure = Figure(figsize=(13.5, 6.2), layout="constrained")
     axes = figure.subplots(2, _PANELS // 2, sharex=True, sharey=True).flatten()
-    _film_terrain(axes[0], record)
+    _film_map(axes[0], record, record.truth[0], TERRAIN_COLOURS)
+    draw_zones(axes[0], record)
     axes[0].set_title("truth")
     for ax in axes[1 + len(shown) :]:
         ax.set_axis_off()
     for ax, number in zip(axes[1:], shown.tolist(), strict=False):
-        image = _film_belief(ax, record, number)
+        image = _film_map(ax, record, record.film[0, number], BELIEF_COLOURS)
         entropy = record.metrics["roi_entropy"][0, number].item()
         ax.set_title(f"{number} readings, H {entropy:.2f}")
         for n, (colour, _) in enumerate(uav_lines(record.path.shape[2])):
@@ -260,16 +251,17 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
     figure = Figure(figsize=(9.2, 4.9))
     figure.subplots_adjust(left=0.06, right=0.98, bottom=0.1, top=0.87, wspace=0.12)
     left, right = figure.subplots(1, 2)
-    _film_terrain(left, record)
-    image = _film_belief(right, record, 0)
+    _film_map(left, record, record.truth[0], TERRAIN_COLOURS)
+    draw_zones(left, record)
+    image = _film_map(right, record, record.film[0, 0], BELIEF_COLOURS)
     left.set(xlabel="x [m]", ylabel="y [m]", title="terrain and flight paths")
     right.set(xlabel="x [m]", title="belief")
     colours = [colour for colour, _ in uav_lines(record.path.shape[2])]
     outlines = [left.plot([], [], ":", color=c, linewidth=1.4)[0] for c in colours]
     paths = [left.plot([], [], color=c, linewidth=1.8)[0] for c in colours]
     ends = [
-        [ax.plot([], [], "o", color=c, markeredgecolor="k")[0] for c in colours]
-        for ax in (left, right)
+        [ax.plot([], [], "o", color=c, markeredgecolor="k")[0] for ax in (left, right)]
+        for c in colours
     ]
     writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     rounds = record.film.shape[1] - 1
@@ -279,7 +271,7 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
             for n in range(len(colours)):
                 flown = record.path[0, :number, n].numpy()
                 paths[n].set_data(flown[:, 0], flown[:, 1])
-                for end in (ends[0][n], ends[1][n]):
+                for end in ends[n]:
                     end.set_data(flown[-1:, 0], flown[-1:, 1])
                     end.set_marker(_uav_marker(record, number, n))
                 footprint = record.footprints[0, number - 1, n].tolist()
@@ -293,18 +285,11 @@ def mission_gif(record: FlightRecord, index: int, path: Path) -> None:
 
 
 def _uav_marker(record: FlightRecord, number: int, n: int) -> str:
-    """Return the marker of a UAV after so many readings: a cross once it has stopped."""
     return "o" if number <= int(record.active[0, :, n].sum()) else "X"
 
 
-def _film_terrain(axes: Axes, record: FlightRecord) -> None:
-    draw_map(axes, record.truth[0], record.config, TERRAIN_COLOURS)
-    draw_zones(axes, record)
-    set_limits(axes, record.config)
-
-
-def _film_belief(axes: Axes, record: FlightRecord, number: int) -> AxesImage:
-    image = draw_map(axes, record.film[0, number], record.config, BELIEF_COLOURS)
+def _film_map(axes: Axes, record: FlightRecord, values: Tensor, colours: Any) -> AxesImage:
+    image = draw_map(axes, values, record.config, colours)
     set_limits(axes, record.config)
     return image
 
@@ -338,12 +323,9 @@ def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, 
     Both are empty for an empty footprint, that of a UAV that has stopped.
     """
     row0, row1, col0, col1 = footprint
-    if row1 <= row0:
-        return np.empty(0), np.empty(0)
-    res_x, res_y = config.geometry.cell_size
-    x = np.array([row0, row1, row1, row0, row0]) * res_x
-    y = np.array([col0, col0, col1, col1, col0]) * res_y
-    return x, y
+    corners = [(row0, col0), (row1, col0), (row1, col1), (row0, col1), (row0, col0)]
+    x, y = np.array(corners if row1 > row0 else np.empty((0, 2))).T
+    return x * config.geometry.cell_size[0], y * config.geometry.cell_size[1]
 
 
 def set_limits(axes: Axes, config: Config) -> None:

@@ -6,7 +6,7 @@ start, round T + 1 follows the last move.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,9 +24,6 @@ from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
-StreamMaker = Callable[[MissionEnvironment, int, str, int], DrawSource]
-"""Function of (env, seed, split, number of the first mission) that returns a batch's draws."""
-
 
 @dataclass
 class FlightRecord:
@@ -38,7 +35,7 @@ class FlightRecord:
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
     `rmse`, `wrmse`, `mll`, `wmll` (see `map_metrics`) and `coverage`."""
     episode_return: Tensor
-    """Undiscounted return: the sum of the rewards of all moves, no unit, [E] float32."""
+    """Undiscounted return, no unit, [E] float32."""
     absolute_return: Tensor
     """Sum over steps of absolute_scale · information gained + absolute_offset, [E]."""
     path_length: Tensor
@@ -50,8 +47,7 @@ class FlightRecord:
     path: Tensor
     """Coordinates (x, y, altitude) at each reading [m], [E, T + 1, N, 3] float32."""
     footprints: Tensor
-    """Cells in view at each reading, half-open (row0, row1, col0, col1), [E, T + 1, N, 4]
-    int64."""
+    """Cells in view, half-open (row0, row1, col0, col1), [E, T + 1, N, 4] int64."""
     active: Tensor
     """UAVs that took each reading, [E, T + 1, N] bool; the others do not move."""
     truth: Tensor
@@ -65,18 +61,15 @@ class FlightRecord:
     planning_seconds: list[float]
     """Mean planning time of one step of each batch [s]."""
     window_origins: Tensor | None = None
-    """Lower left corner of each mission's window on the measured map [m], [E, 2] float64, NaN
-    over other ground; None where there is no map."""
+    """Lower left corner of each window on the measured map [m], [E, 2] float64, NaN elsewhere."""
     boxes: Tensor | None = None
-    """Obstacles of each mission as (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where a
-    mission has fewer."""
+    """Obstacles (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where there are fewer."""
     zones: NoFlyZones | None = None
-    """No-fly zones of the map, if any."""
 
     def alone(self, index: int) -> FlightRecord:
         """Return one mission with only its own UAVs and readings; E is 1.
 
-        Its tensors are views. It has maps only where the record keeps those of the mission.
+        Its tensors are views.
         """
         one = _combined([self], lambda values: values[index : index + 1])
         team, readings = one.active[0, 0], int(one.active.any(2).sum())
@@ -105,27 +98,23 @@ class FlightRecord:
 
 def _combined(records: Sequence[FlightRecord], combine: Callable[..., Tensor]) -> FlightRecord:
     """Return a record whose tensors `combine` makes of the same tensors of all records."""
-    first = records[0]
-    tensors: dict[str, Any] = {
-        name: combine(*(getattr(record, name) for record in records))
-        for name, value in vars(first).items()
-        if isinstance(value, Tensor)
-    }
-    metrics = {
-        name: combine(*(record.metrics[name] for record in records)) for name in first.metrics
-    }
-    return replace(first, metrics=metrics, **tensors)
+
+    def combined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        names = [name for name, value in parts[0].items() if isinstance(value, Tensor)]
+        return {name: combine(*(part[name] for part in parts)) for name in names}
+
+    metrics = combined([record.metrics for record in records])
+    return replace(records[0], metrics=metrics, **combined([vars(record) for record in records]))
 
 
 @dataclass
 class _Log:
-    """Readings and metrics of a flight in progress, on the environment's device."""
+    """Readings and metrics of a flight in progress, see `fly`."""
 
     env: MissionEnvironment
     seen: Tensor
     """Cells observed so far, [E, R, C] bool."""
     keep_maps: int | None
-    """Number of missions whose beliefs are kept; None for all."""
     metrics: dict[str, list[Tensor]] = field(default_factory=dict)
     positions: list[Tensor] = field(default_factory=list)
     footprints: list[Tensor] = field(default_factory=list)
@@ -142,7 +131,6 @@ class _Log:
             self.seen |= footprint_masks(footprints, self.env.camera.shape)
 
     def add_round(self, belief: Tensor, truth: Tensor) -> None:
-        """Record the metrics of a round."""
         metrics = {**map_metrics(belief, truth), "coverage": coverage(self.seen)}
         for name, values in metrics.items():
             self.metrics.setdefault(name, []).append(values)
@@ -220,7 +208,7 @@ def evaluate(
     seed: int,
     split: str = "test",
     keep_maps: int = 1,
-    streams: StreamMaker = MissionStreams,
+    streams: type[MissionStreams] = MissionStreams,
 ) -> FlightRecord:
     """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
@@ -230,7 +218,7 @@ def evaluate(
     Args:
         env: environment of `split`; its generator is not used.
         planner: planner of all missions.
-        missions: number of missions, at least 1.
+        missions: number of missions.
         seed: evaluation seed, 0 ≤ seed < 2**20.
         split: test, validation or deployment.
         keep_maps: number of missions whose ground truth and beliefs are recorded.
@@ -257,11 +245,8 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
     """Fly E fixed missions of the validation split and the configuration's seed.
 
     Every call flies the same missions, uses none of training's generators and does not
-    synchronise with the host.
-
-    Returns:
-        Tensors [E] on the device: `roi_entropy` and `f1` after the last move, and the
-        undiscounted `return`.
+    synchronise with the host. Returns, on the device, `roi_entropy` and `f1` after the last move,
+    and the undiscounted `return`, [E] each.
     """
     seed = env.config.environment.seed
     draws = MissionStreams(env, seed, "validation")
@@ -289,11 +274,9 @@ def warn_without_interest(roi_entropy: Tensor) -> None:
 
 
 def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a mask of the cells in each footprint, [B, R, C] bool.
+    """Return a mask of the cells in each footprint, [B, R, C] bool; R and C are the map's `shape`.
 
-    Args:
-        footprints: half-open (row0, row1, col0, col1), [B, 4] int64.
-        shape: map shape (R, C).
+    Footprints are half-open (row0, row1, col0, col1), [B, 4] int64.
     """
     row0, row1, col0, col1 = footprints.unsqueeze(-1).unbind(-2)
     rows, cols = (torch.arange(length, device=footprints.device) for length in shape)

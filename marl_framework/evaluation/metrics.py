@@ -30,22 +30,18 @@ def coverage(seen: Tensor) -> Tensor:
     return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
-MAP_METRICS = ("roi_entropy", "f1", "rmse", "wrmse", "mll", "wmll")
-"""Names of the metrics of a belief in tables and files, see `map_metrics`."""
-
-
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all of `MAP_METRICS` by name, [E] each, computed in chunks of missions for speed.
+    """Return all metrics of a belief by name, [E] each, computed in chunks of missions for speed.
 
     `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
     `wrmse` and `wmll` are the same over the ROI cells. For `f1` see `accuracy.f1`.
     """
     parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
-    return {name: torch.cat([part[name] for part in parts]) for name in MAP_METRICS}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all of `MAP_METRICS` for a few missions, with each logarithm taken once."""
+    """Return all metrics of a few missions, with each logarithm taken once."""
     roi = truth.to(belief.dtype)
     weight = roi / count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
     p = clamp_probability(belief)

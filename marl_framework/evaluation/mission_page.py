@@ -43,13 +43,8 @@ def write_page(
 ) -> None:
     """Write one mission of several policies, side by side, of about `LARGEST` bytes at most.
 
-    Larger maps are averaged onto fewer cells.
-
-    Args:
-        records: flight records on the CPU, by policy, with the maps of the same mission `index`.
-        index: number of the mission in the records.
-        path: HTML file to write.
-        refresh: seconds after which a browser loads the page again; None for never.
+    Larger maps are averaged onto fewer cells. The records are on the CPU and hold the maps of the
+    same mission `index`. A browser loads the page again after `refresh` [s]; None for never.
     """
     records = {name: record.alone(index) for name, record in records.items()}
     shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
@@ -105,13 +100,12 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
 
 def _policy(name: str, record: FlightRecord, shape: tuple[int, int], rounds: int) -> dict[str, Any]:
     """Return the data of a policy; after its end, the last values are repeated."""
-    film = _held(record.film[0], rounds)
-    levels = (_averaged(film.float(), shape) * _LEVELS).round().byte().numpy()
+    film = _averaged(_held(record.film[0], rounds).float(), shape)
+    levels = (film * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
-    res_x, res_y = record.config.geometry.cell_size
+    sides = torch.tensor(record.config.geometry.cell_size).repeat_interleave(2)
     curves = {
-        "footprints": record.footprints[0].transpose(0, 1)
-        * torch.tensor([res_x, res_x, res_y, res_y]),
+        "footprints": record.footprints[0].transpose(0, 1) * sides,
         "entropy": _held(record.metrics["roi_entropy"][0], rounds),
         "f1": _held(record.metrics["f1"][0], rounds),
     }
@@ -131,12 +125,10 @@ def _held(values: Tensor, rounds: int) -> Tensor:
 
 def _averaged(maps: Tensor, shape: tuple[int, int]) -> Tensor:
     """Average maps [..., R, C] onto a smaller shape."""
-    rows, cols = maps.shape[-2:]
-    if (rows, cols) == shape:
+    if (whole := maps.shape[-2:]) == shape:
         return maps
-    return area_pool(maps, *lattice_weights((rows, cols), shape, maps.device))
+    return area_pool(maps, *lattice_weights((whole[0], whole[1]), shape, maps.device))
 
 
 def _packed(values: np.ndarray[Any, Any]) -> str:
-    """Return an array as zlib in base64."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

@@ -33,10 +33,7 @@ class DrawSource(Protocol):
 
 
 class MissionStreams:
-    """Random draws of missions `first` … `first + E - 1`, with one generator per mission.
-
-    The generator of the environment, which is of the same split, is not used.
-    """
+    """Random draws of missions `first` … `first + E - 1`, with one generator per mission."""
 
     def __init__(
         self, env: MissionEnvironment, seed: int, split: str = "test", first: int = 0
@@ -64,8 +61,7 @@ class MissionStreams:
 
 def planner_generator(env: MissionEnvironment, seed: int, split: str = "test") -> torch.Generator:
     """Return a generator for a planner's random choices, independent of all missions."""
-    seed = split_seed(seed, split, _PLANNER_STREAM)
-    return torch.Generator(env.device).manual_seed(seed)
+    return torch.Generator(env.device).manual_seed(split_seed(seed, split, _PLANNER_STREAM))
 
 
 def _mission_seed(seed: int, split: str, number: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -36,7 +37,7 @@ _LABELS = {
     "absolute_return": "absolute return",
 }
 _MINUS = " - "  # between two policies in the name of their difference
-_WIDTH = 200  # characters; no table is wider
+_WIDTH = 1000  # characters; no table is wider
 
 
 def results(
@@ -79,17 +80,16 @@ def results(
             for name, final in finals.items()
             if name != reference
         },
-        "timing": {name: _timing(record) for name, record in records.items()},
+        "timing": {
+            name: {
+                "planning_seconds_per_batch_step": record.planning_seconds,
+                "missions_per_batch": record.missions_per_batch,
+                "planning_seconds_per_step": fmean(record.planning_seconds)
+                / record.missions_per_batch,
+            }
+            for name, record in records.items()
+        },
         "machine": dict(machine),
-    }
-
-
-def _timing(record: FlightRecord) -> dict[str, Any]:
-    seconds = record.planning_seconds
-    return {
-        "planning_seconds_per_batch_step": seconds,
-        "missions_per_batch": record.missions_per_batch,
-        "planning_seconds_per_step": sum(seconds) / len(seconds) / record.missions_per_batch,
     }
 
 
@@ -106,11 +106,7 @@ def final_values(record: FlightRecord) -> dict[str, Tensor]:
 
 
 def reference_policy(summary: Mapping[str, Any]) -> str:
-    """Return the classical planner with the lowest mean ROI entropy, or else the first policy.
-
-    Args:
-        summary: `summary` of `results`, by policy.
-    """
+    """Return the classical planner with the lowest mean ROI entropy, or else the first policy."""
     classical = [name for name in summary if name in CLASSICAL] or [*summary][:1]
     return min(classical, key=lambda name: summary[name]["roi_entropy"]["mean"])
 
@@ -124,12 +120,9 @@ def mission_blocks(record: FlightRecord) -> Tensor | None:
 
 
 def table_text(found: Mapping[str, Any]) -> str:
-    """Return a table of all metrics after the last move, with a row per metric and policy.
+    """Return a table of `results` after the last move, with a row per metric and policy.
 
     The last column is the mean paired difference to the `reference_policy`.
-
-    Args:
-        found: see `results`.
     """
     summary, differences = found["summary"], found["differences"]
     first, reference = next(iter(summary)), reference_policy(summary)
@@ -144,10 +137,8 @@ def table_text(found: Mapping[str, Any]) -> str:
             row = rows[key]
             digits = _digits(row["mean"])
             spread = "" if row["std"] is None else f" ± {row['std']:.{digits}f}"
-            cells = [
-                f"{row['mean']:.{digits}f}{spread}",
-                with_interval(row["iqm"], row["iqm_interval"]),
-            ]
+            iqm = with_interval(row["iqm"], row["iqm_interval"])
+            cells = [f"{row['mean']:.{digits}f}{spread}", iqm]
             if name != reference:
                 change = differences[name + _MINUS + reference][key]
                 cells.append(with_interval(change["mean"], change["interval"], sign="+"))
@@ -162,15 +153,8 @@ def table_text(found: Mapping[str, Any]) -> str:
 
 
 def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of mean ROI entropy and F1 of every policy in every world.
-
-    Args:
-        worlds: `results` of each world, and its `name`.
-    """
-    drawn = Table(box=SIMPLE_HEAD, title=Text("ROI entropy [bit] / F1, means"))
-    drawn.add_column("")
-    for name in worlds[0]["summary"]:
-        drawn.add_column(name, justify="right")
+    """Return a table of mean ROI entropy and F1; `worlds` hold a `name` and their `results`."""
+    drawn = new_table("ROI entropy [bit] / F1, means", ("",), list(worlds[0]["summary"]))
     for found in worlds:
         means = [
             f"{row['roi_entropy']['mean']:.4f} / {row['f1']['mean']:.4f}"
@@ -182,7 +166,7 @@ def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
 
 def new_table(title: str, labels: Sequence[str], columns: Sequence[str]) -> Table:
     """Return a table without rows, with columns of labels and of numbers (or words, unnamed)."""
-    drawn = Table(box=SIMPLE_HEAD, title=title)
+    drawn = Table(box=SIMPLE_HEAD, title=Text(title))
     for header in labels:
         drawn.add_column(header, no_wrap=True)
     for header in columns:
@@ -201,11 +185,9 @@ def with_interval(
     mean: float, interval: Interval | None, sign: str = "", digits: int | None = None
 ) -> str:
     """Return a mean and its interval as text; four digits, fewer for large numbers."""
-    digits = _digits(mean) if digits is None else digits
-    number = f"{mean:{sign}.{digits}f}"
-    if interval is None:
-        return number
-    return f"{number} [{interval[0]:{sign}.{digits}f}, {interval[1]:{sign}.{digits}f}]"
+    form = f"{sign}.{_digits(mean) if digits is None else digits}f"
+    ends = "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
+    return f"{mean:{form}}{ends}"
 
 
 def _digits(mean: float) -> int:
