@@ -6,7 +6,8 @@ import argparse
 import functools
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from marl_framework.evaluation.options import (
 )
 from marl_framework.runs.files import write_json
 from marl_framework.runs.guard import guarded
+from marl_framework.runs.history import state_of
 from marl_framework.runs.names import checkpoint_file
 
 # Modules that load PyTorch are imported where they are used: help and bad input come at once.
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
     from marl_framework.evaluation.comparison import Comparison
     from marl_framework.planners.team import Checkpoint
 
-_REFRESH = 20
-"""Seconds after which a page of --watch loads itself again."""
+_REFRESH, _WAIT = 20, 5.0  # seconds until a page of --watch loads again, and between its looks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,8 +100,6 @@ def _fly_suite(options: argparse.Namespace) -> None:
 
 def _watch(options: argparse.Namespace) -> None:
     """Evaluate the latest team of a training run until its training ends."""
-    from marl_framework.evaluation.watching import latest_teams
-
     run = Path(options.watch)
     if not run.is_dir():
         raise ConfigError(f"--watch {run} is not a folder; name a run folder")
@@ -110,6 +109,27 @@ def _watch(options: argparse.Namespace) -> None:
         options.checkpoint = str(checkpoint)
         _compare(options)
         print(f"watching {run}; Ctrl-C ends", flush=True)
+
+
+def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Iterator[Path]:
+    """Yield the last checkpoint of a run after each change until its training ends.
+
+    Raises:
+        ConfigError: the run has neither a training in progress nor a checkpoint.
+    """
+    last, seen = run / "checkpoints" / "last.pt", None
+    while True:
+        training = state_of(run) == "in training"  # first, to miss no last checkpoint
+        newest = last.stat().st_mtime_ns if last.is_file() else None
+        if newest != seen:
+            seen = newest
+            yield last
+        elif training:
+            wait(_WAIT)
+        elif seen is None:
+            raise ConfigError(f"--watch {run} has no checkpoint and no training; name a run folder")
+        else:
+            return
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -140,18 +160,12 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _runs_in(world: str, options: argparse.Namespace) -> dict[str, str]:
-    """Return the runs of the teams that fly a world, by their names."""
     _, runs = options.policies
     return runs if options.tasks is None else {n: r.replace(TASK, world) for n, r in runs.items()}
 
 
 def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str, Comparison]:
-    """Return the flights in each world, by its name.
-
-    Args:
-        options: options of the command line.
-        worlds: overrides of each world, or the keys of its task.
-    """
+    """Return the flights in each world; `worlds` are its overrides, or the keys of its task."""
     from marl_framework.device import resolve_device
     from marl_framework.evaluation import comparison
     from marl_framework.planners.team import find_checkpoint, load_team

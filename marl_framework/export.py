@@ -29,8 +29,7 @@ from marl_framework.runs.names import checkpoint_file
 TOLERANCE = 1e-5
 """Largest accepted difference of an output from PyTorch's."""
 
-_WEIGHTS = "weights"
-_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", _WEIGHTS: ".pt"}
+_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", "weights": ".pt"}
 _PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript")}
 
 
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     _check(options, out)
-    if options.format == _WEIGHTS:
+    if options.format == "weights":
         return _write_weights(options, out)
 
     # These load PyTorch: help and bad input come at once.
@@ -82,9 +81,8 @@ def _run(options: argparse.Namespace) -> int:
     team = load_team(options.checkpoint)
     config = mission_config(None, [*options.overrides, "compute.precision=float32"], team)
     actor = trained_team(config, team, "cpu").modules["actor"].eval()
-    module: PortableActor | PortableTeam = PortableActor(actor)
-    if options.observations:
-        module = PortableTeam(actor, config, "cpu")
+    whole = options.observations
+    module = PortableTeam(actor, config, "cpu") if whole else PortableActor(actor)
     samples = sample_inputs(module, config)
     portable = export(module, samples[0], options.format, mission_facts(config))
     difference = largest_difference(portable.run, module, samples)
@@ -113,12 +111,7 @@ def _write_weights(options: argparse.Namespace, out: Path) -> int:
 
 
 def _check(options: argparse.Namespace, out: Path) -> None:
-    """Check all options before PyTorch loads.
-
-    Raises:
-        ConfigError: a package or the checkpoint is missing, the file has another suffix, no
-            folder, or is a checkpoint, or options cannot be combined.
-    """
+    """Check all options before PyTorch loads."""
     form = options.format
     if out.suffix != _SUFFIXES[form]:
         raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
@@ -134,7 +127,7 @@ def _check(options: argparse.Namespace, out: Path) -> None:
     checkpoint = checkpoint_file(options.checkpoint)
     if out.exists() and out.samefile(checkpoint):
         raise ConfigError(f"--out {out} is the checkpoint to export; name another file")
-    if options.observations and form == _WEIGHTS:
+    if options.observations and form == "weights":
         raise ConfigError(f"--observations cannot be combined with --format {form}; leave it out")
 
 

@@ -52,12 +52,10 @@ class FlightPlan:
     uav: int
     """Number of the UAV, from 1."""
     home: Degrees
-    """Place of take-off."""
     speed: float
     """Speed [m/s]."""
     items: Sequence[Item]
     fences: Sequence[Sequence[Degrees]] = ()
-    """Polygons that the UAV must not enter."""
 
 
 def flight_plans(
@@ -81,8 +79,7 @@ def _items(
 ) -> list[Item]:
     """Return the mission of one UAV: take-off, waypoints with photos, return.
 
-    Its stops have `positions` (latitude, longitude, altitude [m]), [S, 3], and `waiting` times
-    [s], [S].
+    Positions are (latitude, longitude, altitude [m]) of stops, [S, 3]; `waiting` is in s, [S].
     """
     frame = ABOVE_GROUND if settings.altitudes == "ground" else ABOVE_HOME
     items = [
@@ -159,11 +156,8 @@ def geofences(
     Fences of autopilots have no limits in altitude, so only zones from the ground to the sky
     become fences. `origin` is the lower left corner of the window on the map [m].
     """
-    area = config.environment
+    size = config.environment.x_dim, config.environment.y_dim
     closed = [z for z in zones.zones if z.floor <= 0 and math.isinf(z.height)]
-    fences = []
-    for zone in closed:
-        for part in polygons(zone, origin, (area.x_dim, area.y_dim), _FENCED):
-            border = np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1]
-            fences.append(place.degrees(border)[:, ::-1].round(9).tolist())
-    return fences
+    parts = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
+    borders = [np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1] for part in parts]
+    return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]

@@ -11,12 +11,7 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.deployment.flight_plans import (
-    flight_plans,
-    geofences,
-    home_metres,
-    team_stops,
-)
+from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres, team_stops
 from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
 from marl_framework.deployment.mission_files import WRITERS
 from marl_framework.deployment.survey_files import FRAME, Survey, write_survey
@@ -37,12 +32,11 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 
+FOLDER = "mission_{:03d}"
+
 
 def deploy(
-    config: Config,
-    device: torch.device,
-    checkpoint: Checkpoint | None,
-    options: argparse.Namespace,
+    config: Config, device: torch.device, checkpoint: Checkpoint | None, options: argparse.Namespace
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
@@ -111,7 +105,7 @@ class Deployment:
             place = None if self.place is None else self.place.moved(x, y)
             tracks = [track.double().numpy() for track in record.tracks(index)]
             survey = Survey(record.belief[index].float().numpy(), tracks, (x, y), cell, place)
-            target = _mission_folder(folder, index)
+            target = folder / FOLDER.format(index)
             target.mkdir()
             write_survey(survey, target)
             hazards = {} if place is None else self._write_plans(survey, place, target)
@@ -122,7 +116,7 @@ class Deployment:
     def draw(self, record: FlightRecord, folder: Path, html: bool = False) -> None:
         """Draw each mission into its subfolder, with `html` also as an interactive page."""
         for index in range(self.missions):
-            target = _mission_folder(folder, index)
+            target = folder / FOLDER.format(index)
             mission_figure(record, index, target / "mission.png")
             film_strip(record, index, target / "film.png")
             mission_gif(record, index, target / "mission.gif")
@@ -159,9 +153,7 @@ def prepare(
             "set it to [raster], and sensor.simulation.raster.path to the file"
         )
     if config.missions.has_crashes:
-        raise ConfigError(
-            "experiment.uav.crash_rate: a deployment cannot plan crashes; set it to 0"
-        )
+        raise ConfigError("experiment.uav.crash_rate: deployment cannot plan crashes; set it to 0")
     name = config.experiment.policy
     if name == "learned" and checkpoint is None:
         raise ConfigError(
@@ -194,7 +186,3 @@ def _place(environment: MissionEnvironment) -> Place | None:
             f"deployment.home: {name} has no coordinates; place it with deployment.origin"
         )
     return place
-
-
-def _mission_folder(folder: Path, index: int) -> Path:
-    return folder / f"mission_{index:03d}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +12,12 @@ from marl_framework.deployment.flight_plans import BEFORE, Array
 from marl_framework.mission.no_fly_zones import NoFlyZones
 
 
-@dataclass(frozen=True)
-class Approach:
-    """Smallest distance between two UAVs."""
+class Approach(NamedTuple):
+    """Smallest distance of two UAVs, numbered from 1, on a leg, which ends at stop leg + 1."""
 
     metres: float
     leg: int
-    """Number of the leg, from 0; it ends at stop leg + 1."""
     uavs: tuple[int, int]
-    """Numbers of the UAVs, from 1."""
 
 
 def find_hazards(
@@ -33,15 +29,9 @@ def find_hazards(
 ) -> dict[str, Any]:
     """Return the hazards of a team's flight as `summary.json` lists them.
 
-    Args:
-        stops: see `flight_plans.team_stops`, [S, N, 3] [m].
-        readings: number of readings of each UAV.
-        speed: speed of the UAVs [m/s].
-        zones: zones of the map, if any.
-        origin: lower left corner of the window on the map [m].
-
-    Returns:
-        `closest_approach` for two UAVs or more, and `through_zones` where there are zones.
+    They are `closest_approach` for two UAVs or more, and `through_zones` where there are zones. For
+    `stops` see `team_stops`, [S, N, 3] [m]; `readings` are those of each UAV; the speed is in m/s,
+    and `origin` the lower left corner of the window on the map [m].
     """
     found: dict[str, Any] = {}
     if nearest := closest_approach(stops, speed):
@@ -49,15 +39,13 @@ def find_hazards(
         metres = round(nearest.metres, 3)
         found["closest_approach"] = {"metres": metres, "uavs": [*nearest.uavs], "where": where}
     if zones is not None:
-        crossings = [
-            (n + 1, describe_leg(leg, readings[n]))
+        crossings = {
+            (n + 1, describe_leg(leg, readings[n])): None
             for leg, (start, end) in enumerate(pairwise(stops))
             for n in range(stops.shape[1])
             if zones.touch(start[n], end[n], origin)
-        ]
-        found["through_zones"] = [
-            {"uav": uav, "where": where} for uav, where in dict.fromkeys(crossings)
-        ]
+        }
+        found["through_zones"] = [{"uav": uav, "where": where} for uav, where in crossings]
     return found
 
 
@@ -66,21 +54,20 @@ def warn_of_hazards(missions: Sequence[Mapping[str, Any]], least: float) -> None
 
     Each of `missions` holds its `folder` and the results of `find_hazards`.
     """
+    change = "change the mission files before you fly them"
     for mission in missions:
         nearest = mission.get("closest_approach")
         if nearest is not None and nearest["metres"] < least:
             first, second = nearest["uavs"]
             print(
                 f"warning: {mission['folder']}: UAVs {first} and {second} come within "
-                f"{nearest['metres']:.1f} m of each other {nearest['where']}; change the mission "
-                "files before you fly them"
+                f"{nearest['metres']:.1f} m of each other {nearest['where']}; {change}"
             )
     for mission in missions:
         for way in mission.get("through_zones", ()):
             print(
                 f"warning: {mission['folder']}: UAV {way['uav']} flies through a no-fly zone "
-                f"{way['where']}; set deployment.home, or change the mission files before you fly "
-                "them"
+                f"{way['where']}; set deployment.home, or {change}"
             )
 
 
@@ -116,7 +103,6 @@ def _smallest_distance(start: Array, end: Array, speed: float) -> float:
 
 
 def _distance_to_origin(a: Array, b: Array) -> float:
-    """Return the distance of the line from a to b to the origin."""
     line = b - a
     square = float(line @ line)
     share = 0.0 if square == 0 else min(1.0, max(0.0, float(-a @ line) / square))

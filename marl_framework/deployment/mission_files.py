@@ -52,11 +52,7 @@ def _simple_item(item: Item, number: int) -> dict[str, Any]:
     altitude = {}
     if item.frame != COMMAND_FRAME:
         mode = _ABOVE_HOME_MODE if item.frame == ABOVE_HOME else _ABOVE_GROUND_MODE
-        altitude = {
-            "Altitude": item.params[6],
-            "AltitudeMode": mode,
-            "AMSLAltAboveTerrain": None,
-        }
+        altitude = {"Altitude": item.params[6], "AltitudeMode": mode, "AMSLAltAboveTerrain": None}
     return {
         "type": "SimpleItem",
         "command": item.command,

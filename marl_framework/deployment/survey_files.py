@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,14 +39,14 @@ class Survey:
 
 
 def write_survey(survey: Survey, folder: Path) -> None:
-    """Write a survey in all formats that its place allows, into an existing folder."""
-    for write in (*ALWAYS, *(LOCAL if survey.place is None else ON_EARTH)):
-        write(survey, folder)
+    """Write a survey in all formats that its place allows, into an existing folder.
 
-
-def write_array(survey: Survey, folder: Path) -> None:
-    """Write the belief to `belief.npy`, [x, y] float32."""
+    `belief.npy` is [x, y] float32.
+    """
     np.save(folder / "belief.npy", survey.belief)
+    local, on_earth = (write_image, write_tracks), (write_geotiff, write_geojson)
+    for write in (write_table, *(local if survey.place is None else on_earth)):
+        write(survey, folder)
 
 
 def write_image(survey: Survey, folder: Path) -> None:
@@ -63,22 +63,16 @@ def write_geotiff(survey: Survey, folder: Path) -> None:
     from rasterio.transform import from_origin
 
     assert survey.place is not None
-    image = np.rot90(survey.belief)
-    north = survey.place.corner[1] + image.shape[0] * survey.cell[1]
+    image, (west, south) = np.rot90(survey.belief), survey.place.corner
+    place = {
+        "crs": survey.place.system,
+        "transform": from_origin(west, south + image.shape[0] * survey.cell[1], *survey.cell),
+    }
+    form = {"driver": "GTiff", "count": 1, "dtype": "float32", "compress": "deflate"}
+    size = {"height": image.shape[0], "width": image.shape[1]}
     with (
         quiet_rasterio(),
-        rasterio.open(
-            folder / "belief.tif",
-            "w",
-            driver="GTiff",
-            height=image.shape[0],
-            width=image.shape[1],
-            count=1,
-            dtype="float32",
-            crs=survey.place.system,
-            transform=from_origin(survey.place.corner[0], north, *survey.cell),
-            compress="deflate",
-        ) as file,
+        rasterio.open(folder / "belief.tif", "w", **form, **size, **place) as file,
     ):
         file.write(image, 1)
         file.set_band_description(1, "P(region of interest)")
@@ -97,11 +91,8 @@ def write_table(survey: Survey, folder: Path) -> None:
 def write_tracks(survey: Survey, folder: Path) -> None:
     """Write the position of each reading to `waypoints.json`."""
     tracks = enumerate(survey.tracks, start=1)
-    content = {
-        "coordinate_frame": FRAME,
-        "window_origin_m": survey.origin,
-        "uavs": [{"uav": n, "positions_m": track.tolist()} for n, track in tracks],
-    }
+    uavs = [{"uav": n, "positions_m": track.tolist()} for n, track in tracks]
+    content = {"coordinate_frame": FRAME, "window_origin_m": survey.origin, "uavs": uavs}
     write_json(folder / "waypoints.json", content)
 
 
@@ -123,11 +114,7 @@ def write_geojson(survey: Survey, folder: Path) -> None:
 
 
 def line_geometry(degrees: Array) -> dict[str, Any]:
-    """Return a line as a GeoJSON geometry, cut where it crosses the antimeridian.
-
-    Args:
-        degrees: (longitude, latitude), [P, 2].
-    """
+    """Return (longitude, latitude) [P, 2] as a GeoJSON line, cut at the antimeridian."""
     parts: list[list[list[float]]] = [[]]
     for start, end in pairwise(degrees):
         parts[-1].append(start.tolist())
@@ -142,10 +129,3 @@ def line_geometry(degrees: Array) -> dict[str, Any]:
     if len(parts) == 1:
         return {"type": "LineString", "coordinates": parts[0]}
     return {"type": "MultiLineString", "coordinates": parts}
-
-
-Writer = Callable[[Survey, Path], None]
-ALWAYS: tuple[Writer, ...] = (write_array, write_table)
-LOCAL: tuple[Writer, ...] = (write_image, write_tracks)
-"""Formats of surveys whose place is unknown."""
-ON_EARTH: tuple[Writer, ...] = (write_geotiff, write_geojson)

@@ -24,10 +24,7 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def fly_baseline(config: Config, device: torch.device, options: argparse.Namespace) -> int:
-    """Evaluate the planner `experiment.policy`; write the results to a run folder.
-
-    For the options see `fly_into_run`.
-    """
+    """Evaluate the planner `experiment.policy`; write the results, see `fly_into_run`."""
     name, baselines = config.experiment.policy, config.experiment.baselines
     missions = getattr(baselines, name, config.evaluation).missions  # others have no section
     flights = comparison.prepare(config, device, [name], missions, config.environment.seed)
@@ -53,12 +50,8 @@ def fly_into_run(
 ) -> int:
     """Fly into a new run folder; return the exit code.
 
-    Args:
-        config: configuration of the missions.
-        device: device of the environment.
-        options: `run_name`, `archive_earlier`, and `check`, which ends before the flight.
-        fly: function that returns the records of the flight.
-        write: function of records, run and duration [s] that writes data, summary and figures.
+    The options are `run_name`, `archive_earlier`, and `check`, which ends before the flight.
+    `write` takes records, run and duration [s], and writes data, summary and figures.
     """
     if options.check:
         print("the configuration is valid")

@@ -18,8 +18,8 @@ from marl_framework.runs.names import PRETRAINED, check_run_name
 
 SEED, MISSIONS = 10001, 50
 """Defaults of a comparison; a suite has its own."""
-RASTER = "raster:"
-TERRAIN_NAMES = (*(name for name in TERRAINS if name != "raster"), "mixed")
+_RASTER = "raster:"
+_TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 TASK = "{task}"
 """Placeholder for the name of the task in the names of runs."""
 _CONFLICTS = {
@@ -28,7 +28,6 @@ _CONFLICTS = {
     "watch": ("checkpoint",),
 }
 """Options that cannot be combined with another one."""
-_ONLY_IN_SUITES = ("only", "maps")
 
 
 def read_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +35,6 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
     parser = Parser(prog="python -m marl_framework.evaluate", description=description)
     _add_policies(parser)
     _add_missions(parser)
-    _add_suite(parser)
     _add_output(parser)
     options = parser.parse_args(arguments)
     if options.out is None and options.watch is None:
@@ -58,13 +56,14 @@ def check_options(options: argparse.Namespace) -> None:
         for other in given(_CONFLICTS[name]):
             raise ConfigError(f"--{other} cannot be combined with --{name}; leave it out")
     if options.suite is None:
-        for name in given(_ONLY_IN_SUITES):
+        for name in given(("only", "maps")):
             raise ConfigError(f"--{name} requires --suite")
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--policies",
         type=_option(read_policies),
         metavar="NAME,…",
@@ -72,11 +71,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         "your own as module.Class; NAME=RUN is a trained team, and learned=RUN takes the name of "
         "its run; differences are to the best of information_gain, coverage and random",
     )
-    parser.add_argument(
-        "--sample",
-        action="store_true",
-        help="sample the trained team's actions (default: the most probable ones)",
-    )
+    meaning = "sample the trained team's actions (default: the most probable ones)"
+    add("--sample", action="store_true", help=meaning)
 
 
 def _add_missions(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +87,7 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
         "--terrain",
         type=_option(terrain_overrides),
         metavar="KIND",
-        help=f"terrain: {', '.join(TERRAIN_NAMES)}, raster:PATH, or your own as module.Class "
+        help=f"terrain: {', '.join(_TERRAINS)}, raster:PATH, or your own as module.Class "
         "(default: the configuration's)",
     )
     sizes = _numbers("different team sizes such as 2,4,8", least=1, several=True)
@@ -121,20 +117,16 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
 
 
-def _add_suite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
         "--suite",
         choices=("standard", "teams"),
         help="fly the fixed worlds of docs/suite.md; --policies has a default, and --checkpoint "
         "may name runs of several training seeds",
     )
-    parser.add_argument("--only", metavar="WORLD,…", help="with --suite: only these worlds")
-    meaning = "with --suite: measured maps, one world each"
-    parser.add_argument("--maps", metavar="NAME=PATH,…", help=meaning)
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add("--only", metavar="WORLD,…", help="with --suite: only these worlds")
+    add("--maps", metavar="NAME=PATH,…", help="with --suite: measured maps, one world each")
     add("--no-figures", action="store_true", help="write no figures")
     add("--html", action="store_true", help="write mission.html, the first mission to watch")
     add(
@@ -190,12 +182,12 @@ def terrain_overrides(name: str) -> list[str]:
     Raises:
         ConfigError: the terrain does not exist.
     """
-    if name.startswith(RASTER) and name != RASTER:
-        path = json.dumps(name.removeprefix(RASTER))  # a text in YAML, whatever it holds
+    if name.startswith(_RASTER) and name != _RASTER:
+        path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
-    if name not in TERRAIN_NAMES and "." not in name:
+    if name not in _TERRAINS and "." not in name:
         raise ConfigError(
-            f"{name!r} does not exist; use {', '.join(TERRAIN_NAMES)}, raster:PATH, or your own "
+            f"{name!r} does not exist; use {', '.join(_TERRAINS)}, raster:PATH, or your own "
             "as module.Class"
         )
     return [f"sensor.simulation.kinds=[{name}]"]
@@ -204,10 +196,7 @@ def terrain_overrides(name: str) -> list[str]:
 def world_overrides(
     agents: Sequence[int] | None, ranges: Sequence[float] | None
 ) -> dict[str, list[str]]:
-    """Return the overrides of each combination of team size and radio range [m], by its name.
-
-    Without sizes or ranges, those of the configuration stay.
-    """
+    """Return the overrides of each combination of team size and radio range [m], by its name."""
     teams = {f"agents_{n}": [f"experiment.missions.n_agents={n}"] for n in agents or ()}
     radios = {}
     for metres in ranges or ():

@@ -46,9 +46,8 @@ def statistics(values: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
 def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     """Return the statistics of `ours - theirs`, paired by mission; both are [E].
 
-    Returns:
-        `mean`, `std`, `standard_error` and `interval` (of the mean). Spreads are None for a
-        single mission.
+    They are `mean`, `std`, `standard_error` and `interval` (of the mean); spreads are None for a
+    single mission.
 
     Raises:
         ValueError: their lengths differ.
@@ -75,13 +74,9 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     blocks underestimate the spread, so deviations are stretched by the ratio of Student's
     interval to the bootstrap's.
 
-    Args:
-        values: [S, E], E missions flown by the teams of S training seeds; S = 1 for a planner. For
-            a paired difference, minus those of the reference [E].
-        blocks: see the module.
-
-    Returns:
-        None for a single mission or block.
+    Values are [S, E]: E missions flown by the teams of S training seeds, S = 1 for a planner. For
+    a paired difference subtract those of the reference [E]. The interval is None for a single
+    mission or block.
     """
     sample = values.detach().double().cpu()
     seeds, missions = sample.shape
@@ -103,16 +98,10 @@ def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | Non
 
     Without blocks it is std / sqrt(E).
 
-    Args:
-        values: missions first, [E, …].
-        blocks: see the module.
-
-    Returns:
-        [...], of the other axes; None for a single mission or block.
+    Values are [E, …], the result [...]; it is None for a single mission or block.
     """
     sample = values.detach().double().cpu()
-    numbers = _numbered(blocks, len(sample))
-    groups = int(numbers.max()) + 1
+    numbers, groups = _numbered(blocks, len(sample))
     if groups < 2:
         return None
     sums = torch.zeros(groups, *sample.shape[1:], dtype=sample.dtype)
@@ -121,15 +110,11 @@ def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | Non
 
 
 def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
-    """Return the blocks of missions over windows of one map, [E] int64.
+    """Return the blocks of missions over windows (x, y) of one map, `extent` [m]; [E] int64.
 
     A block is a tile of the map as large as a window: windows overlap where their lower left
-    corners lie in one tile. Windows of neighbouring tiles may still overlap in part.
-
-    Args:
-        origins: lower left corners [m], [E, 2]; NaN for a mission over other ground, which is a
-            separate block.
-        extent: sides of a window (x, y) [m].
+    corners, `origins` [E, 2] [m], lie in one tile. Windows of neighbouring tiles may still overlap
+    in part. A mission over other ground, at NaN, is a separate block.
     """
     tiles = (origins.double().cpu() / torch.tensor(extent, dtype=torch.float64)).floor()
     separate = -1.0 - torch.arange(len(tiles), dtype=torch.float64)
@@ -137,21 +122,17 @@ def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
     return tiles.unique(dim=0, return_inverse=True)[1]
 
 
-def _numbered(blocks: Tensor | None, missions: int) -> Tensor:
-    """Return blocks numbered from 0 without gaps, [E]."""
+def _numbered(blocks: Tensor | None, missions: int) -> tuple[Tensor, int]:
+    """Return blocks numbered from 0 without gaps, [E], and their number."""
     if blocks is None:
-        return torch.arange(missions)
-    return blocks.cpu().unique(return_inverse=True)[1]
+        return torch.arange(missions), missions
+    groups, numbers = blocks.cpu().unique(return_inverse=True)
+    return numbers, len(groups)
 
 
 def _resampled_missions(blocks: Tensor | None, missions: int) -> tuple[Tensor, float] | None:
-    """Return the number of draws of each mission, [B, E], and their `bootstrap_stretch`.
-
-    Returns:
-        None for a single block.
-    """
-    numbers = _numbered(blocks, missions)
-    groups = int(numbers.max()) + 1
+    """Return draws of each mission, [B, E], and their `bootstrap_stretch`; None for one block."""
+    numbers, groups = _numbered(blocks, missions)
     if groups < 2:
         return None
     return resample_counts(groups, generator_seed=0)[:, numbers], bootstrap_stretch(groups)

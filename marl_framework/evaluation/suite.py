@@ -52,21 +52,14 @@ class Flyer:
     overrides: tuple[str, ...] = ()
     """Settings of the planner, `section.key=value` each."""
 
-    @property
-    def team(self) -> Checkpoint | None:
-        """Checkpoint of the team, if one flies."""
-        return self.checkpoint if self.policy == LEARNED else None
-
 
 def flyers(
     policies: Sequence[str], teams: Sequence[Checkpoint], settings: Sequence[str] = ()
 ) -> list[Flyer]:
     """Return the flyers: each planner once, each team once, `search` once with each predictor.
 
-    Args:
-        policies: names of planners.
-        teams: trained teams that fly as `learned`.
-        settings: overrides of `search`, whose `predictor` may name several runs, with commas.
+    The `teams` fly as `learned`; `settings` are overrides of `search`, whose `predictor` may name
+    several runs, with commas.
 
     Raises:
         ConfigError: a team is missing, teams or predictors are not training seeds of one
@@ -100,11 +93,9 @@ def _searches(overrides: Sequence[str]) -> list[Flyer]:
     if settings["prior"] is not None:
         settings["prior"] = _team_digest(load_team(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
-    found = []
-    for each in predictors:
-        own = (*overrides, f"{SETTINGS}predictor={json.dumps(each.name)}")
-        found.append(Flyer(SEARCH, f"{SEARCH} {digest(each)} {rest}", each, own))
-    return found
+    given = [(*overrides, f"{SETTINGS}predictor={json.dumps(each.name)}") for each in predictors]
+    keys = [f"{SEARCH} {digest(each)} {rest}" for each in predictors]
+    return [Flyer(SEARCH, *each) for each in zip(keys, predictors, given, strict=True)]
 
 
 def _team_digest(team: Checkpoint) -> str:
@@ -130,7 +121,7 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
     """
 
     def schedule(checkpoint: Checkpoint) -> tuple[Any, Any]:
-        tree = config_to_dict(mission_config(None, [], checkpoint))
+        tree = config_to_dict(checkpoint.config())
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
         for own in ("predictor", "prior"):
@@ -163,12 +154,10 @@ class Suite:
     missions: int
     """Number of missions of a world."""
     seed: int
-    """Evaluation seed."""
     device: torch.device
     device_name: str | None
     """Device as given on the command line."""
     folder: Path
-    """Folder of the files."""
 
     def check(self) -> None:
         """Make every flyer and every world once, so that bad input fails before any flight.
@@ -191,11 +180,8 @@ class Suite:
                 if flyer.key in content["flights"]:
                     continue
                 start = time.perf_counter()
-                flight = self._prepare(world, flyer)
-                environment, planner = (
-                    flight.environments[flyer.policy],
-                    flight.planners[flyer.policy],
-                )
+                flight, policy = self._prepare(world, flyer), flyer.policy
+                environment, planner = flight.environments[policy], flight.planners[policy]
                 record = evaluate(environment, planner, self.missions, self.seed, keep_maps=0)
                 blocks = report.mission_blocks(record)
                 self._file(world).parent.mkdir(exist_ok=True)
@@ -212,10 +198,10 @@ class Suite:
     def _prepare(self, world: World, flyer: Flyer) -> comparison.Comparison:
         overrides = [*world.overrides, *flyer.overrides]
         overrides += [f"compute.device={self.device_name}"] if self.device_name else []
-        config = mission_config(BASE, overrides, flyer.team)
-        return comparison.prepare(
-            config, self.device, [flyer.policy], self.missions, self.seed, flyer.team
-        )
+        team = flyer.checkpoint if flyer.policy == LEARNED else None
+        config = mission_config(BASE, overrides, team)
+        policies = [flyer.policy]
+        return comparison.prepare(config, self.device, policies, self.missions, self.seed, team)
 
     def _file(self, world: World) -> Path:
         return self.folder / "worlds" / f"{world.name}.json"
@@ -227,11 +213,10 @@ class Suite:
         head = {
             "suite": VERSION,
             "missions": self.missions,
-            "world": world.definition(self.seed),
+            "world": json.loads(json.dumps(strict(world.definition(self.seed)))),
             # Other devices and kernels draw other missions.
             "device": self.device.type + (" by Triton" if by_triton else ""),
         }
-        head = json.loads(json.dumps(strict(head)))
         file = self._file(world)
         if not file.is_file():
             return {**head, "blocks": None, "flights": {}}
@@ -297,9 +282,8 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
 
 
 def _trainings(group: Sequence[Flyer]) -> list[dict[str, Any]]:
-    """Return the training behind each checkpoint."""
     checkpoints = [flyer.checkpoint for flyer in group if flyer.checkpoint is not None]
-    configs = [mission_config(None, [], checkpoint) for checkpoint in checkpoints]
+    configs = [checkpoint.config() for checkpoint in checkpoints]
     return [
         {
             "checkpoint": checkpoint.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,16 +21,12 @@ LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 def summary(
     finals: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], blocks: Tensor | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the statistics of every policy and metric in a world.
+    """Return the statistics of every policy and metric in a world, see `statistics` for `blocks`.
 
-    Args:
-        finals: training seeds × missions, by policy and metric.
-        blocks: missions over the same ground, see `statistics`.
-
-    Returns:
-        By policy and metric: `mean`, `std` over missions (root mean square over seeds), `interval`
-        (95 %, over seeds and missions), `seeds` (mean of each), and the `difference` to the best
-        classical planner in that metric. Missing values are None.
+    `finals` are training seeds × missions, by policy and metric. The statistics are `mean`, `std`
+    over missions (root mean square over seeds), `interval` (95 %, over seeds and missions), `seeds`
+    (mean of each), and the `difference` to the best classical planner in that metric. Missing
+    values are None.
     """
     found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
     for metric, sign in METRICS.items():
@@ -54,16 +51,10 @@ def summary(
 
 
 def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
-    """Return the statistics of paired differences to a reference, and a verdict.
+    """Return the statistics of paired differences to a reference, training seeds × missions.
 
-    Args:
-        sample: differences, training seeds × missions.
-        reference: name of the reference.
-        sign: 1 where more is better, −1 where less is.
-        blocks: missions over the same ground, see `statistics`.
-
-    Returns:
-        `reference`, `mean`, `interval` (95 %), `verdict`: better, worse or undecided.
+    `sign` is 1 where more is better, −1 where less is. The result has `reference`, `mean`,
+    `interval` (95 %) and `verdict`: better, worse or undecided.
     """
     ends = interval(sample, blocks)
     verdict = "undecided"
@@ -75,11 +66,8 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the table of `suite.results` as text, a row for each world and policy."""
-    columns = [
-        header
-        for label in LABELS.values()
-        for header in (f"{label} [95 %]", "− best classical [95 %]", "")
-    ]
+    changes = ("− best classical [95 %]", "")
+    columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
     title = f"Suite {found['suite']} {found['version']}, {_size(found)}"
     drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in found["worlds"].items():
@@ -119,11 +107,10 @@ def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
     """Return the verdicts of each policy that is not classical, a line per metric."""
     lines = []
     names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
-    for name in names:
-        for metric, label in LABELS.items():
-            rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
-            if verdicts := [row["verdict"] for row in rows if row is not None]:
-                lines.append(f"{name}, {label}: {counted(verdicts)}")
+    for name, (metric, label) in product(names, LABELS.items()):
+        rows = [world["summary"][name][metric]["difference"] for world in worlds.values()]
+        if verdicts := [row["verdict"] for row in rows if row is not None]:
+            lines.append(f"{name}, {label}: {counted(verdicts)}")
     return lines
 
 

@@ -51,7 +51,6 @@ class World:
 
     name: str
     meaning: str
-    """Description in words."""
     overrides: tuple[str, ...] = ()
     """Differences from params.yaml, `section.key=value` each."""
     map_file: Path | None = None
@@ -138,11 +137,7 @@ TEAM_SIZES = (2, 4, 8, 12)
 
 
 def _map_worlds(text: str) -> list[World]:
-    """Return the worlds of `NAME=PATH,…`, measured maps that hold their resolution.
-
-    Raises:
-        ConfigError: a name or a file is invalid.
-    """
+    """Return the worlds of `NAME=PATH,…`, measured maps that hold their resolution."""
     worlds: list[World] = []
     for part in text.split(","):
         name, _, path = part.partition("=")
@@ -157,7 +152,6 @@ def _map_worlds(text: str) -> list[World]:
 
 
 def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
-    """Return all worlds of `standard`, or of `teams`: all teams in each place."""
     if suite == "standard":
         return [*WORLDS, *maps]
     return [world for place in (_SPLIT, _MIXED, *maps) for world in _teams(place, TEAM_SIZES)]

@@ -37,13 +37,9 @@ class Outline:
 def polygons(
     zone: Zone, origin: tuple[float, float], size: tuple[float, float], margin: float = 0.0
 ) -> list[Any]:
-    """Return the polygons of a zone in and near a window, from the window's lower left corner.
+    """Return the polygons of a zone in a window and the `margin` [m] around it.
 
-    Args:
-        zone: zone of the map.
-        origin: lower left corner of the window on the map [m].
-        size: sides of the window (x, y) [m].
-        margin: width of the strip around the window that counts as near [m].
+    They are relative to the window's lower left corner, `origin` [m]; its sides are `size` [m].
     """
     import shapely
     from shapely.affinity import translate
@@ -55,11 +51,7 @@ def polygons(
 
 
 def zone_outlines(record: FlightRecord) -> list[Outline]:
-    """Return the outlines of a mission's zones within its area, then of its obstacles.
-
-    Args:
-        record: flight record on the CPU, of this mission alone.
-    """
+    """Return the outlines of zones within the area of a mission `alone`, then of its obstacles."""
     found = []
     if record.zones is not None:
         area, origin = record.config.environment, (0.0, 0.0)

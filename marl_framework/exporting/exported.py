@@ -8,9 +8,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,14 +38,11 @@ Sample = tuple[Tensor, ...]
 Run = Callable[[Sample], Sequence[Tensor]]
 
 
-@dataclass(frozen=True)
-class Portable:
-    """An exported team."""
+class Portable(NamedTuple):
+    """An exported team: the content of the file, and its run outside of this library."""
 
     content: bytes
-    """Content of the file."""
     run: Run
-    """Runs the exported team outside of this library."""
 
 
 def sample_inputs(module: Module, config: Config) -> list[Sample]:
@@ -71,13 +67,9 @@ def sample_inputs(module: Module, config: Config) -> list[Sample]:
 
 
 def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> Portable:
-    """Export a module.
+    """Export a module for any length of the first axis of its inputs, such as `sample`.
 
-    Args:
-        module: module to export.
-        sample: example inputs; the exported module accepts any length of their first axis.
-        form: `onnx` or `torch`.
-        facts: data of the mission in plain types, stored in the file.
+    The form is `onnx` or `torch`; `facts` are stored in the file.
 
     Raises:
         ConfigError: a custom network cannot be exported.
@@ -99,30 +91,22 @@ def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> 
             buffer.seek(0)
             loaded = torch.export.load(buffer).module()
             return Portable(buffer.getvalue(), lambda sample: _as_tuple(loaded(*sample)))
+        import onnxruntime
+
+        given, wanted = list(module.inputs), list(module.outputs)
         exported = torch.onnx.export(
-            program,
-            sample,
-            input_names=list(module.inputs),
-            output_names=list(module.outputs),
-            dynamo=True,
-            verbose=False,
+            program, sample, input_names=given, output_names=wanted, dynamo=True, verbose=False
         )
     assert exported is not None
     exported.model.metadata_props[FACTS] = json.dumps(facts)
     content = exported.model_proto.SerializeToString()
-    return Portable(content, _onnx_runner(content, module))
-
-
-def _onnx_runner(content: bytes, module: Module) -> Run:
-    import onnxruntime
-
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def run(sample: Sample) -> list[Tensor]:
         arrays = {n: value.numpy() for n, value in zip(module.inputs, sample, strict=True)}
         return [torch.from_numpy(np.asarray(output)) for output in session.run(None, arrays)]
 
-    return run
+    return Portable(content, run)
 
 
 @torch.no_grad()

@@ -148,10 +148,9 @@ class PortableTeam(nn.Module):
         observation = self._builder.actor(state)
         logits = self.actor(observation.flatten(0, 1)).unflatten(0, positions.shape[:2])
 
-        def choose(i: int, mask: Tensor) -> Tensor:
-            return best_actions(logits[:, i], mask)
-
-        actions, masks = self._lattice.choose_in_order(positions, choose)
+        actions, masks = self._lattice.choose_in_order(
+            positions, lambda i, mask: best_actions(logits[:, i], mask)
+        )
         return actions, policy_probabilities(logits, masks, 0.0)
 
 
@@ -198,6 +197,5 @@ def mission_facts(config: Config) -> dict[str, Any]:
     }
 
 
-def _shortest_range(config: Config) -> float:
-    """Return the communication range [m] as a finite number."""
+def _shortest_range(config: Config) -> float:  # finite [m]
     return min(*choices(config.experiment.uav.communication_range), _UNLIMITED_RANGE)

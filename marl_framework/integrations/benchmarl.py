@@ -136,7 +136,8 @@ class MissionTask(Task):
 
     def get_task(self, config: dict[str, Any] | None = None) -> TaskClass:
         """Return the task; keys missing from `config` come from the task's file."""
-        return super().get_task({**_defaults(), **(config or {})})
+        file = _CONF / "task" / "marl_framework" / "mapping.yaml"
+        return super().get_task(yaml.safe_load(file.read_text("utf-8")) | (config or {}))
 
 
 def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
@@ -149,23 +150,13 @@ def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
     return spec
 
 
-def _defaults() -> dict[str, Any]:
-    file = _CONF / "task" / "marl_framework" / "mapping.yaml"
-    defaults: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return defaults
-
-
 if MissionTask not in tasks:
     tasks.append(MissionTask)
     task_config_registry["marl_framework/mapping"] = MissionTask.MAPPING
 
 
 def main() -> int:
-    """Run BenchMARL's command line with the task's file on its search path.
-
-    Returns:
-        The exit code, 2 for a bad params file.
-    """
+    """Run BenchMARL's command line; return the exit code, 2 for a bad params file."""
     from benchmarl.run import hydra_experiment  # needed only here
 
     sys.argv.append(f"hydra.searchpath=[file://{_CONF}]")

@@ -153,11 +153,9 @@ class COMALoss(LossModule):
         actions, target = tensordict.get(keys.action).flatten(), target.flatten()
         values = self._values(tensordict).flatten(0, -2)
         probabilities = self._probabilities(tensordict).flatten(0, -2)
+        returns = target if self.advantage == "return" else None
         advantages = counterfactual_advantage(
-            values.detach(),
-            probabilities.detach(),
-            actions,
-            target if self.advantage == "return" else None,
+            values.detach(), probabilities.detach(), actions, returns
         )
         weights = normalized(advantages) if self.normalize_advantage else advantages
         entropy = policy_entropy(probabilities).mean()
@@ -175,7 +173,6 @@ class COMALoss(LossModule):
         )
 
     def _probabilities(self, tensordict: TensorDictBase) -> Tensor:
-        """Return the policy, [..., N, A]."""
         inputs = tensordict.select(*self.actor_network.in_keys)
         with self.actor_network_params.to_module(self.actor_network):
             return self.actor_network.get_dist(inputs).probs

@@ -109,10 +109,9 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
             mask = np.asarray(mask)
             if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
                 raise ValueError(f"reset_mask {mask}: must hold {self.num_envs} booleans")
-        seed = None if seed is None else int(seed)
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else int(seed))
         if seed is not None:
-            self.missions.seed(seed)
+            self.missions.seed(int(seed))
         self._restart(mask)
         self._viewer.refresh(self.missions)
         return self._observe()
@@ -133,14 +132,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         if self._over.any():
             self._restart()
             rewards, terminated = np.zeros(self.num_envs, np.float32), self._over.copy()
-            observations, info = self._observe()
         else:
             result = self.missions.step(chosen)
             rewards, terminated = to_numpy(result.reward), to_numpy(result.terminated)
             self._over = terminated.copy()
-            observations, info = self._observe()
-            if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
-                observations, info = self._restart_now(observations, info)
+        observations, info = self._observe()
+        if self._over.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
+            observations, info = self._restart_now(observations, info)
         self._viewer.refresh(self.missions)
         return observations, rewards, terminated, np.zeros(self.num_envs, np.bool_), info
 
@@ -223,7 +221,6 @@ class MissionEnv(gymnasium.Env[Array, Array]):
 
 
 def _of_one(info: Info) -> Info:
-    """Return the information on the only mission."""
     return {name: values[0] for name, values in info.items() if not name.startswith("_")}
 
 

@@ -88,15 +88,11 @@ class Missions:
         self.environment.generator.manual_seed(split_seed(self._seed, self._split))
 
     def move_to(self, split: str) -> None:
-        """Switch to the missions of another split with the same seed; `reset` must follow.
-
-        Without effect if it is the current split.
-        """
+        """Switch to the missions of another split with the same seed; `reset` must follow."""
         if split != self._split:
             old = self.environment
-            self.environment = MissionEnvironment(
-                old.config, old.num_envs, old.device, split, self._seed
-            )
+            given = old.config, old.num_envs, old.device
+            self.environment = MissionEnvironment(*given, split, self._seed)
             self._split, self._state = split, None
 
     def reset(self, mask: Any = None) -> None:

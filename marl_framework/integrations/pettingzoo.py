@@ -105,8 +105,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         names = self.agents
         if not names:
             return {}, {}, {}, {}, {}
-        missing = [name for name in names if name not in actions]
-        if missing:
+        if missing := [name for name in names if name not in actions]:
             raise ValueError(f"actions: {', '.join(missing)} missing; every agent must act")
         chosen = [int(actions[name]) for name in names]
         last = self.missions.num_actions - 1
@@ -138,7 +137,6 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         self._viewer.close()
 
     def _flying(self, names: list[str]) -> list[str]:
-        """Return the UAVs among `names` that fly."""
         flies = dict(zip(self.possible_agents, self.missions.state.active[0].tolist(), strict=True))
         return [name for name in names if flies[name]]
 

@@ -21,9 +21,7 @@ from marl_framework.evaluation.figures import (
 )
 from marl_framework.integrations.missions import Missions
 
-RENDER_MODES = ("rgb_array", "human")
-FRAMES_PER_SECOND = 2
-METADATA: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": FRAMES_PER_SECOND}
+METADATA: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 2}
 _SIZE, _DPI = (7.2, 3.8), 100
 
 Array = np.ndarray[Any, Any]
@@ -72,16 +70,16 @@ class Viewer:
     """
 
     def __init__(self, mode: str | None) -> None:
-        if mode is not None and mode not in RENDER_MODES:
-            raise ConfigError(f"render_mode {mode!r}: use one of {', '.join(RENDER_MODES)} or None")
+        if mode not in (None, "rgb_array", "human"):
+            raise ConfigError(f"render_mode {mode!r}: use rgb_array, human or None")
         if mode == "human":
             from matplotlib.backends.registry import BackendFilter, backend_registry
 
-            windows = backend_registry.list_builtin(BackendFilter.INTERACTIVE)
-            if matplotlib.get_backend().lower() not in windows:
+            backend = matplotlib.get_backend()
+            if backend.lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):
                 raise ConfigError(
                     "render_mode 'human': matplotlib's backend cannot open a window "
-                    f"({matplotlib.get_backend()}); use 'rgb_array', or a display and MPLBACKEND"
+                    f"({backend}); use 'rgb_array', or a display and MPLBACKEND"
                 )
         self._mode = mode
         self._image: Any = None
@@ -107,7 +105,7 @@ class Viewer:
             figure = pyplot.figure("missions", figsize=(width / _DPI, height / _DPI), dpi=_DPI)
             self._image = figure.figimage(image)
         self._image.set_data(image)
-        pyplot.pause(1 / FRAMES_PER_SECOND)
+        pyplot.pause(1 / METADATA["render_fps"])
 
     def close(self) -> None:
         """Close the window if it is open."""

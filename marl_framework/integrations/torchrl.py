@@ -89,10 +89,8 @@ class MissionEnv(EnvBase):
         self.observation_spec = group(**seen)
         if with_state:
             self.observation_spec["state"] = numbers(num_envs, *missions.team_shape)
-        actions = Categorical(
-            missions.num_actions, shape=team, dtype=torch.int64, device=self.device
-        )
-        self.action_spec = group(action=actions)
+        numbered = {"shape": team, "dtype": torch.int64, "device": self.device}
+        self.action_spec = group(action=Categorical(missions.num_actions, **numbered))
         self.reward_spec = group(reward=numbers(*team, 1))
         ends = {name: flags(num_envs, 1) for name in ("done", "terminated", "truncated")}
         self.done_spec = Composite(ends, **whole)
@@ -105,10 +103,9 @@ class MissionEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         flown = self.missions.state.active.clone()
         result = self.missions.step(tensordict.get((GROUP, "action")))
-        reward = (result.reward.unsqueeze(1) * flown).unsqueeze(-1)
         terminated = result.terminated.unsqueeze(-1)
         out = self._observe()
-        out.set((GROUP, "reward"), reward)
+        out.set((GROUP, "reward"), (result.reward.unsqueeze(1) * flown).unsqueeze(-1))
         out.set("done", terminated)
         out.set("terminated", terminated.clone())
         out.set("truncated", result.truncated.unsqueeze(-1))

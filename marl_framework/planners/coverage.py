@@ -58,13 +58,10 @@ class _Team:
         self._plan: _Plan | None = None
 
     def targets(self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the lattice positions that the UAVs fly to, [E, size, 3].
+        """Return the lattice positions that UAVs at `positions` fly to, [E, size, 3] each.
 
-        Args:
-            positions: lattice positions of the UAVs, [E, size, 3].
-            t: number of moves made, [E].
-            left: number of moves left to each UAV, [E, size].
-            lengths: shortest paths to all positions, [E, size, X, Y, Z]; None without zones.
+        `t` moves were made, [E], and `left` remain, [E, size]. `lengths` are shortest paths to all
+        positions, [E, size, X, Y, Z]; None without zones.
         """
         plan = self._plan = self._current_plan(positions, t, left)
         plan.progress.add_(self.moves((self._target(plan) - positions).abs()) == 0)
@@ -99,7 +96,6 @@ class _Team:
         return _Plan(*(torch.where(start, *pair) for pair in zip(new, known, strict=True)))
 
     def _target(self, plan: _Plan) -> Tensor:
-        """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
         length = self._lanes.length[plan.piece]
         step = plan.progress % length
         ahead = torch.where(plan.direction > 0, length - plan.entry, plan.entry + 1)
@@ -124,10 +120,8 @@ class _Team:
     def _cells_in_view(self, points: Tensor, left: Tensor, way: int) -> Tensor:
         """Return the number of cells observed from each entry in direction `way`, [E, N, G, L].
 
-        Args:
-            points: lattice positions along the pieces, [G, L, 3].
-            left: number of moves left at each entry, negative if out of reach, [E, N, G, L].
-            way: +1 or −1.
+        `points` lie along the pieces, [G, L, 3]; `left` is the number of moves left at each entry,
+        negative if out of reach, [E, N, G, L].
         """
         lanes = self._lanes
         k = torch.arange(points.shape[1], device=points.device)
@@ -190,7 +184,6 @@ class CoveragePlanner:
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
     def _targets(self, state: MissionState) -> Tensor:
-        """Return the lattice positions that the UAVs fly to, [E, N, 3]."""
         targets, paid = state.positions.clone(), self._lattice.level_moves(state.left)
         moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
         moves = moves if paid is None else moves.minimum(paid)
@@ -212,9 +205,7 @@ def make(environment: MissionEnvironment) -> CoveragePlanner:
 def _lanes(low: list[int], high: list[int]) -> list[int]:
     """Return the fewest lattice indices that cover all cells in view from any index of an axis.
 
-    Args:
-        low: first cell in view from each index, non-decreasing.
-        high: one past the last cell in view.
+    `low` is the first cell in view from each index, and `high` one past the last.
     """
     lanes = [max(k for k in range(len(low)) if low[k] == low[0])]
     while high[lanes[-1]] < high[-1]:
@@ -280,13 +271,8 @@ def path_lengths(lattice: Lattice, moves: Tensor, origins: Tensor, most: int) ->
     """Return the number of moves of the shortest path to each position, [E, N, X, Y, Z] int64.
 
     It is most + 1 if there is no shorter path. Every move can be reversed, so the lengths are also
-    those of the paths back.
-
-    Args:
-        lattice: lattice of the missions.
-        moves: see `MissionState.moves`, [E, X, Y, Z, A].
-        origins: lattice indices, [E, N, 3].
-        most: greatest length to search for.
+    those of the paths back. For `moves` see `MissionState`, [E, X, Y, Z, A]; `origins` are lattice
+    indices, [E, N, 3].
     """
     e, n = origins.shape[:2]
     length = origins.new_full((e, n, moves[0, ..., 0].numel()), most + 1)

@@ -27,11 +27,8 @@ def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
     and the sensor; p_z is the belief after reading z (Westheider et al. 2023, section III-C,
     before the reading is known).
 
-    Args:
-        belief: P(region of interest), any shape.
-        rates: probabilities of a miss and of a false alarm; [..., 2], without its last axis
-            broadcastable to `belief`.
-        prior: belief before any reading.
+    `rates` are the probabilities of a miss and of a false alarm, [..., 2], without the last axis
+    broadcastable to the belief. `prior` is the belief before any reading.
     """
     before = entropy(belief)
     miss, false_alarm = rates.unbind(-1)
@@ -93,13 +90,9 @@ class InformationGainPlanner:
         return actions, masks, torch.stack(scores, dim=1)
 
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
-        """Return the expected gain of UAV i at each destination in bit, summed over cells, [E, A].
+        """Return the expected gain of UAV i at `goals` [E, A, 3] in bit, summed over cells, [E, A].
 
-        Args:
-            state: E missions.
-            i: index of the UAV.
-            goals: destinations on the lattice, [E, A, 3].
-            chosen: next positions [E, 3] of the UAVs 0 … i − 1.
+        UAVs 0 … i − 1 have `chosen` their next positions, [E, 3] each.
         """
         belief = state.beliefs[:, i].flatten(1)
         scores = []

@@ -49,8 +49,8 @@ def make_planner(
         )
     make = load_part(PLANNERS.get(name, name), "planner", "environment")
     planner: Planner = make(environment)
-    has_name = isinstance(getattr(planner, "name", None), str)
-    if not (has_name and callable(getattr(planner, "act", None))):
+    named = isinstance(getattr(planner, "name", None), str)
+    if not (named and callable(getattr(planner, "act", None))):
         raise ConfigError(f"planner: {name}: it must have name and act(state, generator)")
     return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
@@ -76,7 +76,6 @@ class _CheckedPlanner:
         return Decision(*decision)
 
     def _problem(self, decision: object, state: MissionState) -> str | None:
-        """Return what is wrong with a decision; None if it is valid."""
         if not isinstance(decision, tuple) or not 2 <= len(decision) <= len(Decision._fields):
             return f"it returned a {type(decision).__name__}"
         team = tuple(state.positions.shape[:2])

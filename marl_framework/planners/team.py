@@ -188,11 +188,7 @@ def other_mission(ours: Config, other: Config) -> list[str]:
 
 
 def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
-    """Return checksums of the team that `key` names and of its predictor; see `check_weights`.
-
-    Raises:
-        ConfigError: the predictor cannot be read.
-    """
+    """Return checksums of the team that `key` names and of its predictor; see `check_weights`."""
     checksums = {f"{key}: {checkpoint.name}": tensors_checksum(checkpoint.actor())}
     config = checkpoint.config()
     if config.observation.sees_prediction:

@@ -12,7 +12,7 @@ import pytest
 
 from marl_framework import evaluate
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation.watching import latest_teams
+from marl_framework.evaluate import latest_teams
 from marl_framework.main import main
 from marl_framework.runs.files import write_json
 from marl_framework.runs.lock import RunLock
