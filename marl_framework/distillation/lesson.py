@@ -15,12 +15,7 @@ from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.distillation.samples import Samples, divergence, weighted_mean
 from marl_framework.distillation.tasks import TASKS, TEACHERS, with_mission
-from marl_framework.distillation.teachers import (
-    find_team,
-    labels,
-    planner_teacher,
-    trained_teacher,
-)
+from marl_framework.distillation.teachers import find_team, labels, planner_teacher, trained_teacher
 from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.metrics import roi_entropy
 from marl_framework.mission.accuracy import f1
@@ -101,8 +96,7 @@ class Lesson(MissionTask):
         UAVs that are not heard. So states of all tasks fit into one batch.
         """
         seen = super().observe()
-        missing = self.sizes.actor_channels - seen.shape[2]
-        if missing:
+        if missing := self.sizes.actor_channels - seen.shape[2]:
             planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
             zeros = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
             seen = torch.cat((planes, zeros, maps), dim=2)
@@ -145,9 +139,7 @@ class Lesson(MissionTask):
         """
         self._share = share
         rollout = self._collector.collect(act, 0.0)
-        policies, known = (
-            torch.stack(part).flatten(0, 2) for part in zip(*self._labels, strict=True)
-        )
+        policies, known = (torch.stack(p).flatten(0, 2) for p in zip(*self._labels, strict=True))
         flown = slice(None) if rollout.active is None else rollout.active.flatten().nonzero()[:, 0]
         samples = Samples(
             observations=rollout.observations.flatten(0, 2)[flown].half(),
@@ -157,19 +149,16 @@ class Lesson(MissionTask):
         )
         policy = rollout.probabilities.flatten(0, 2)[flown]
         same = (policy.argmax(-1) == samples.labels.argmax(-1)).float()
-        state = self.state
-        return (
-            rollout,
-            samples,
-            {
-                "loss": divergence(samples, policy, self._settings.loss),
-                "agreement": weighted_mean(same, samples.weights),
-                "left_out": (1 - samples.weights).sum(),
-                "return": rollout.rewards.sum(0).mean(),
-                "roi_entropy": roi_entropy(state.global_belief, state.truth).mean(),
-                "f1": f1(state.global_belief, state.truth).mean(),
-            },
-        )
+        maps = self.state.global_belief, self.state.truth
+        measured = {
+            "loss": divergence(samples, policy, self._settings.loss),
+            "agreement": weighted_mean(same, samples.weights),
+            "left_out": (1 - samples.weights).sum(),
+            "return": rollout.rewards.sum(0).mean(),
+            "roi_entropy": roi_entropy(*maps).mean(),
+            "f1": f1(*maps).mean(),
+        }
+        return rollout, samples, measured
 
     def validate(self, act: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """Fly the task's validation missions with the student's best actions; return means."""

@@ -51,10 +51,7 @@ def divergence(batch: Samples, policy: Tensor, direction: str) -> Tensor:
     `forward` is KL(teacher ‖ student), whose gradient is that of the cross-entropy; `reverse` is
     KL(student ‖ teacher) (Agarwal et al. 2024, arXiv 2306.13649, section 3).
 
-    Args:
-        batch: B samples.
-        policy: policy of the student, [B, A].
-        direction: forward or reverse.
+    The `policy` of the student is [B, A].
     """
     if direction == "forward":
         distances = kl_divergence(batch.labels, policy)

@@ -105,10 +105,9 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
     for task, changes in read_tasks(file).items():
         run = runs[f"{name}-{task}"] = with_changes(config, changes, f"{file}: {task}")
         if not run.trains:
-            experiment = run.experiment
-            key, value = "missions.mission_mode", str(experiment.missions.mission_mode)
-            if experiment.policy != LEARNED:
-                key, value = "policy", experiment.policy
+            key, value = "missions.mission_mode", str(run.experiment.missions.mission_mode)
+            if run.experiment.policy != LEARNED:
+                key, value = "policy", run.experiment.policy
             raise ConfigError(
                 f"{file}: {task}: experiment.{key} is {value}, so there is no team to train; "
                 "a planner can teach without a worker"

@@ -45,11 +45,10 @@ def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> 
 
     def advise(state: MissionState, generator: torch.Generator) -> Advice:
         logits = team(state)
-
-        def choose(i: int, mask: Tensor) -> Tensor:
-            return best_actions(logits[:, i], mask)
-
-        return Advice(*lattice.choose_in_missions(state, choose), logits)
+        actions, masks = lattice.choose_in_missions(
+            state, lambda i, mask: best_actions(logits[:, i], mask)
+        )
+        return Advice(actions, masks, logits)
 
     return advise
 
@@ -75,15 +74,10 @@ def planner_teacher(planner: Planner, temperature: float) -> Teacher:
 
 
 def labels(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a teacher's policy over the actions that its student is allowed.
+    """Return the softmax of advice [E, N, A] over the student's allowed actions, [E, N, A] bool.
 
-    Args:
-        logits: logits of the advice, [E, N, A].
-        masks: actions allowed to the student, [E, N, A] bool.
-
-    Returns:
-        Softmax of the logits over these actions [E, N, A], uniform if the teacher rates none of
-        them; whether it rates any, [E, N] bool.
+    It is uniform if the teacher rates none of them. The second result is whether it rates any,
+    [E, N] bool.
     """
     known = (masks & (logits > -torch.inf)).any(-1)
     return policy_probabilities(torch.where(known.unsqueeze(-1), logits, 0.0), masks, 0.0), known
@@ -92,10 +86,7 @@ def labels(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     """Return the trained team that a teacher's name refers to; None if it is a planner.
 
-    Args:
-        teacher: run folder, run of `directory`, checkpoint file, `pretrained:NAME`, or a planner.
-        directory: folder of all runs.
-        task: name of the task, for messages.
+    The name is a run folder, a run of `directory`, a checkpoint file or `pretrained:NAME`.
 
     Raises:
         ConfigError: there is no such teacher, or the checkpoint cannot be read.

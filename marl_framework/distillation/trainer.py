@@ -85,18 +85,19 @@ class Distiller(RoundTrainer):
         measured: dict[str, Tensor] = {}
         fresh, critic_losses = [], []
         for lesson in self.lessons:
-            rollout, samples, of_task = lesson.fly(self.algorithm.act, share)
-            if not samples.weights.any():
+            rollout, new, of_task = lesson.fly(self.algorithm.act, share)
+            if not new.weights.any():
                 raise ConfigError(
                     f"{TEACHERS}.{lesson.name}: the teacher labels no state; its probabilities or "
                     "scores are not finite, or 0 for all actions"
                 )
-            fresh.append(samples)
+            fresh.append(new)
             if fit_critic is not None:
                 critic_losses.append(fit_critic(rollout, self._generator))
             measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
         replay = [*self._replay, Samples.join(fresh)]
-        measured |= self._learn(Samples.join(replay))
+        samples, norm = Samples.join(replay), self.config.learning.actor.gradient_norm
+        measured |= self._make_updates(lambda _: self._loss(samples), norm)
         self._replay = replay[max(len(replay) + 1 - self._settings.replay_rounds, 0) :]
         if critic_losses:
             measured["critic_loss"] = torch.stack(critic_losses).mean()
@@ -110,17 +111,10 @@ class Distiller(RoundTrainer):
         return {**dict(zip(measured, values, strict=True)), "teacher_share": share}
 
     def _teacher_share(self) -> float:
-        """Return the share of moves that the teachers make in the next round."""
         share, last = self._settings.teacher_share, self._settings.teacher_rounds
         return share * (1 - self.rounds / last) if self.rounds < last else 0.0
 
-    def _learn(self, samples: Samples) -> dict[str, Tensor]:
-        """Make the updates of a round; return mean loss and number of skipped updates."""
-        gradient_norm = self.config.learning.actor.gradient_norm
-        return self._make_updates(lambda _: self._loss(samples), gradient_norm)
-
     def _loss(self, samples: Samples) -> Tensor:
-        """Return the loss of a random batch of samples."""
         size, known = self._settings.batch_size, len(samples.weights)
         index = torch.randint(known, (size,), generator=self._generator, device=self.device)
         batch = samples.batch(index)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.config.mission import SimulationConfig
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import (
     BELIEF_COLOURS,
@@ -66,10 +65,9 @@ class Picture(NamedTuple):
     belief: Tensor
     """Own belief, [R, C]."""
     predicted: Tensor
-    """Entropy expected in the region of interest, averaged over the cells nearest to each lattice
-    position [bit], [R, C]."""
+    """Mean entropy expected in the region of interest around each position [bit], [R, C]."""
     realised: Tensor
-    """Entropy that is truly there, averaged likewise [bit], [R, C]."""
+    """Mean entropy that is truly there [bit], [R, C]."""
     truth: Tensor
     """Region of interest, [R, C] bool."""
 
@@ -87,7 +85,10 @@ def examine(
     reliability = Reliability(device)
     pictures: list[Picture] = []
     for world in worlds:
-        title = _title(world.config.sensor.simulation)
+        terrain = world.config.sensor.simulation
+        title = ", ".join(terrain.kinds)
+        if "random_field" in terrain.kinds:
+            title += f" {terrain.cluster_radius:g}"
         states = fly(world, lambda state: planner.act(state, generator).actions)
         for move, state in enumerate(states):
             seen, target = Samples.of(view, state).batch(slice(None), 0)
@@ -98,11 +99,6 @@ def examine(
                 shown, true = (view.spread(maps[0]) for maps in (predicted, target))
                 pictures.append(Picture(title, belief, shown, true, truth))
     return pictures, reliability
-
-
-def _title(simulation: SimulationConfig) -> str:
-    radius = f" {simulation.cluster_radius:g}" if "random_field" in simulation.kinds else ""
-    return ", ".join(simulation.kinds) + radius
 
 
 def predictions_figure(pictures: Sequence[Picture], config: Config, path: Path) -> None:

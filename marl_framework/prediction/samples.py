@@ -40,29 +40,21 @@ class Samples(NamedTuple):
     def batch(self, index: Tensor | slice, symmetry: int) -> tuple[Features, Tensor]:
         """Return features and targets of some samples in one of the symmetries of the square.
 
-        Args:
-            index: indices of the samples, [b], or a slice.
-            symmetry: 0 … 7; from 4 on x and y are swapped, which needs a square lattice.
+        They are 0 … 7; from 4 on x and y are swapped, which needs a square lattice.
         """
-        fine, coarse, target = (_turn(part[index], symmetry).float() for part in self)
+        axes = [axis for axis, bit in ((-1, 1), (-2, 2)) if symmetry & bit]
+        turned = (part[index].flip(axes) if axes else part[index] for part in self)
+        fine, coarse, target = ((t.mT if symmetry & 4 else t).float() for t in turned)
         return Features(fine, coarse), target
-
-
-def _turn(maps: Tensor, symmetry: int) -> Tensor:
-    axes = [axis for axis, bit in ((-1, 1), (-2, 2)) if symmetry & bit]
-    maps = maps.flip(axes) if axes else maps
-    return maps.mT if symmetry & 4 else maps
 
 
 @torch.no_grad()
 def fly(
     environment: MissionEnvironment, act: Callable[[MissionState], Tensor]
 ) -> Iterator[MissionState]:
-    """Fly missions; yield the same state object before each move and after the last.
+    """Fly E missions of N UAVs; yield the same state object before each move and after the last.
 
-    Args:
-        environment: E missions of N UAVs.
-        act: returns the actions of all UAVs in a state, [E, N].
+    `act` returns the actions of all UAVs in a state, [E, N].
     """
     state = environment.reset(environment.draw_reset())
     yield state

@@ -67,9 +67,8 @@ class PredictorTrainer(RoundTrainer):
         self._view = view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(view, self.network, config.compute.precision)
         search = search.model_copy(update={"presumed_share": 0.0, "presumed_beside_plan": 0.0})
-        self._planner = SearchPlanner(
-            "search", view, self._model, make_search(view, search), search
-        )
+        paths = make_search(view, search)
+        self._planner = SearchPlanner("search", view, self._model, paths, search)
         self._random = RandomPlanner(lattice)
         self._optimizer = torch.optim.AdamW(
             self.network.parameters(),
@@ -119,10 +118,8 @@ class PredictorTrainer(RoundTrainer):
         at_random = draws < (self._settings.random_share if self.rounds else 1.0)
 
         def act(state: MissionState) -> Tensor:
-            planned, drawn = (
-                planner.act(state, self._generator).actions
-                for planner in (self._planner, self._random)
-            )
+            planned = self._planner.act(state, self._generator).actions
+            drawn = self._random.act(state, self._generator).actions
             return drawn.where(at_random.unsqueeze(1), planned)
 
         parts: list[Samples] = []
@@ -131,7 +128,6 @@ class PredictorTrainer(RoundTrainer):
         return Samples.join(parts), roi_entropy(state.global_belief, state.truth)[~at_random]
 
     def _learn(self, samples: Samples) -> dict[str, float]:
-        """Make the updates of a round; return mean loss and number of skipped updates."""
         symmetries = self._draw(self._symmetries, self._settings.updates).tolist()
 
         def loss_of(update: int) -> Tensor:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.kernels.search import find_repeats
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch, repeats
-from marl_framework.planners.search.compiled import LatticeLoops
-from marl_framework.planners.search.greedy import fly_greedily
+from marl_framework.planners.search.greedy import fly_greedily, outlook
 from marl_framework.planners.search.models import TrueMap
 from marl_framework.planners.search.planner import SearchPlanner
 from marl_framework.planners.search.protocol import Problem
@@ -25,8 +26,6 @@ from tests.small import small_config
 
 CONFIG = small_config(budget=6, constraints={"obstacles": {"number": 5}})
 ENV = MissionEnvironment(CONFIG, 3, "cpu", "test")
-VIEW = LatticeView(CONFIG, ENV.lattice)
-LOOPS = LatticeLoops(VIEW)
 X, Y, Z = ENV.lattice.shape
 SEEDS = st.integers(0, 10**6)
 
@@ -34,6 +33,9 @@ SEEDS = st.integers(0, 10**6)
 def without_loops(config: Config) -> Config:
     compute = config.compute.model_copy(update={"compile": False})
     return config.model_copy(update={"compute": compute})
+
+
+VIEW, PLAIN = (LatticeView(each, ENV.lattice) for each in (CONFIG, without_loops(CONFIG)))
 
 
 def flights(seed: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,7 +51,7 @@ def flights(seed: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_what_actions_would_bring(seed: int) -> None:
     positions, left, _ = flights(seed, 8)
     beams = positions.view(2, 4, 3), left.view(2, 4, X, Y)
-    for compiled, plain in zip(LOOPS.outlook(*beams), VIEW.outlook(*beams), strict=True):
+    for compiled, plain in zip(outlook(VIEW, *beams), VIEW.outlook(*beams), strict=True):
         torch.testing.assert_close(compiled, plain, rtol=1e-6, atol=1e-6)
 
 
@@ -59,7 +61,7 @@ def test_greedy_flights(seed: int) -> None:
     ways = ENV.reset(ENV.draw_reset()).moves
     mask = VIEW.lattice.allowed(positions, ways)
     problem = Problem(positions, mask, ways, left, horizon, 6)
-    found, wanted = (fly_greedily(VIEW, problem, loops) for loops in (LOOPS, None))
+    found, wanted = (fly_greedily(view, problem) for view in (VIEW, PLAIN))
     # A sum of float32 in another order may round the other way in the last digit kept.
     torch.testing.assert_close(found.gains, wanted.gains, rtol=0, atol=2e-5)
     torch.testing.assert_close(found.scores, wanted.scores, rtol=0, atol=2e-5)
@@ -76,7 +78,7 @@ def test_greedy_flights_leave_the_same() -> None:
     ways = ENV.reset(ENV.draw_reset()).moves
     mask = VIEW.lattice.allowed(positions, ways)
     problem = Problem(positions, mask, ways, left, horizon, 6)
-    found, wanted = (fly_greedily(VIEW, problem, loops) for loops in (LOOPS, None))
+    found, wanted = (fly_greedily(view, problem) for view in (VIEW, PLAIN))
     same = ((found.left - wanted.left).abs() < 1e-5).all(2).all(1)
     assert same.float().mean() > 0.98
     assert torch.equal(left, flights(7, 300)[1])
@@ -90,7 +92,7 @@ def test_repeated_paths(seed: int) -> None:
     values = values.where(values > 1, -torch.inf).sort(1, descending=True).values
     ends = torch.randint(0, 4, values.shape, generator=generator)
     finite = values > -torch.inf  # the others are not taken anyhow
-    compiled = LatticeLoops.repeats(values, ends, 1e-4)
+    compiled = find_repeats(values, ends, 1e-4)
     assert torch.equal(compiled & finite, repeats(values, ends, 1e-4) & finite)
 
 
@@ -125,12 +127,10 @@ def test_maps_of_beliefs_and_their_entropy(
 
 @pytest.mark.parametrize("method", ["beam", "tree"])
 def test_a_search_chooses_the_same_with_and_without_loops(method: str) -> None:
-    plain = LatticeView(without_loops(CONFIG), ENV.lattice)
-    assert LatticeLoops.of(plain) is None
-    assert LatticeLoops.of(VIEW) is not None
+    assert (VIEW.version, PLAIN.version) == (Version.LOOPS, Version.PLAIN)
     state = ENV.reset(ENV.draw_reset())
     chosen = []
-    for view in (VIEW, plain):
+    for view in (VIEW, PLAIN):
         search = BeamSearch(view, 8) if method == "beam" else TreeSearch(view, 30, 4, 4)
         planner = SearchPlanner("search", view, TrueMap(view), search)
         chosen.append(planner.act(state, ENV.generator).actions)

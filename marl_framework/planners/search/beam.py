@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from marl_framework.kernels.search import find_repeats
+from marl_framework.kernels.versions import Version
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.compiled import LatticeLoops
+from marl_framework.planners.search.greedy import outlook
 from marl_framework.planners.search.protocol import Plan, Problem
 
 _TOLERANCE = 1e-4  # relative difference of the scores of equal paths
@@ -37,9 +39,7 @@ class BeamSearch:
 
     def __init__(self, view: LatticeView, beams: int = 24) -> None:
         self._view = view
-        loops = LatticeLoops.of(view)
-        self._outlook = (loops or view).outlook
-        self._repeats = repeats if loops is None else loops.repeats
+        self._repeats = find_repeats if view.version is Version.LOOPS else repeats
         self._beams = beams
         x, y, _ = view.lattice.shape
         self.elements = beams * view.lattice.num_actions * x * y
@@ -61,8 +61,8 @@ class BeamSearch:
     def _grow(self, beams: _Beams, problem: Problem, depth: int) -> _Beams:
         """Make every path one move longer than `depth`, and keep the best ones.
 
-        Once no mission has moves left, paths are only ranked again. A GPU does the same, and the
-        rank decides between paths of equal gain.
+        Once no mission has moves left, paths are only ranked again, as on a GPU: the rank decides
+        between paths of equal gain.
         """
         view, ends = self._view, beams.positions
         allowed = problem.mask.unsqueeze(1)
@@ -72,7 +72,7 @@ class BeamSearch:
         searches = depth < problem.max_horizon
         flies = (depth < problem.horizon).view(-1, 1, 1)
         if searches:
-            goals, gains, pull = self._outlook(ends, beams.left)
+            goals, gains, pull = outlook(view, ends, beams.left)
             total = (total + gains * flies).where(allowed, -torch.inf)
             score = total + pull * flies
         else:
@@ -88,10 +88,7 @@ class BeamSearch:
         return _Beams(ends, first, total.flatten(1).gather(1, kept), left)
 
     def _best_different(self, scores: Tensor, goals: Tensor) -> Tensor:
-        """Return the indices [E, B] of the best paths; of equal ones with the same end only one.
-
-        Paths of the same score and end are mostly the same readings in another order.
-        """
+        """Return the indices [E, B] of the best paths; of equal ones with the same end only one."""
         wanted = min(self._beams, scores.shape[1])
         ranked = scores.topk(min(3 * wanted, scores.shape[1]), dim=1)
         end = self._view.lattice.places(goals).gather(1, ranked.indices)
@@ -103,10 +100,8 @@ class BeamSearch:
 def repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
     """Return whether a better path of the same value has the same end, [E, R] bool.
 
-    Args:
-        values: scores of ranked paths, the highest first, [E, R].
-        ends: indices of their last positions, [E, R].
-        tolerance: relative difference of equal values.
+    The values are ranked scores, the highest first, [E, R]; `ends` are indices of last positions,
+    [E, R]. Equal values have a relative difference of at most `tolerance`.
     """
     apart = (values.unsqueeze(2) - values.unsqueeze(1)).abs()
     same = (apart <= tolerance * values.abs().unsqueeze(2)) & (

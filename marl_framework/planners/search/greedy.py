@@ -1,4 +1,7 @@
-"""Greedy flights on the lattice, which estimate the value of a position."""
+"""Greedy flights on the lattice, which estimate the value of a position.
+
+Compiled loops replace tensor operators where the view has them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.compiled import LatticeLoops
+from marl_framework.kernels import search
+from marl_framework.kernels.versions import Version
+from marl_framework.observations.lattice_view import PULL, LatticeView
 from marl_framework.planners.search.protocol import Problem
 
 _DIGITS = 5  # of gains and scores; rounding makes equal ones equal
@@ -29,30 +33,39 @@ class Flight(NamedTuple):
     """Entropy that they leave around each lattice position, [B, X, Y]."""
 
 
-def fly_greedily(view: LatticeView, problem: Problem, loops: LatticeLoops | None = None) -> Flight:
+def outlook(view: LatticeView, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return goals, gains and pull of each action; see `LatticeView.outlook`."""
+    if view.version is not Version.LOOPS:
+        return view.outlook(positions, left)
+    places = view.lattice.places(positions)
+    flat = places.flatten(), left.reshape(-1, *left.shape[-2:])
+    gains, around = (each.view(*places.shape, -1) for each in search.outlook(view.tables, *flat))
+    return view.destinations(positions), gains, PULL * around
+
+
+def fly_greedily(view: LatticeView, problem: Problem) -> Flight:
     """Take the action with the highest score until no moves are left.
 
-    Args:
-        view: lattice of the missions.
-        problem: B UAVs, the same number in each of E missions; `allowed_moves` has E rows.
-        loops: compiled loops, to use instead of tensor operators.
+    The problem has B UAVs, the same number in each of E missions; `allowed_moves` has E rows.
     """
     position, mask, allowed_moves, entropy, horizon, max_horizon, _ = problem
-    if loops is not None:
-        return Flight(*loops.fly(position, mask, allowed_moves, entropy, horizon, _DIGITS))
+    if view.version is Version.LOOPS:
+        places, moves = view.lattice.places(position), allowed_moves.flatten(1, 3)
+        flights = places, mask, moves, entropy, horizon
+        return Flight(*search.fly(view.tables, *flights, PULL, _DIGITS))
 
-    def outlook() -> tuple[Tensor, Tensor, Tensor]:
+    def options() -> tuple[Tensor, Tensor, Tensor]:
         goals, gains, pull = view.outlook(position, entropy)
         gains = gains.round(decimals=_DIGITS)
         scores = (gains + pull).round(decimals=_DIGITS)
         return goals, gains, scores.masked_fill(~mask, -torch.inf)
 
-    goals, gains, scores = start = outlook()
+    goals, gains, scores = start = options()
     total = torch.zeros_like(entropy[:, 0, 0])
     for move in range(max_horizon):
         if move:
             mask = view.lattice.allowed(position, allowed_moves)
-            goals, gains, scores = outlook()
+            goals, gains, scores = options()
         flies, action = move < horizon, scores.argmax(-1)
         position = goals.gather(1, action.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)
         total = total + gains.gather(1, action.unsqueeze(1)).squeeze(1) * flies

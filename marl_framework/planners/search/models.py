@@ -20,10 +20,9 @@ class MapModel(Protocol):
     """Whether a UAV knows the plans of all UAVs that chose before it, or of those it hears."""
 
     def left(self, state: MissionState) -> Tensor:
-        """Return the entropy of the region of interest around each lattice position.
+        """Return the entropy of the region of interest around each lattice position, [E, N, X, Y].
 
-        For each UAV as it knows the map, [E, N, X, Y]; 1 is that of all cells around an average
-        position, undecided.
+        For each UAV as it knows the map; 1 is that of an average position's undecided cells.
         """
         ...
 

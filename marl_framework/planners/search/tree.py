@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.compiled import LatticeLoops
 from marl_framework.planners.search.greedy import Flight, fly_greedily
 from marl_framework.planners.search.protocol import Plan, Problem
 
@@ -34,7 +33,6 @@ class TreeSearch:
         self, view: LatticeView, simulations: int = 256, depth: int = 16, leaves: int = 16
     ) -> None:
         self._view = view
-        self._loops = LatticeLoops.of(view)
         self._simulations = simulations
         self._depth = depth
         self._leaves = leaves
@@ -48,7 +46,7 @@ class TreeSearch:
 
     def grow(self, problem: Problem) -> Tree:
         """Return the trees that contain the flights of `search`."""
-        flight = fly_greedily(self._view, problem, self._loops)
+        flight = fly_greedily(self._view, problem)
         depth = problem.horizon.clamp(max=self._depth)
         tree = Tree(self._view, problem, depth, self._simulations, flight)
         first, end = 1, self._simulations + 1
@@ -57,7 +55,7 @@ class TreeSearch:
             new = slice(first, min(first + walkers, end))
             levels = max(1, min(self._depth, problem.max_horizon))
             path, ends = tree.walk(new.stop - new.start, levels)
-            flight = fly_greedily(self._view, tree.add(new, ends), self._loops)
+            flight = fly_greedily(self._view, tree.add(new, ends))
             tree.back_up(new, path, ends, flight)
             first += walkers
         return tree
@@ -108,8 +106,8 @@ class Tree:
 
     def visit_shares(self) -> Tensor:
         """Return the share of all flights that began with each action, [E, A]."""
-        visits = self.visits[:, 0].clone()
-        visits.scatter_add_(1, self._first.unsqueeze(1), torch.ones_like(visits[:, :1]))
+        first = self._first.unsqueeze(1)
+        visits = self.visits[:, 0].scatter_add(1, first, torch.ones_like(self._gain[:, :1]))
         return visits / visits.sum(1, keepdim=True)
 
     def walk(self, walkers: int, levels: int) -> tuple[Tensor, Tensor]:
@@ -160,13 +158,9 @@ class Tree:
         )
 
     def back_up(self, nodes: slice, path: Tensor, ends: Tensor, flight: Flight) -> None:
-        """Open K new nodes, and update the edges of the paths to them.
+        """Open K new nodes, from which E·K flights begin, and update the edges of the paths.
 
-        Args:
-            nodes: indices of the new nodes.
-            path: edges of the paths, [E, K, D].
-            ends: last edges, [E, K].
-            flight: E·K greedy flights from the new nodes.
+        For `path` [E, K, D] and `ends` [E, K] see `walk`.
         """
         totals, lost = self._open(nodes, flight), ends == self._dummy
         self._least = torch.minimum(self._least, totals.masked_fill(lost, torch.inf).amin(1))
