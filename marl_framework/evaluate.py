@@ -114,8 +114,7 @@ def _watch(options: argparse.Namespace) -> None:
 def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Iterator[Path]:
     """Yield the last checkpoint of a run after each change until its training ends.
 
-    Raises:
-        ConfigError: the run has neither a training in progress nor a checkpoint.
+    Raises ConfigError if the run has neither a training in progress nor a checkpoint.
     """
     last, seen = run / "checkpoints" / "last.pt", None
     while True:

@@ -12,7 +12,7 @@ import torch
 
 from marl_framework import evaluate
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation.missions import MissionStreams
+from marl_framework.evaluation.flight import MissionStreams
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.mixture import Terrain

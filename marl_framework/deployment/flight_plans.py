@@ -17,7 +17,7 @@ import numpy.typing as npt
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.config.model import Config
-from marl_framework.evaluation.zone_outlines import polygons
+from marl_framework.evaluation.figures import polygons
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Place
 
@@ -128,10 +128,8 @@ def waits(stops: Array, speed: float) -> Array:
 def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, float]:
     """Return the take-off of UAV 1, (x, y) from the lower left corner of a place [m].
 
-    Home is (latitude, longitude) [degrees]; None is the corner itself.
-
-    Raises:
-        ConfigError: home is far away.
+    Home is (latitude, longitude) [degrees]; None is the corner itself. Raises ConfigError if home
+    is far away.
     """
     if home is None:
         return (0.0, 0.0)

@@ -19,9 +19,8 @@ from marl_framework.device import describe_device
 from marl_framework.evaluation import mission_page, report
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
-from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.flight import FlightRecord, MissionStreams, evaluate
 from marl_framework.evaluation.flight_run import fly_into_run
-from marl_framework.evaluation.missions import MissionStreams
 from marl_framework.mission.draws import ResetDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT
@@ -142,9 +141,8 @@ def prepare(
 ) -> Deployment:
     """Create the environment and the planner that `experiment.policy` names.
 
-    Raises:
-        ConfigError: the map or the checkpoint is missing or does not fit, UAVs may crash, or
-            `deployment` contradicts the map.
+    Raises ConfigError if the map or the checkpoint is missing or does not fit, UAVs may crash, or
+    `deployment` contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)

@@ -28,8 +28,7 @@ _OF_TASK = (*MISSION, "experiment.reward", "experiment.baselines")
 def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     """Read a tasks file: the name of each task, and below it the keys that differ.
 
-    Raises:
-        ConfigError: the file cannot be read, or its content or a name is invalid.
+    Raises ConfigError if the file cannot be read, or its content or a name is invalid.
     """
     tree = parse_yaml(read_text(Path(file)), file)
     if not isinstance(tree, dict) or not tree:
@@ -48,9 +47,7 @@ def read_teachers(options: Sequence[str], tasks: Sequence[str]) -> dict[str, str
     """Return the teacher of each task from options `TASK=TEACHER`.
 
     `NAME` without a task stands for the workers of that name, a run `NAME-TASK` for each task.
-
-    Raises:
-        ConfigError: an option is incomplete, or a task has two teachers.
+    Raises ConfigError if an option is incomplete, or a task has two teachers.
     """
     teachers: dict[str, str] = {}
     for text in options:
@@ -69,10 +66,8 @@ def read_teachers(options: Sequence[str], tasks: Sequence[str]) -> dict[str, str
 def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Config:
     """Return a configuration with tasks (see `read_tasks`) and teachers (see `read_teachers`).
 
-    Without a file or options it keeps those that it has.
-
-    Raises:
-        ConfigError: tasks or teachers are invalid or missing.
+    Without a file or options it keeps those that it has. Raises ConfigError if tasks or teachers
+    are invalid or missing.
     """
     changes: dict[str, Any] = {}
     if file is not None:
@@ -98,8 +93,7 @@ def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Conf
 def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
     """Return the configuration of a training for each task of a file, by run name: `NAME-TASK`.
 
-    Raises:
-        ConfigError: a task is invalid, or there is nothing to train.
+    Raises ConfigError if a task is invalid, or there is nothing to train.
     """
     runs: dict[str, Config] = {}
     for task, changes in read_tasks(file).items():
@@ -118,8 +112,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
 def with_mission(student: Config, mission: Config, name: str) -> Config:
     """Return the student's configuration with the mission of another one, for the task `name`.
 
-    Raises:
-        ConfigError: the two do not fit together.
+    Raises ConfigError if the two do not fit together.
     """
     tree, other = config_to_dict(student), config_to_dict(mission)
     for key in _OF_TASK:

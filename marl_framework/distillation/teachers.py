@@ -38,8 +38,7 @@ Teacher = Callable[[MissionState, torch.Generator], Advice]
 def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> Teacher:
     """Return a trained team as teacher, which sees its own channels.
 
-    Raises:
-        ConfigError: the team cannot fly there.
+    Raises ConfigError if the team cannot fly there.
     """
     team, lattice = team_logits(environment, checkpoint), environment.lattice
 
@@ -86,10 +85,8 @@ def labels(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     """Return the trained team that a teacher's name refers to; None if it is a planner.
 
-    The name is a run folder, a run of `directory`, a checkpoint file or `pretrained:NAME`.
-
-    Raises:
-        ConfigError: there is no such teacher, or the checkpoint cannot be read.
+    The name is a run folder, a run of `directory`, a checkpoint file or `pretrained:NAME`. Raises
+    ConfigError if there is no such teacher, or the checkpoint cannot be read.
     """
     where = f"{TEACHERS}.{task}"
     if teacher in PLANNERS:

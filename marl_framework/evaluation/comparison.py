@@ -81,9 +81,7 @@ def prepare(
 
     `names` are planners of `make_planner` and names of `teams`; `checkpoint` is the team of
     `learned`. If `greedy`, trained teams take their most probable actions instead of sampling.
-
-    Raises:
-        ConfigError: a planner or the terrain cannot be created.
+    Raises ConfigError if a planner or the terrain cannot be created.
     """
     teams = teams or {}
     batch = batch_size(config, missions)

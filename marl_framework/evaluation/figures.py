@@ -5,7 +5,9 @@ Figures of a mission take a flight record on the CPU that holds the maps of miss
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +20,15 @@ from matplotlib.colors import Colormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path as Curve
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import FlightRecord, footprint_masks
 from marl_framework.evaluation.statistics import standard_error
-from marl_framework.evaluation.zone_outlines import draw_zones
+from marl_framework.mission.no_fly_zones import Zone
 
 Array = np.ndarray[Any, Any]
 LineStyle = Literal["-", "--"]
@@ -34,7 +37,7 @@ LineStyle = Literal["-", "--"]
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
 _STYLES: tuple[LineStyle, ...] = ("-", "--")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_ROI, _BACKGROUND, _UNSEEN = "#F7DDA0", "#EEF1F5", "#3A4048"
+_ROI, _BACKGROUND, _UNSEEN, _CLOSED = "#F7DDA0", "#EEF1F5", "#3A4048", "#C1272D"
 TERRAIN_COLOURS = ListedColormap([_BACKGROUND, _ROI])
 BELIEF_COLOURS = "cividis"
 _UNSEEN_ALPHA, DPI = 0.38, 150
@@ -112,8 +115,7 @@ def _save_panels(figure: Figure, path: Path) -> None:
 def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     """Draw one mission as a PNG: terrain with observed cells, final belief, trajectories in 3-D.
 
-    Raises:
-        IndexError: the record does not hold the maps of this mission.
+    Raises IndexError if the record does not hold the maps of this mission.
     """
     if not 0 <= index < (kept := len(record.truth)):
         raise IndexError(f"mission {index}: the record keeps the maps of the first {kept} only")
@@ -332,3 +334,68 @@ def set_limits(axes: Axes, config: Config) -> None:
     """Show the flown area, with a margin for UAVs at its border."""
     x, y = config.environment.x_dim, config.environment.y_dim
     axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One closed polygon."""
+
+    rings: list[list[list[float]]]
+    """Border and holes: points (x, y) in metres of the area; the last point repeats the first."""
+    floor: float
+    """Lowest closed altitude [m]."""
+    height: float
+    """Highest closed altitude [m]; inf for the sky."""
+
+    @property
+    def label(self) -> str:
+        """Closed altitudes in words."""
+        top = "up" if math.isinf(self.height) else f"to {self.height:.3g} m"
+        return f"closed from {self.floor:.3g} m {top}"
+
+
+def polygons(
+    zone: Zone, origin: tuple[float, float], size: tuple[float, float], margin: float = 0.0
+) -> list[Any]:
+    """Return the polygons of a zone in a window and the `margin` [m] around it.
+
+    They are relative to the window's lower left corner, `origin` [m]; its sides are `size` [m].
+    """
+    import shapely
+    from shapely.affinity import translate
+
+    x, y = origin
+    near = shapely.box(x - margin, y - margin, x + size[0] + margin, y + size[1] + margin)
+    parts = shapely.get_parts(translate(zone.shape.intersection(near), -x, -y))
+    return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]
+
+
+def zone_outlines(record: FlightRecord) -> list[Outline]:
+    """Return the outlines of zones within the area of a mission `alone`, then of its obstacles."""
+    found = []
+    if record.zones is not None:
+        area, origin = record.config.environment, (0.0, 0.0)
+        if record.zones.follows_windows and record.window_origins is not None:
+            origin = tuple(record.window_origins[0].tolist())
+        for zone in record.zones.zones:
+            for part in polygons(zone, origin, (area.x_dim, area.y_dim)):
+                rings = [
+                    [[float(x), float(y)] for x, y in ring.coords]
+                    for ring in (part.exterior, *part.interiors)
+                ]
+                found.append(Outline(rings, zone.floor, zone.height))
+    boxes = [] if record.boxes is None else record.boxes[0].tolist()
+    for x0, x1, y0, y1, height in boxes:
+        if not math.isnan(height):
+            ring = [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
+            found.append(Outline([ring], 0.0, height))
+    return found
+
+
+def draw_zones(axes: Axes, record: FlightRecord) -> None:
+    """Draw a mission's zones and obstacles, hatched."""
+    for outline in zone_outlines(record):
+        curve = Curve.make_compound_path(*(Curve(ring, closed=True) for ring in outline.rings))
+        axes.add_patch(
+            PathPatch(curve, facecolor="none", edgecolor=_CLOSED, hatch="////", linewidth=1.2)
+        )

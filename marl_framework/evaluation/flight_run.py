@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -48,7 +47,7 @@ def fly_into_run(
     fly: Callable[[], Flown],
     write: Callable[[Flown, RunFolder, float], None],
 ) -> int:
-    """Fly into a new run folder; return the exit code.
+    """Fly into a new run folder, discarded on errors before its summary; return the exit code.
 
     The options are `run_name`, `archive_earlier`, and `check`, which ends before the flight.
     `write` takes records, run and duration [s], and writes data, summary and figures.
@@ -56,29 +55,14 @@ def fly_into_run(
     if options.check:
         print("the configuration is valid")
         return 0
-    with _new_run(config, device, options) as run:
-        start = time.perf_counter()
-        flown = fly()
-        write(flown, run, time.perf_counter() - start)
-    print(f"done: {run.summary_file}")
-    return 0
-
-
-@contextmanager
-def _new_run(
-    config: Config, device: torch.device, options: argparse.Namespace
-) -> Iterator[RunFolder]:
-    """Create a run folder and release it on exit; discard it on errors before the summary.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
     run = start_run(
         config, device, options.run_name, archive_earlier=options.archive_earlier, folders=()
     )
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     try:
-        yield run
+        start = time.perf_counter()
+        flown = fly()
+        write(flown, run, time.perf_counter() - start)
         run.write_status("finished")
     except BaseException as error:
         if run.summary_file.exists():
@@ -93,3 +77,5 @@ def _new_run(
         raise
     finally:
         run.release()
+    print(f"done: {run.summary_file}")
+    return 0

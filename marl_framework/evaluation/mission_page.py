@@ -18,9 +18,8 @@ import torch
 from matplotlib.colors import to_hex
 from torch import Tensor
 
-from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines
+from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines, zone_outlines
 from marl_framework.evaluation.flight import FlightRecord
-from marl_framework.evaluation.zone_outlines import zone_outlines
 from marl_framework.kernels.area import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file, strict
 

@@ -43,11 +43,7 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Check that the options can be combined.
-
-    Raises:
-        ConfigError: names the option to leave out or to add.
-    """
+    """Check that the options can be combined; a ConfigError names one to add or to leave out."""
 
     def given(names: Iterable[str]) -> list[str]:
         return [name for name in names if getattr(options, name) not in (None, False)]
@@ -177,11 +173,7 @@ def _numbers(
 
 
 def terrain_overrides(name: str) -> list[str]:
-    """Return the overrides of a terrain.
-
-    Raises:
-        ConfigError: the terrain does not exist.
-    """
+    """Return the overrides of a terrain. Raises ConfigError if the terrain does not exist."""
     if name.startswith(_RASTER) and name != _RASTER:
         path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
@@ -212,10 +204,8 @@ def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
     """Return the names of the policies, and the runs of those given as `NAME=RUN`.
 
     A team given as `learned=RUN` takes the name of its run, without `-{task}`; where two have the
-    same name, the name of the whole path.
-
-    Raises:
-        ConfigError: a planner does not exist, or a name is given twice.
+    same name, the name of the whole path. Raises ConfigError if a planner does not exist, or a name
+    is given twice.
     """
     given = [part.strip().partition("=") for part in text.split(",")]
     short = [_short_name(run) for name, _, run in given if name == LEARNED]

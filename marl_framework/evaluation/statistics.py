@@ -47,10 +47,7 @@ def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None
     """Return the statistics of `ours - theirs`, paired by mission; both are [E].
 
     They are `mean`, `std`, `standard_error` and `interval` (of the mean); spreads are None for a
-    single mission.
-
-    Raises:
-        ValueError: their lengths differ.
+    single mission. Raises ValueError if their lengths differ.
     """
     if ours.shape != theirs.shape:
         raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")

@@ -59,11 +59,8 @@ def flyers(
     """Return the flyers: each planner once, each team once, `search` once with each predictor.
 
     The `teams` fly as `learned`; `settings` are overrides of `search`, whose `predictor` may name
-    several runs, with commas.
-
-    Raises:
-        ConfigError: a team is missing, teams or predictors are not training seeds of one
-            configuration, or a setting is invalid.
+    several runs, with commas. Raises ConfigError if a team is missing, teams or predictors are not
+    training seeds of one configuration, or a setting is invalid.
     """
     for text in settings:
         if not text.startswith(SETTINGS):
@@ -114,10 +111,7 @@ def digest(checkpoint: Checkpoint) -> str:
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
     """Check that checkpoints are trainings of one configuration from different seeds.
 
-    Predictors and teachers may differ: each seed may have its own.
-
-    Raises:
-        ConfigError: names two that do not fit, and the option that gave them.
+    Each may have its own predictors and teachers. A ConfigError names two that do not fit.
     """
 
     def schedule(checkpoint: Checkpoint) -> tuple[Any, Any]:
@@ -162,8 +156,7 @@ class Suite:
     def check(self) -> None:
         """Make every flyer and every world once, so that bad input fails before any flight.
 
-        Raises:
-            ConfigError: one cannot be made, or the folder has flights of other worlds.
+        Raises ConfigError if one cannot be made, or the folder has flights of other worlds.
         """
         for flyer in self.flyers:
             self._prepare(self.worlds[0], flyer)

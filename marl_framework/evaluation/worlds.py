@@ -59,10 +59,8 @@ class World:
     def definition(self, seed: int = SEED) -> dict[str, Any]:
         """Return all settings that determine the missions of a seed, in plain types.
 
-        A map file is identified by its name and SHA-256 instead of its path.
-
-        Raises:
-            ConfigError: the map cannot be read.
+        A map file is identified by its name and SHA-256 instead of its path. Raises ConfigError if
+        the map cannot be read.
         """
         tree = config_to_dict(load_config(BASE, self.overrides))
         mission = {
@@ -160,8 +158,7 @@ def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
 def chosen_worlds(suite: str, maps: str | None, only: str | None) -> list[World]:
     """Return the worlds of the command line's `--maps` and `--only`, in the suite's order.
 
-    Raises:
-        ConfigError: a world does not exist.
+    Raises ConfigError if a world does not exist.
     """
     worlds = _suite_worlds(suite, [] if maps is None else _map_worlds(maps))
     if only is None:

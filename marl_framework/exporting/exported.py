@@ -69,10 +69,8 @@ def sample_inputs(module: Module, config: Config) -> list[Sample]:
 def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> Portable:
     """Export a module for any length of the first axis of its inputs, such as `sample`.
 
-    The form is `onnx` or `torch`; `facts` are stored in the file.
-
-    Raises:
-        ConfigError: a custom network cannot be exported.
+    The form is `onnx` or `torch`; `facts` are stored in the file. Raises ConfigError if a custom
+    network cannot be exported.
     """
     shapes = tuple({0: torch.export.Dim("count")} for _ in sample)
     with _quiet(), torch.no_grad():

@@ -158,10 +158,8 @@ def mission_facts(config: Config) -> dict[str, Any]:
     """Return the data needed to fly the mission without this library, in plain types.
 
     `rows[x][z]` and `cols[y][z]` hold the footprint's first cell, one past its last cell, and the
-    first cell of its window along each axis, by lattice index and altitude index.
-
-    Raises:
-        ConfigError: missions differ in team, budget or radio.
+    first cell of its window along each axis, by lattice index and altitude index. Raises
+    ConfigError if missions differ in team, budget or radio.
     """
     if config.missions.drawn_keys:
         raise ConfigError(

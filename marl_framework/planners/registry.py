@@ -65,8 +65,7 @@ class _CheckedPlanner:
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`.
 
-        Raises:
-            ConfigError: the planner's decision is invalid.
+        Raises ConfigError if the planner's decision is invalid.
         """
         decision = self._planner.act(state, generator)
         if problem := self._problem(decision, state):

@@ -60,8 +60,7 @@ class Checkpoint:
     def config(self, overrides: Sequence[str] = ()) -> Config:
         """Return the configuration of the training, with overrides.
 
-        Raises:
-            ConfigError: it is missing or invalid.
+        Raises ConfigError if it is missing or invalid.
         """
         saved = self.payload.get("config")
         if not isinstance(saved, Mapping):
@@ -69,11 +68,7 @@ class Checkpoint:
         return config_from_dict(saved, self.source, overrides)
 
     def actor(self) -> Mapping[str, Tensor]:
-        """Return the weights of the team's actor.
-
-        Raises:
-            ConfigError: it has none.
-        """
+        """Return the weights of the team's actor. Raises ConfigError if it has none."""
         actor = self.payload.get("actor")
         if isinstance(actor, Mapping):
             return actor
@@ -99,8 +94,7 @@ def find_checkpoint(name: str) -> Checkpoint:
 def load_team(name: str) -> Checkpoint:
     """Read the checkpoint of a trained team; see `find_checkpoint`.
 
-    Raises:
-        ConfigError: there is no checkpoint, or it is not of a team.
+    Raises ConfigError if there is no checkpoint, or it is not of a team.
     """
     checkpoint = find_checkpoint(name)
     checkpoint.actor()
@@ -134,8 +128,7 @@ def mission_config(
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
     """Return the mission that a team was trained for, over the map that `overrides` name.
 
-    Raises:
-        ConfigError: the configuration is missing or invalid.
+    Raises ConfigError if the configuration is missing or invalid.
     """
     trained = config_to_dict(checkpoint.config())
     del trained["sensor"]["simulation"]  # the training's terrain
@@ -150,9 +143,8 @@ def with_team(
 ) -> Config:
     """Return a configuration of missions with observation and networks of a checkpoint.
 
-    Raises:
-        ConfigError: the checkpoint has no configuration, or it does not fit the missions; the
-            message begins with `source`, by default that of the checkpoint.
+    Raises ConfigError if the checkpoint has no configuration, or it does not fit the missions; the
+    message begins with `source`, by default that of the checkpoint.
     """
     missions, trained = config_to_dict(config), config_to_dict(checkpoint.config())
     # Keys of `learning` depend on the algorithm, and its rates on the number of environments.
@@ -165,8 +157,7 @@ def with_team(
 def check_lattice(ours: Config, other: Config, who: str, keys: Sequence[str] = ()) -> None:
     """Check that two configurations have the same positions, actions and values of `keys`.
 
-    Raises:
-        ConfigError: they differ; the message begins with `who`, which has the other one.
+    Raises ConfigError if they differ; the message begins with `who`, which has the other one.
     """
     if difference := _difference(ours, other, keys):
         raise ConfigError(f"{who}: {difference}; make them equal")
@@ -201,10 +192,8 @@ def team_logits(
 ) -> Callable[[MissionState], Tensor]:
     """Return a function from states to a trained team's logits [E, N, A].
 
-    The team sees its own channels, including those that the missions do not keep up to date.
-
-    Raises:
-        ConfigError: the team cannot fly there.
+    The team sees its own channels, including those that the missions do not keep up to date. Raises
+    ConfigError if the team cannot fly there.
     """
     config = with_team(environment.config, checkpoint)
     act = trained_team(config, checkpoint, environment.device).act
@@ -223,8 +212,7 @@ def team_logits(
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:
     """Return an algorithm with the trained actor; its other networks are untrained.
 
-    Raises:
-        ConfigError: the checkpoint's actor does not fit the configuration.
+    Raises ConfigError if the checkpoint's actor does not fit the configuration.
     """
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.actor()
@@ -242,8 +230,7 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
 def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str, Any]:
     """Return all that is needed to fly: the configuration, and the actor or map predictor.
 
-    Raises:
-        ConfigError: the checkpoint has neither network, or an override is invalid.
+    Raises ConfigError if the checkpoint has neither network, or an override is invalid.
     """
     config = checkpoint.config(overrides)
     kept = {"config": config_to_dict(config)}

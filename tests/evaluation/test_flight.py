@@ -13,8 +13,15 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation import metrics
-from marl_framework.evaluation.flight import FlightRecord, evaluate, fly, validate
-from marl_framework.evaluation.missions import MissionStreams, _mission_seed, planner_generator
+from marl_framework.evaluation.flight import (
+    FlightRecord,
+    MissionStreams,
+    _mission_seed,
+    evaluate,
+    fly,
+    planner_generator,
+    validate,
+)
 from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
-from marl_framework.evaluation.flight import FlightRecord, fly
+from marl_framework.evaluation.flight import DrawSource, FlightRecord, MissionStreams, fly
 from marl_framework.evaluation.mission_page import write_page
-from marl_framework.evaluation.missions import DrawSource, MissionStreams
 from marl_framework.evaluation.report import final_values
 from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment

@@ -15,7 +15,8 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import fly_greedily
-from marl_framework.planners.search.protocol import PathSearch, Problem
+from marl_framework.planners.search.planner import PathSearch
+from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import EXPLORATION, TreeSearch, select
 from tests.small import small_config
 
@@ -23,7 +24,10 @@ ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "t
 VIEW = LatticeView(ENV.config, ENV.lattice)
 ACTIONS = ENV.lattice.num_actions
 SEEDS = st.integers(0, 10**6)
-SEARCHES: list[PathSearch] = [BeamSearch(VIEW, 4), *(TreeSearch(VIEW, 18, 5, k) for k in (1, 4, 9))]
+SEARCHES: list[PathSearch] = [
+    BeamSearch(VIEW, 4),
+    *(TreeSearch(VIEW, 18, 5, k) for k in (1, 4, 9)),
+]
 
 
 def problem(missions: int, seed: int, closed: float = 0.0) -> Problem:

@@ -45,7 +45,7 @@ class BeamSearch:
         self.elements = beams * view.lattice.num_actions * x * y
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best path found, no longer than the moves left; see `PathSearch`."""
+        """Return the best path found in each mission, no longer than its horizon."""
         beams = _Beams(
             positions=problem.position.unsqueeze(1),
             first=torch.zeros_like(problem.position[:, :1]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from torch import Tensor
 
 from marl_framework.kernels.cells import entropy
@@ -13,30 +11,20 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction, features
 
 
-class MapModel(Protocol):
-    """Entropy that a search can remove."""
+class TrueMap:
+    """The true region of interest and the belief from all readings."""
 
-    knows_all_plans: bool
+    knows_all_plans = True
     """Whether a UAV knows the plans of all UAVs that chose before it, or of those it hears."""
+
+    def __init__(self, view: LatticeView) -> None:
+        self._view = view
 
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy of the region of interest around each lattice position, [E, N, X, Y].
 
         For each UAV as it knows the map; 1 is that of an average position's undecided cells.
         """
-        ...
-
-
-class TrueMap:
-    """The true region of interest and the belief from all readings."""
-
-    knows_all_plans = True
-
-    def __init__(self, view: LatticeView) -> None:
-        self._view = view
-
-    def left(self, state: MissionState) -> Tensor:
-        """Return the entropy left; see `MapModel`."""
         left = self._view.sums(entropy(state.global_belief) * state.truth)
         return left.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
 
@@ -60,6 +48,6 @@ class PredictedMap(MapPrediction):
         self._outside_weight = outside_weight
 
     def left(self, state: MissionState) -> Tensor:
-        """Return the entropy left; see `MapModel`."""
+        """Return the entropy left; see `TrueMap`."""
         seen = features(self._view, state.beliefs)
         return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)

@@ -23,11 +23,12 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import load_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.models import MapModel, PredictedMap, TrueMap
-from marl_framework.planners.search.protocol import PathSearch, Problem
+from marl_framework.planners.search.models import PredictedMap, TrueMap
+from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.planners.team import load_team, team_logits, team_weights
 
+PathSearch = BeamSearch | TreeSearch
 _PREDICTOR = "experiment.baselines.search.predictor"
 _PRIOR = "experiment.baselines.search.prior"
 _WITHOUT_SECTORS = SearchConfig(presumed_share=0.0)
@@ -58,7 +59,7 @@ class SearchPlanner:
         self,
         name: str,
         view: LatticeView,
-        model: MapModel,
+        model: TrueMap | PredictedMap,
         search: PathSearch,
         settings: SearchConfig = _WITHOUT_SECTORS,
         prior: Callable[[MissionState], Tensor] | None = None,
@@ -147,8 +148,7 @@ class SearchPlanner:
 def make(environment: MissionEnvironment) -> SearchPlanner:
     """Create the planner that searches on a predicted map.
 
-    Raises:
-        ConfigError: the predictor or the prior's team cannot be read, or does not fit.
+    Raises ConfigError if the predictor or the prior's team cannot be read, or does not fit.
     """
     settings, compute = environment.config.experiment.baselines.search, environment.config.compute
     prior = None

@@ -1,8 +1,8 @@
-"""Interfaces of searches for the path of one UAV."""
+"""Input and output of searches for the path of one UAV."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -35,14 +35,3 @@ class Plan(NamedTuple):
     """Entropy that the path leaves around each lattice position, [E, X, Y]."""
     policy: Tensor | None = None
     """Share of the simulations that began with each action, [E, A]; None without simulations."""
-
-
-class PathSearch(Protocol):
-    """Searches for the path of one UAV that removes the most entropy."""
-
-    elements: int
-    """Number of elements of the largest array per mission."""
-
-    def search(self, problem: Problem) -> Plan:
-        """Return the best path of each mission, no longer than its horizon."""
-        ...

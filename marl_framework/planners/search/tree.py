@@ -40,7 +40,7 @@ class TreeSearch:
         self.elements = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best flight and the visits of the first actions; see `PathSearch`."""
+        """Return the best flight of each mission, and the visits of the first actions."""
         tree = self.grow(problem)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
