@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
 def _fly_suite(options: argparse.Namespace) -> None:
     """Fly the missing flights of a suite and write its results."""
     from marl_framework.device import describe_device, resolve_device
-    from marl_framework.evaluation import suite, suite_statistics
+    from marl_framework.evaluation import suite
     from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
     from marl_framework.planners.team import load_team
 
@@ -91,7 +91,7 @@ def _fly_suite(options: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             warn("the suite is incomplete; the same command continues it")
             raise
-        text = suite_statistics.table(results)
+        text = suite.table(results)
         write_json(out / "suite.json", results)
         (out / "table.txt").write_text(text, encoding="utf-8")
     print(text, end="")

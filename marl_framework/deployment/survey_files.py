@@ -64,18 +64,14 @@ def write_geotiff(survey: Survey, folder: Path) -> None:
 
     assert survey.place is not None
     image, (west, south) = np.rot90(survey.belief), survey.place.corner
-    place = {
-        "crs": survey.place.system,
-        "transform": from_origin(west, south + image.shape[0] * survey.cell[1], *survey.cell),
-    }
     form = {"driver": "GTiff", "count": 1, "dtype": "float32", "compress": "deflate"}
-    size = {"height": image.shape[0], "width": image.shape[1]}
-    with (
-        quiet_rasterio(),
-        rasterio.open(folder / "belief.tif", "w", **form, **size, **place) as file,
-    ):
-        file.write(image, 1)
-        file.set_band_description(1, "P(region of interest)")
+    form |= {"height": image.shape[0], "width": image.shape[1], "crs": survey.place.system}
+    north = south + image.shape[0] * survey.cell[1]
+    with quiet_rasterio():
+        form["transform"] = from_origin(west, north, *survey.cell)
+        with rasterio.open(folder / "belief.tif", "w", **form) as file:
+            file.write(image, 1)
+            file.set_band_description(1, "P(region of interest)")
 
 
 def write_table(survey: Survey, folder: Path) -> None:

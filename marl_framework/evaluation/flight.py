@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +25,6 @@ from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
-from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
@@ -94,13 +93,8 @@ class FlightRecord:
     def tracks(self, index: int) -> list[Tensor]:
         """Return the positions of each UAV's readings in a mission [m], N times [readings, 3]."""
         one = self.alone(index)
-        return [
-            one.path[0, :readings, n] for n, readings in enumerate(one.active[0].sum(0).tolist())
-        ]
-
-    def cpu(self) -> FlightRecord:
-        """Return a copy of the record on the CPU."""
-        return _combined([self], Tensor.cpu)
+        readings = one.active[0].sum(0).tolist()
+        return [one.path[0, :number, n] for n, number in enumerate(readings)]
 
 
 def _combined(records: Sequence[FlightRecord], combine: Callable[..., Tensor]) -> FlightRecord:
@@ -177,36 +171,6 @@ def _concatenate(parts: Sequence[Any]) -> Any:
     return type(first)(**fields)
 
 
-@dataclass
-class _Log:
-    """Readings and metrics of a flight in progress, see `fly`."""
-
-    env: MissionEnvironment
-    seen: Tensor
-    """Cells observed so far, [E, R, C] bool."""
-    keep_maps: int | None
-    metrics: dict[str, list[Tensor]] = field(default_factory=dict)
-    positions: list[Tensor] = field(default_factory=list)
-    footprints: list[Tensor] = field(default_factory=list)
-    active: list[Tensor] = field(default_factory=list)
-    film: list[Tensor] = field(default_factory=list)
-
-    def add_reading(self, state: MissionState, active: Tensor) -> None:
-        """Record positions and footprints of all UAVs; only those `active` take a reading."""
-        boxes = self.env.camera.team_boxes(state.positions, active)
-        self.positions.append(state.positions.clone())
-        self.footprints.append(boxes[..., :4])
-        self.active.append(active)
-        for footprints in self.footprints[-1].unbind(1):  # avoids a tensor [E, N, R, C]
-            self.seen |= footprint_masks(footprints, self.env.camera.shape)
-
-    def add_round(self, belief: Tensor, truth: Tensor) -> None:
-        metrics = {**map_metrics(belief, truth), "coverage": coverage(self.seen)}
-        for name, values in metrics.items():
-            self.metrics.setdefault(name, []).append(values)
-        self.film.append(belief[: self.keep_maps].half())
-
-
 @torch.no_grad()
 def fly(
     env: MissionEnvironment,
@@ -230,11 +194,20 @@ def fly(
     start = draws.draw_reset()
     state = env.reset(start)
     boxes = env.obstacles.boxes(start.boxes, state.positions)
-    log = _Log(env, torch.zeros_like(state.truth), keep_maps)
     timer = StageTimer(env.device)
-    log.add_round(torch.full_like(state.global_belief, env.config.mapping.prior), state.truth)
-    log.add_reading(state, state.active.clone())
-    log.add_round(state.global_belief, state.truth)
+    places, flown, film, rounds = [], [], [], []
+
+    def add_round(belief: Tensor) -> None:
+        rounds.append(map_metrics(belief, state.truth))
+        film.append(belief[:keep_maps].half())
+
+    def add_reading(active: Tensor) -> None:
+        places.append(state.positions.clone())
+        flown.append(active)
+        add_round(state.global_belief)
+
+    add_round(torch.full_like(state.global_belief, env.config.mapping.prior))
+    add_reading(state.active.clone())
     rewards, absolutes, scale = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
         with timer("planning"):
@@ -244,25 +217,32 @@ def fly(
         rewards.append(result.reward)
         absolute = scale.absolute_scale * result.absolute + scale.absolute_offset
         absolutes.append(absolute * active.any(1))
-        log.add_reading(state, active)
-        log.add_round(state.global_belief, state.truth)
-    positions = torch.stack(log.positions, dim=1)
-    path, flown = env.lattice.metres(positions), torch.stack(log.active, dim=1)
+        add_reading(active)
+    metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
+    footprints = [env.camera.team_boxes(*each)[..., :4] for each in zip(places, flown, strict=True)]
+    seen = torch.zeros_like(state.truth)
+    covered = [coverage(seen)]
+    for reading in footprints:
+        for boxes_of_uav in reading.unbind(1):  # avoids a tensor [E, N, R, C]
+            seen |= footprint_masks(boxes_of_uav, env.camera.shape)
+        covered.append(coverage(seen))
+    positions, active = torch.stack(places, dim=1), torch.stack(flown, dim=1)
+    path = env.lattice.metres(positions)
     return FlightRecord(
         planner=planner.name,
         config=env.config,
-        metrics={name: torch.stack(values, dim=1) for name, values in log.metrics.items()},
+        metrics={**metrics, "coverage": torch.stack(covered, dim=1)},
         episode_return=torch.stack(rewards).sum(0),
         absolute_return=torch.stack(absolutes).sum(0),
         path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
-        altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2], flown),
+        altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2], active),
         positions=positions,
         path=path,
-        footprints=torch.stack(log.footprints, dim=1),
-        active=flown,
+        footprints=torch.stack(footprints, dim=1),
+        active=active,
         truth=state.truth[:keep_maps].clone(),
         belief=state.global_belief[:keep_maps].clone(),
-        film=torch.stack(log.film, dim=1),
+        film=torch.stack(film, dim=1),
         missions_per_batch=env.num_envs,
         planning_seconds=[timer.seconds()["planning"] / env.episode_length],
         window_origins=env.terrain.window_origins(start.terrain),
@@ -304,7 +284,8 @@ def evaluate(
     for first in range(0, missions, env.num_envs):
         draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
-        records.append(fly(env, planner, generator, draws, keep_maps=wanted).cpu())
+        record = fly(env, planner, generator, draws, keep_maps=wanted)
+        records.append(_combined([record], Tensor.cpu))
     record = _combined(records, lambda *parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
     return replace(record, planning_seconds=seconds)

@@ -14,7 +14,8 @@ import pytest
 from benchmarks import tables
 from benchmarks.helpers.command_line import RESULTS
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation import suite_statistics, worlds
+from marl_framework.evaluation import suite as suites
+from marl_framework.evaluation import worlds
 
 TRAINING = "training-float32--amd-epyc-2-cores.json"
 Tree = dict[str, Any]
@@ -86,7 +87,7 @@ def suite() -> Tree:
         "learned": {"roi_entropy": [[0.2, 0.22], [0.21, 0.23]], "f1": [[0.7, 0.71], [0.7, 0.72]]},
         "information_gain": {"roi_entropy": [[0.4, 0.43]], "f1": [[0.9, 0.88]]},
     }
-    summary = suite_statistics.summary(flown, None)
+    summary = suites.summary(flown, None)
     ours = summary["learned"]
     ours["roi_entropy"]["difference"] |= {"interval": (-0.3, -0.1), "verdict": "better"}
     ours["f1"]["difference"] |= {"interval": (-0.3, 0.01), "verdict": "undecided"}

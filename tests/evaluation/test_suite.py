@@ -16,7 +16,7 @@ import torch
 from marl_framework import evaluate as command
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
-from marl_framework.evaluation import options, suite, suite_statistics, worlds
+from marl_framework.evaluation import options, suite, worlds
 from marl_framework.evaluation.statistics import interval
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.files import strict
@@ -81,9 +81,7 @@ def single(out: Path, *arguments: str) -> dict[str, Any]:
     assert command.main(given) == 0
     found = json.loads((out / "results.json").read_text(encoding="utf-8"))["policies"]
     return {
-        policy: {
-            metric: [rounds[-1] for rounds in rows[metric]] for metric in suite_statistics.METRICS
-        }
+        policy: {metric: [rounds[-1] for rounds in rows[metric]] for metric in suite.METRICS}
         for policy, rows in found.items()
     }
 
@@ -243,7 +241,7 @@ def test_a_verdict_follows_the_side_of_the_interval() -> None:
         noise = torch.linspace(-0.01, 0.01, 9)
         return {"roi_entropy": [(noise + entropy).tolist()], "f1": [(noise.flip(0) + f1).tolist()]}
 
-    found = suite_statistics.summary(
+    found = suite.summary(
         {
             "learned": constant(0.2, 0.7),
             "information_gain": constant(0.3, 0.8),

@@ -131,7 +131,7 @@ def test_the_task_is_registered_and_benchmarls_configuration_finds_its_file() ->
         config = compose("config", [*choices, place], return_hydra_config=True)
     with pytest.warns(UserWarning, match="TaskConfig python dataclass not found"):
         task = load_task_config_from_hydra(config.task, "marl_framework/mapping")
-    assert task.config == {**benchmarl._defaults(), "params": "params_fast.yaml"}
+    assert task.config == MissionTask.MAPPING.get_task().config | {"params": "params_fast.yaml"}
     assert task == MissionTask.MAPPING.get_task({"params": "params_fast.yaml"})
 
 
