@@ -5,13 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from marl_framework.deployment.flight_plans import (
-    ABOVE_HOME,
-    COMMAND_FRAME,
-    WAYPOINT,
-    FlightPlan,
-    Item,
-)
+from marl_framework.deployment import flight_plans as plans
+from marl_framework.deployment.flight_plans import FlightPlan, Item
 from marl_framework.runs.files import write_json
 
 _PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
@@ -24,7 +19,7 @@ def write_plan(flight: FlightPlan, file: Path) -> None:
 
     See https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html.
     """
-    relative = all(item.frame <= ABOVE_HOME for item in flight.items)
+    relative = all(item.frame <= plans.ABOVE_HOME for item in flight.items)
     mission = {
         "version": 2,
         # PX4 supports no altitudes above ground in missions.
@@ -50,8 +45,8 @@ def write_plan(flight: FlightPlan, file: Path) -> None:
 
 def _simple_item(item: Item, number: int) -> dict[str, Any]:
     altitude = {}
-    if item.frame != COMMAND_FRAME:
-        mode = _ABOVE_HOME_MODE if item.frame == ABOVE_HOME else _ABOVE_GROUND_MODE
+    if item.frame != plans.COMMAND_FRAME:
+        mode = _ABOVE_HOME_MODE if item.frame == plans.ABOVE_HOME else _ABOVE_GROUND_MODE
         altitude = {"Altitude": item.params[6], "AltitudeMode": mode, "AMSLAltAboveTerrain": None}
     return {
         "type": "SimpleItem",
@@ -70,7 +65,7 @@ def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
     See https://mavlink.io/en/file_formats/. ArduPilot and its ground stations expect home as
     item 0.
     """
-    first = Item(WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
+    first = Item(plans.WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
     lines = ["QGC WPL 110"]
     for number, item in enumerate((first, *flight.items)):
         params = (f"{0 if value is None else value:.9f}" for value in item.params)

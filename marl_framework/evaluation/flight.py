@@ -10,9 +10,9 @@ generator (terrain, start, sensor, radio), seeded by evaluation seed, split and 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class FlightRecord:
 
         Its tensors are views.
         """
-        one = _combined([self], lambda values: values[index : index + 1])
+        one: FlightRecord = _combined([self], lambda values: values[index : index + 1])
         team, readings = one.active[0, 0], int(one.active.any(2).sum())
         own: dict[str, Any] = {
             name: getattr(one, name)[:, :readings, team]
@@ -97,27 +97,18 @@ class FlightRecord:
         return [one.path[0, :number, n] for n, number in enumerate(readings)]
 
 
-def _combined(records: Sequence[FlightRecord], combine: Callable[..., Tensor]) -> FlightRecord:
-    """Return a record whose tensors `combine` makes of the same tensors of all records."""
-
-    def combined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        names = [name for name, value in parts[0].items() if isinstance(value, Tensor)]
-        return {name: combine(*(part[name] for part in parts)) for name in names}
-
-    metrics = combined([record.metrics for record in records])
-    return replace(records[0], metrics=metrics, **combined([vars(record) for record in records]))
-
-
-class DrawSource(Protocol):
-    """Source of the random draws of E missions, such as a MissionEnvironment."""
-
-    def draw_reset(self) -> ResetDraws:
-        """Draw the start of E missions."""
-        ...
-
-    def draw_step(self) -> StepDraws:
-        """Draw one step of E missions."""
-        ...
+def _combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
+    """Combine the tensors in tuples, dictionaries and dataclasses; all else is the first part's."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return combine(*parts)
+    if isinstance(first, tuple):
+        return tuple(_combined(column, combine) for column in zip(*parts, strict=True))
+    if isinstance(first, dict):
+        return {name: _combined([part[name] for part in parts], combine) for name in first}
+    if is_dataclass(first) and not isinstance(first, type):
+        return replace(first, **_combined([vars(part) for part in parts], combine))
+    return first
 
 
 class MissionStreams:
@@ -135,11 +126,13 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
-        return _concatenate([env.draw_reset() for env in self._each()])
+        draws: ResetDraws = _combined([env.draw_reset() for env in self._each()], _concatenate)
+        return draws
 
     def draw_step(self) -> StepDraws:
         """Draw one step of E missions."""
-        return _concatenate([env.draw_step() for env in self._each()])
+        draws: StepDraws = _combined([env.draw_step() for env in self._each()], _concatenate)
+        return draws
 
     def _each(self) -> Iterator[MissionEnvironment]:
         for generator in self._generators:
@@ -158,17 +151,8 @@ def _mission_seed(seed: int, split: str, number: int) -> int:
     return split_seed((seed + block) % MAX_SEED, split, stream)
 
 
-def _concatenate(parts: Sequence[Any]) -> Any:
-    """Concatenate tensors, tuples and dataclasses of tensors or None along the first axis."""
-    first = parts[0]
-    if first is None:
-        return first
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts))
-    if isinstance(first, tuple):
-        return tuple(_concatenate(column) for column in zip(*parts, strict=True))
-    fields = {name: _concatenate([getattr(part, name) for part in parts]) for name in vars(first)}
-    return type(first)(**fields)
+def _concatenate(*parts: Tensor) -> Tensor:
+    return torch.cat(parts)
 
 
 @torch.no_grad()
@@ -176,7 +160,7 @@ def fly(
     env: MissionEnvironment,
     planner: Planner,
     generator: torch.Generator,
-    draws: DrawSource | None = None,
+    draws: MissionEnvironment | MissionStreams | None = None,
     keep_maps: int | None = None,
 ) -> FlightRecord:
     """Fly the E missions of an environment and record metrics after every round, on its device.
@@ -262,20 +246,10 @@ def evaluate(
 ) -> FlightRecord:
     """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
-    The missions depend only on configuration, seed, split and device type, and on a GPU on whether
-    Triton draws the sensor's bits. The actions of a random planner depend on E, too.
-
-    Args:
-        env: environment of `split`; its generator is not used.
-        planner: planner of all missions.
-        missions: number of missions.
-        seed: evaluation seed, 0 ≤ seed < 2**20.
-        split: test, validation or deployment.
-        keep_maps: number of missions whose ground truth and beliefs are recorded.
-        streams: random draws of each batch.
-
-    Raises:
-        ValueError: `missions` is less than 1.
+    The missions depend only on configuration, seed (0 ≤ seed < 2**20), split and device type, and
+    on a GPU on whether Triton draws the sensor's bits. The actions of a random planner depend on
+    E, too. The generator of `env`, which is of `split`, is not used. Ground truth and beliefs of
+    `keep_maps` missions are recorded. Raises ValueError for less than 1 mission.
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
@@ -284,9 +258,9 @@ def evaluate(
     for first in range(0, missions, env.num_envs):
         draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
-        record = fly(env, planner, generator, draws, keep_maps=wanted)
-        records.append(_combined([record], Tensor.cpu))
-    record = _combined(records, lambda *parts: torch.cat(parts)[:missions])
+        flown = fly(env, planner, generator, draws, keep_maps=wanted)
+        records.append(_combined([flown], Tensor.cpu))
+    record: FlightRecord = _combined(records, lambda *parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
     return replace(record, planning_seconds=seconds)
 

@@ -11,13 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.losses import (
-    actor_loss,
-    counterfactual_advantage,
-    critic_loss,
-    normalized,
-    taken,
-)
+from marl_framework.algorithms import losses
 from marl_framework.algorithms.policy import policy_entropy
 from marl_framework.integrations import missing_extra
 
@@ -135,7 +129,7 @@ class COMALoss(LossModule):
         reward = after.get(keys.reward)
         done = _like(after.get(keys.done), reward).clone()
         terminated = _like(after.get(keys.terminated), reward)
-        q_taken = taken(self._values(tensordict, target=True), tensordict.get(keys.action))
+        q_taken = losses.taken(self._values(tensordict, target=True), tensordict.get(keys.action))
         following = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
         done[..., -1, :, :] = True
         next_values = torch.where(done, self._bootstrap_values(after), following)
@@ -154,18 +148,18 @@ class COMALoss(LossModule):
         values = self._values(tensordict).flatten(0, -2)
         probabilities = self._probabilities(tensordict).flatten(0, -2)
         returns = target if self.advantage == "return" else None
-        advantages = counterfactual_advantage(
+        advantages = losses.counterfactual_advantage(
             values.detach(), probabilities.detach(), actions, returns
         )
-        weights = normalized(advantages) if self.normalize_advantage else advantages
+        weights = losses.normalized(advantages) if self.normalize_advantage else advantages
         entropy = policy_entropy(probabilities).mean()
         with torch.no_grad():
-            td_error = (taken(values, actions) - target).abs().mean()
+            td_error = (losses.taken(values, actions) - target).abs().mean()
         return TensorDict(
             {
-                "loss_objective": actor_loss(probabilities, actions, weights, 0.0),
+                "loss_objective": losses.actor_loss(probabilities, actions, weights, 0.0),
                 "loss_entropy": -self.entropy_coeff * entropy,
-                "loss_critic": self.critic_coeff * critic_loss(values, actions, target),
+                "loss_critic": self.critic_coeff * losses.critic_loss(values, actions, target),
                 "entropy": entropy.detach(),
                 "advantage_std": advantages.std(),
                 "td_error": td_error,

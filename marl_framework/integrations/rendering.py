@@ -11,14 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation.figures import (
-    BELIEF_COLOURS,
-    TERRAIN_COLOURS,
-    draw_map,
-    footprint_outline,
-    set_limits,
-    uav_lines,
-)
+from marl_framework.evaluation import figures
 from marl_framework.integrations.missions import Missions
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 2}
@@ -40,18 +33,18 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
     figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-    draw_map(left, state.truth[0], config, TERRAIN_COLOURS)
-    draw_map(right, state.global_belief[0], config, BELIEF_COLOURS)
+    figures.draw_map(left, state.truth[0], config, figures.TERRAIN_COLOURS)
+    figures.draw_map(right, state.global_belief[0], config, figures.BELIEF_COLOURS)
     for axes, title in ((left, "terrain"), (right, "belief")):
-        set_limits(axes, config)
+        figures.set_limits(axes, config)
         axes.set(title=title, xlabel="x [m]", aspect="equal")
     positions = missions.environment.lattice.metres(state.positions)[0].tolist()
     footprints = camera.boxes(state.positions)[0, :, :4].tolist()
     looked = state.readings[0].flatten(1).any(1).tolist()  # False for UAVs that have stopped
-    for n, (colour, _) in enumerate(uav_lines(int(state.team_size[0]))):
+    for n, (colour, _) in enumerate(figures.uav_lines(int(state.team_size[0]))):
         for axes in (left, right):
             if looked[n]:
-                outline = footprint_outline(footprints[n], config)
+                outline = figures.footprint_outline(footprints[n], config)
                 axes.plot(*outline, ":", color=colour, linewidth=1.4)
             axes.plot(*positions[n][:2], "o", color=colour, markeredgecolor="k")
     figure.suptitle(f"{int(state.t[0])} of {int(state.budget[0]) + 1} moves")

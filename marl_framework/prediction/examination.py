@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.evaluation.figures import (
-    BELIEF_COLOURS,
-    DPI,
-    TERRAIN_COLOURS,
-    draw_map,
-    new_figure,
-)
+from marl_framework.evaluation import figures
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.protocol import Planner
@@ -103,13 +97,13 @@ def examine(
 
 def predictions_figure(pictures: Sequence[Picture], config: Config, path: Path) -> None:
     """Draw belief, prediction and truth side by side, a row for each picture."""
-    figure = new_figure((13.0, 3.1 * len(pictures)))
+    figure = figures.new_figure((13.0, 3.1 * len(pictures)))
     rows = figure.subplots(len(pictures), 4, squeeze=False)
     for row, picture in zip(rows, pictures, strict=True):
-        belief = draw_map(row[0], picture.belief, config, BELIEF_COLOURS)
+        belief = figures.draw_map(row[0], picture.belief, config, figures.BELIEF_COLOURS)
         for axes, values in ((row[1], picture.predicted), (row[2], picture.realised)):
-            expected = draw_map(axes, values, config, "magma")
-        draw_map(row[3], picture.truth, config, TERRAIN_COLOURS)
+            expected = figures.draw_map(axes, values, config, "magma")
+        figures.draw_map(row[3], picture.truth, config, figures.TERRAIN_COLOURS)
         figure.colorbar(belief, ax=row[0], shrink=0.8, label="P(region of interest)")
         figure.colorbar(expected, ax=row[2], shrink=0.8, label="bits per cell")
         row[0].set_ylabel(f"{picture.title}\ny [m]")
@@ -118,12 +112,12 @@ def predictions_figure(pictures: Sequence[Picture], config: Config, path: Path) 
         axes.set_title(title)
     for axes in rows[-1]:
         axes.set_xlabel("x [m]")
-    figure.savefig(path, dpi=DPI)
+    figure.savefig(path, dpi=figures.DPI)
 
 
 def reliability_figure(reliability: Reliability, path: Path) -> None:
     """Draw realised against predicted shares in bins, and the number of cells in each bin."""
-    figure = new_figure((6.0, 6.4))
+    figure = figures.new_figure((6.0, 6.4))
     shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     enough = reliability.open_entropy > _MIN_SHARE * reliability.open_entropy.sum()
     predicted, realised = (
@@ -142,4 +136,4 @@ def reliability_figure(reliability: Reliability, path: Path) -> None:
         f"{int(reliability.cells.sum())} lattice cells of validation missions\n"
         f"expected calibration error {reliability.error():.3f}"
     )
-    figure.savefig(path, dpi=DPI)
+    figure.savefig(path, dpi=figures.DPI)

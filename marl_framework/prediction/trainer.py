@@ -24,13 +24,7 @@ from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.prediction.examination import (
-    Picture,
-    Reliability,
-    examine,
-    predictions_figure,
-    reliability_figure,
-)
+from marl_framework.prediction import examination
 from marl_framework.prediction.samples import Samples, fly
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.rounds import RoundTrainer
@@ -144,7 +138,7 @@ class PredictorTrainer(RoundTrainer):
     @torch.no_grad()
     def _errors(self, samples: Samples) -> dict[str, float]:
         squares = torch.zeros(2, device=self.device)
-        reliability = Reliability(self.device)
+        reliability = examination.Reliability(self.device)
         for index in torch.arange(len(samples.target), device=self.device).split(1024):
             seen, target = samples.batch(index, 0)
             predicted = self._model.predict(seen)
@@ -155,9 +149,11 @@ class PredictorTrainer(RoundTrainer):
         calibration = reliability.error()
         return {"error": error, "belief_error": belief, "calibration_error": calibration}
 
-    def examine(self) -> tuple[list[Picture], Reliability]:
+    def examine(self) -> tuple[list[examination.Picture], examination.Reliability]:
         """Examine the predictor in validation missions; see `examine`."""
-        return examine(self._environments("validation"), self._view, self._model, self._planner)
+        return examination.examine(
+            self._environments("validation"), self._view, self._model, self._planner
+        )
 
     def describe(self, results: Mapping[str, float]) -> str:
         """Return the line of the log for the results of a round."""
@@ -172,8 +168,8 @@ class PredictorTrainer(RoundTrainer):
     def finish(self, run: RunFolder) -> dict[str, float]:
         """Examine the predictor in validation missions, and draw figures."""
         pictures, reliability = self.examine()
-        predictions_figure(pictures, self.config, run.figures / "predictions.png")
-        reliability_figure(reliability, run.figures / "reliability.png")
+        examination.predictions_figure(pictures, self.config, run.figures / "predictions.png")
+        examination.reliability_figure(reliability, run.figures / "reliability.png")
         return {"examined_calibration_error": reliability.error()}
 
     def _environments(self, split: str) -> list[MissionEnvironment]:

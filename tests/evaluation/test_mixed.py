@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
-from marl_framework.evaluation.flight import DrawSource, FlightRecord, MissionStreams, fly
+from marl_framework.evaluation.flight import FlightRecord, MissionStreams, fly
 from marl_framework.evaluation.mission_page import write_page
 from marl_framework.evaluation.report import final_values
 from marl_framework.mission.draws import ResetDraws, StepDraws
@@ -57,7 +57,7 @@ class OfOne:
         return of_mission(next(self._steps), self._e, self._team)
 
 
-def flown(planner: str, env: MissionEnvironment, draws: DrawSource) -> FlightRecord:
+def flown(planner: str, env: MissionEnvironment, draws: Any) -> FlightRecord:
     return fly(env, make_planner(planner, env, None, True), torch.Generator(), draws)
 
 
