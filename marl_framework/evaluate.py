@@ -59,7 +59,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _fly_suite(options: argparse.Namespace) -> None:
-    """Fly the missing flights of a suite and write its results."""
     from marl_framework.device import describe_device, resolve_device
     from marl_framework.evaluation import suite
     from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
@@ -99,7 +98,6 @@ def _fly_suite(options: argparse.Namespace) -> None:
 
 
 def _watch(options: argparse.Namespace) -> None:
-    """Evaluate the latest team of a training run until its training ends."""
     run = Path(options.watch)
     if not run.is_dir():
         raise ConfigError(f"--watch {run} is not a folder; name a run folder")
@@ -132,7 +130,6 @@ def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Itera
 
 
 def _compare(options: argparse.Namespace) -> None:
-    """Fly all policies in each world and write the results."""
     if options.policies is None:
         raise ConfigError(f"--policies is missing; name some of {', '.join(PLANNER_NAMES)}")
     worlds: Mapping[str, Any] = world_overrides(options.agents, options.communication)

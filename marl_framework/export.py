@@ -120,10 +120,8 @@ def _check(options: argparse.Namespace, out: Path) -> None:
     if out.exists() and out.resolve().parent.name == "checkpoints":
         raise ConfigError(f"--out {out} is a checkpoint of a run; name another file")
     if missing := [name for name in _PACKAGES.get(form, ()) if find_spec(name) is None]:
-        raise ConfigError(
-            f"--format {form}: {', '.join(missing)} not installed; "
-            "run pip install 'marl_framework[onnx]'"
-        )
+        install = "run pip install 'marl_framework[onnx]'"
+        raise ConfigError(f"--format {form}: {', '.join(missing)} not installed; {install}")
     checkpoint = checkpoint_file(options.checkpoint)
     if out.exists() and out.samefile(checkpoint):
         raise ConfigError(f"--out {out} is the checkpoint to export; name another file")

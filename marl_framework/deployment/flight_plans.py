@@ -25,8 +25,7 @@ Array = npt.NDArray[Any]
 Degrees = list[float]
 """(latitude, longitude) in WGS 84."""
 
-BEFORE, AFTER = 3, 3
-"""Number of stops before the first and after the last reading, including those on the ground."""
+BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, with those on the ground
 # MAV_CMD and MAV_FRAME of MAVLink's common message set.
 WAYPOINT, RETURN, TAKE_OFF, SPEED, PHOTO = 16, 20, 22, 178, 2000
 COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
@@ -99,13 +98,9 @@ def team_stops(
 ) -> Array:
     """Return all stops of a team from take-off to landing, [S, N, 3] [m].
 
-    A UAV with fewer readings than others flies home at once and stays on the ground.
-
-    Args:
-        tracks: position of each reading of each UAV [m], [readings, 3] each; x points east.
-        home: take-off of UAV 1, (x, y) [m]; the others take off east of it.
-        separation: distance between the UAVs at home, and between their transit altitudes [m].
-        top: highest altitude of the mission [m].
+    A UAV with fewer readings than others flies home at once and stays on the ground. Tracks are the
+    positions of readings [m], [readings, 3] each; x points east. UAV 1 takes off at `home` [m], the
+    others east of it; they and their transit altitudes above `top` [m] are `separation` [m] apart.
     """
     most = max(map(len, tracks))
     stops = []
@@ -137,8 +132,7 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
         x, y = place.metres(np.array([home[::-1]]))[0].tolist()
     except ValueError:
         x = y = math.inf
-    distance = math.hypot(x, y)
-    if distance > _FARTHEST_HOME:
+    if (distance := math.hypot(x, y)) > _FARTHEST_HOME:
         raise ConfigError(
             f"deployment.home: [{home[0]:g}, {home[1]:g}] lies {distance / 1e3:.0f} km from the "
             "map; give the latitude, then the longitude of a place near it"

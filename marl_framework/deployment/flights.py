@@ -123,7 +123,6 @@ class Deployment:
                 mission_page.write_page({record.planner: record}, index, target / "mission.html")
 
     def _write_plans(self, survey: Survey, place: Place, folder: Path) -> dict[str, Any]:
-        """Write the mission files of each UAV; return their hazards."""
         config, zones = self.environment.config, self.environment.zones
         settings, top = config.deployment, config.geometry.altitudes[-1]
         home = home_metres(place, settings.home)
@@ -152,15 +151,11 @@ def prepare(
         )
     if config.missions.has_crashes:
         raise ConfigError("experiment.uav.crash_rate: deployment cannot plan crashes; set it to 0")
-    name = config.experiment.policy
-    if name == "learned" and checkpoint is None:
-        raise ConfigError(
-            "experiment.missions.mission_mode: deployment needs a trained team; "
-            "add --checkpoint RUN_OR_FILE"
-        )
+    if config.experiment.policy == "learned" and checkpoint is None:
+        raise ConfigError("experiment.missions.mission_mode: deployment requires --checkpoint")
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
-    planner = make_planner(name, environment, checkpoint)
+    planner = make_planner(config.experiment.policy, environment, checkpoint)
     if environment.zones is not None:  # report closed windows before anything is written
         for first in range(0, missions, batch):
             UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
@@ -180,7 +175,5 @@ def _place(environment: MissionEnvironment) -> Place | None:
     if place is not None:
         home_metres(place, settings.home)  # raises an error for a distant home
     elif settings.home is not None:
-        raise ConfigError(
-            f"deployment.home: {name} has no coordinates; place it with deployment.origin"
-        )
+        raise ConfigError(f"deployment.home: {name} has no coordinates; set deployment.origin")
     return place

@@ -127,15 +127,11 @@ class Lesson(MissionTask):
     ) -> tuple[Rollout, Samples, dict[str, Tensor]]:
         """Fly missions with the student; return them, the samples, and measurements.
 
-        Args:
-            act: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
-            share: share of the moves that the teacher makes, 0 to 1.
-
-        Returns:
-            Measurements are scalars on the device: `loss`, the divergence before learning;
-            `agreement`, the share of labelled states in which student and teacher have the same
-            most probable action; `left_out`, the number of states without a label; `return`,
-            `roi_entropy` and `f1`, means over the missions.
+        `act` maps observations [E, N, C_a, X, Y] to logits [E, N, A]; the teacher makes a `share`
+        of the moves, 0 to 1. Measurements are scalars on the device: `loss`, the divergence before
+        learning; `agreement`, the share of labelled states in which student and teacher have the
+        same most probable action; `left_out`, the number of states without a label; `return`,
+        `roi_entropy` and `f1`, means over the missions.
         """
         self._share = share
         rollout = self._collector.collect(act, 0.0)
@@ -177,8 +173,6 @@ def _mission(config: Config, name: str, trained: Config | None) -> Config:
     if trained is not None:
         return with_mission(config, trained, name)
     if tasks:
-        raise ConfigError(
-            f"{TASKS}: {name} is missing, and its teacher is a planner; choose one of "
-            f"{', '.join(tasks)}"
-        )
+        names = ", ".join(tasks)
+        raise ConfigError(f"{TASKS}: {name}, taught by a planner, is missing; choose from {names}")
     return config

@@ -37,9 +37,7 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
         with found_at(f"{file}: name of a task"):  # it is part of run names
             check_run_name(str(name))
         if not isinstance(changes, dict | None):
-            raise ConfigError(
-                f"{file}: {show(name)}: must hold sections such as experiment:, got {show(changes)}"
-            )
+            raise ConfigError(f"{file}: {show(name)}: must hold sections, got {show(changes)}")
     return {str(name): changes or {} for name, changes in tree.items()}
 
 
@@ -103,8 +101,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
             if run.experiment.policy != LEARNED:
                 key, value = "policy", run.experiment.policy
             raise ConfigError(
-                f"{file}: {task}: experiment.{key} is {value}, so there is no team to train; "
-                "a planner can teach without a worker"
+                f"{file}: {task}: experiment.{key} is {value}; no team can be trained"
             )
     return runs
 

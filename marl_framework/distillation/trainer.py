@@ -75,10 +75,9 @@ class Distiller(RoundTrainer):
     def round(self) -> dict[str, float]:
         """Fly missions of all tasks, then learn from the latest rounds.
 
-        Returns:
-            `NAME/TASK` for all measurements of `Lesson.fly` and, when it is due, of
-            `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss`, the number
-            of `skipped_updates` that were not finite, and the `teacher_share`.
+        Returns `NAME/TASK` for all measurements of `Lesson.fly` and, when it is due, of
+        `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss`, the number of
+        `skipped_updates` that were not finite, and the `teacher_share`.
         """
         share = self._teacher_share()
         fit_critic: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)

@@ -112,10 +112,7 @@ def prepare(
 
 
 def batch_size(config: Config, missions: int) -> int:
-    """Return the number of missions per batch, the same on any machine.
-
-    It makes the fewest equal batches that fit in memory.
-    """
+    """Return the size of the fewest equal batches that fit in memory, the same on any machine."""
     rows, cols = config.geometry.map_shape
     maps = config.missions.most_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))

@@ -139,11 +139,10 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
         Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
         for n, (colour, style) in enumerate(uav_lines(record.path.shape[2]))
     ]
+    ends: dict[str, Any] = {"color": "white", "markeredgecolor": "k", "linestyle": ""}
     handles += [
-        Line2D([], [], color="white", marker=marker, markeredgecolor="k", linestyle="", label=label)
-        for marker, label in (("o", "start"), ("X", "end"))
-    ]
-    handles += [
+        Line2D([], [], marker="o", label="start", **ends),
+        Line2D([], [], marker="X", label="end", **ends),
         Patch(facecolor=_ROI, edgecolor="grey", label="region of interest (ROI)"),
         Patch(facecolor=_BACKGROUND, edgecolor="grey", label="other ground"),
         Patch(facecolor=_UNSEEN, alpha=_UNSEEN_ALPHA, label="never seen"),
@@ -179,8 +178,7 @@ def draw_terrain(axes: Axes, record: FlightRecord) -> None:
 
 def _draw_3d(axes: Any, record: FlightRecord) -> None:
     truth, altitudes = record.truth[0].numpy(), record.config.geometry.altitudes
-    steps = [max(1, -(-cells // _SURFACE_CELLS)) for cells in truth.shape]
-    coarse = truth[:: steps[0], :: steps[1]]
+    coarse = truth[tuple(slice(None, None, -(-cells // _SURFACE_CELLS)) for cells in truth.shape)]
     sides = record.config.environment.x_dim, record.config.environment.y_dim
     edges = (np.linspace(0, side, n + 1) for side, n in zip(sides, coarse.shape, strict=True))
     grid_x, grid_y = np.meshgrid(*edges, indexing="ij")
@@ -203,8 +201,7 @@ def _draw_3d(axes: Any, record: FlightRecord) -> None:
     axes.set(xlim=(0, sides[0]), ylim=(0, sides[1]), zlim=(0, top))
     axes.set_xlabel("x [m]", labelpad=8)
     axes.set_ylabel("y [m]", labelpad=8)
-    axes.set_zlabel("altitude [m]")
-    axes.set_zticks([0.0, *altitudes])
+    axes.set(zlabel="altitude [m]", zticks=[0.0, *altitudes])
     for axis, side in zip((axes.xaxis, axes.yaxis), sides, strict=True):
         axis.set_major_locator(MaxNLocator(max(2, round(5 * side / max(sides)))))
     # x and y to scale; z is stretched over large areas so that the altitudes stay apart.
@@ -343,9 +340,8 @@ class Outline:
     rings: list[list[list[float]]]
     """Border and holes: points (x, y) in metres of the area; the last point repeats the first."""
     floor: float
-    """Lowest closed altitude [m]."""
     height: float
-    """Highest closed altitude [m]; inf for the sky."""
+    """Highest closed altitude [m], above the floor [m]; inf for the sky."""
 
     @property
     def label(self) -> str:

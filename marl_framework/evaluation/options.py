@@ -73,12 +73,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
 
 def _add_missions(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--config",
-        metavar="FILE",
-        help="params file of the missions (default: the checkpoint's configuration); the "
-        "networks keep their inputs and widths",
-    )
+    meaning = "params file of the missions (default: the checkpoint's configuration)"
+    add("--config", metavar="FILE", help=meaning)
     add(
         "--terrain",
         type=_option(terrain_overrides),
@@ -91,12 +87,8 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
     ranges = _numbers("different ranges [m] such as 0,25,inf", float, several=True)
     meaning = "radio ranges [m]; inf: all UAVs hear each other"
     add("--communication", type=ranges, metavar="M,…", help=meaning)
-    add(
-        "--tasks",
-        metavar="FILE",
-        help="fly the missions of each task of a file, see docs/distillation.md; "
-        f"{TASK} in a RUN stands for the task's name",
-    )
+    meaning = f"fly the missions of each task of a file; {TASK} in a RUN is the task's name"
+    add("--tasks", metavar="FILE", help=meaning)
     add_overrides(
         parser,
         "override a key of the configuration; repeatable; with --suite only keys of "
@@ -115,28 +107,16 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--suite",
-        choices=("standard", "teams"),
-        help="fly the fixed worlds of docs/suite.md; --policies has a default, and --checkpoint "
-        "may name runs of several training seeds",
-    )
+    meaning = "fly the fixed worlds of docs/suite.md; --checkpoint may name several RUN,…"
+    add("--suite", choices=("standard", "teams"), help=meaning)
     add("--only", metavar="WORLD,…", help="with --suite: only these worlds")
     add("--maps", metavar="NAME=PATH,…", help="with --suite: measured maps, one world each")
     add("--no-figures", action="store_true", help="write no figures")
     add("--html", action="store_true", help="write mission.html, the first mission to watch")
-    add(
-        "--watch",
-        metavar="RUN",
-        help="evaluate the latest team of a training run, with --html, again after each new "
-        "checkpoint until the training ends",
-    )
-    add(
-        "--out",
-        metavar="DIR",
-        help="folder of the results; earlier results of the same name are replaced "
-        "(with --watch: RUN/watch)",
-    )
+    meaning = "evaluate the latest team of a training run, with --html, after each checkpoint"
+    add("--watch", metavar="RUN", help=meaning)
+    meaning = "folder of the results, which replace earlier ones (with --watch: RUN/watch)"
+    add("--out", metavar="DIR", help=meaning)
 
 
 def _option(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -178,10 +158,8 @@ def terrain_overrides(name: str) -> list[str]:
         path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
     if name not in _TERRAINS and "." not in name:
-        raise ConfigError(
-            f"{name!r} does not exist; use {', '.join(_TERRAINS)}, raster:PATH, or your own "
-            "as module.Class"
-        )
+        known = ", ".join(_TERRAINS)
+        raise ConfigError(f"{name!r}: use {known}, raster:PATH, or your own module.Class")
     return [f"sensor.simulation.kinds=[{name}]"]
 
 
@@ -203,9 +181,8 @@ def world_overrides(
 def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
     """Return the names of the policies, and the runs of those given as `NAME=RUN`.
 
-    A team given as `learned=RUN` takes the name of its run, without `-{task}`; where two have the
-    same name, the name of the whole path. Raises ConfigError if a planner does not exist, or a name
-    is given twice.
+    A team given as `learned=RUN` takes the name of its run, without `-{task}`, or of the path where
+    two are the same. Raises ConfigError if a planner does not exist, or a name is given twice.
     """
     given = [part.strip().partition("=") for part in text.split(",")]
     short = [_short_name(run) for name, _, run in given if name == LEARNED]
@@ -218,10 +195,8 @@ def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
         elif equals:
             check_run_name(name)
         elif name not in PLANNER_NAMES and "." not in name:
-            raise ConfigError(
-                f"{name!r} does not exist; use {', '.join(PLANNER_NAMES)}, or your own by dotted "
-                "path such as my_module.MyPlanner"
-            )
+            known = ", ".join(PLANNER_NAMES)
+            raise ConfigError(f"{name!r} does not exist; use {known}, or your own module.Class")
         if equals:
             runs[name] = run
         names.append(name)

@@ -58,37 +58,33 @@ def results(
         for name, final in finals.items()
     }
     reference = reference_policy(summary)
+    policies, differences, timing = {}, {}, {}
+    for name, record in records.items():
+        measured = record.metrics | {
+            "path_length": record.path_length,
+            "altitude_shares": record.altitude_shares,
+            "return": record.episode_return,
+            "absolute_return": record.absolute_return,
+        }
+        policies[name] = {metric: values.tolist() for metric, values in measured.items()}
+        seconds, at_once = record.planning_seconds, record.missions_per_batch
+        timing[name] = {
+            "planning_seconds_per_batch_step": seconds,
+            "missions_per_batch": at_once,
+            "planning_seconds_per_step": fmean(seconds) / at_once,
+        }
+        if name != reference:
+            differences[name + _MINUS + reference] = {
+                key: paired_difference(values, finals[reference][key], blocks)
+                for key, values in finals[name].items()
+            }
     return {
         "settings": dict(settings),
         "blocks": None if blocks is None else blocks.tolist(),
-        "policies": {
-            name: {
-                **{metric: values.tolist() for metric, values in record.metrics.items()},
-                "path_length": record.path_length.tolist(),
-                "altitude_shares": record.altitude_shares.tolist(),
-                "return": record.episode_return.tolist(),
-                "absolute_return": record.absolute_return.tolist(),
-            }
-            for name, record in records.items()
-        },
+        "policies": policies,
         "summary": summary,
-        "differences": {
-            name + _MINUS + reference: {
-                key: paired_difference(values, finals[reference][key], blocks)
-                for key, values in final.items()
-            }
-            for name, final in finals.items()
-            if name != reference
-        },
-        "timing": {
-            name: {
-                "planning_seconds_per_batch_step": record.planning_seconds,
-                "missions_per_batch": record.missions_per_batch,
-                "planning_seconds_per_step": fmean(record.planning_seconds)
-                / record.missions_per_batch,
-            }
-            for name, record in records.items()
-        },
+        "differences": differences,
+        "timing": timing,
         "machine": dict(machine),
     }
 

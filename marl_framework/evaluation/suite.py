@@ -136,8 +136,7 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         if tree != found[0][1]:
             raise ConfigError(
                 f"{option}: {checkpoint.path} and {checkpoints[0].path} were trained differently; "
-                "give runs of one params file that differ only in environment.seed, predictors and "
-                "teachers"
+                "only environment.seed, predictors and teachers may differ"
             )
         if [other for other, _ in found].count(seed) > 1:
             raise ConfigError(f"{option}: two runs have environment.seed {seed}; name one")
@@ -225,10 +224,8 @@ class Suite:
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
-            raise ConfigError(
-                f"--out {self.folder}: {file.relative_to(self.folder)} has flights of other "
-                "missions; name a new folder"
-            )
+            name = file.relative_to(self.folder)
+            raise ConfigError(f"--out {self.folder}: {name} has other missions; name a new folder")
         return found
 
 

@@ -135,7 +135,6 @@ TEAM_SIZES = (2, 4, 8, 12)
 
 
 def _map_worlds(text: str) -> list[World]:
-    """Return the worlds of `NAME=PATH,…`, measured maps that hold their resolution."""
     worlds: list[World] = []
     for part in text.split(","):
         name, _, path = part.partition("=")

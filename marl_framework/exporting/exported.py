@@ -24,10 +24,8 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
-FACTS = "mission"
-"""Metadata key of the mission's data in an ONNX file, see `mission_facts`."""
-FACTS_FILE = "mission.json"
-"""Name of the mission's data in a `torch.export` file."""
+FACTS, FACTS_FILE = "mission", "mission.json"
+"""Names of `mission_facts`: metadata key in an ONNX file, and file in a `torch.export` file."""
 
 _MISSIONS = 5  # number of missions that compare the exported team with PyTorch
 _LATENCY_SECONDS = 0.5  # duration of a measurement
@@ -80,8 +78,7 @@ def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> 
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"torch.export cannot trace the actor, {type(module.actor).__name__}: {reason}; "
-                "remove branches on values and on the number of observations, or use "
-                "--format weights"
+                "remove branches on values and batch size, or use --format weights"
             ) from error
         if form == "torch":
             buffer = io.BytesIO()
@@ -124,15 +121,13 @@ def report(out: Path, portable: Portable, module: Module, sample: Sample, differ
     one = _first_entry(sample)
     what = "one UAV" if isinstance(module, PortableActor) else "one team"
     shapes = zip(module.inputs, (list(value.shape) for value in one), strict=True)
-    return "\n".join(
-        (
-            f"wrote {out}: {len(portable.content) / 1e6:.2f} MB",
-            f"inputs for {what}: {', '.join(f'{name} {shape}' for name, shape in shapes)}",
-            f"outputs: {', '.join(module.outputs)}",
-            f"largest difference to PyTorch: {difference:.1e}",
-            f"latency of {what}: {_median_ms(lambda: portable.run(one)):.2f} ms "
-            f"(PyTorch: {_median_ms(lambda: module(*one)):.2f} ms)",
-        )
+    inputs = ", ".join(f"{name} {shape}" for name, shape in shapes)
+    ours, theirs = _median_ms(lambda: portable.run(one)), _median_ms(lambda: module(*one))
+    return (
+        f"wrote {out}: {len(portable.content) / 1e6:.2f} MB\n"
+        f"inputs for {what}: {inputs}\noutputs: {', '.join(module.outputs)}\n"
+        f"largest difference to PyTorch: {difference:.1e}\n"
+        f"latency of {what}: {ours:.2f} ms (PyTorch: {theirs:.2f} ms)"
     )
 
 
@@ -145,7 +140,6 @@ def _as_tuple(outputs: Any) -> Sample:
 
 
 def _median_ms(call: Callable[[], object]) -> float:
-    """Return the median duration of a call [ms]."""
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return 1000 * timer.blocked_autorange(min_run_time=_LATENCY_SECONDS).median
 

@@ -22,14 +22,11 @@ from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
 _UNSUPPORTED = {
-    "has_zones": (
-        "zones",
-        ("experiment.constraints.no_fly_zones=null", "experiment.constraints.obstacles.number=0"),
-    ),
-    "has_cost": ("costs of moves", ("experiment.constraints.cost.limit=null",)),
-    "has_crashes": ("crashes", ("experiment.uav.crash_rate=0",)),
+    "has_zones": "constraints.no_fly_zones=null, constraints.obstacles.number=0",
+    "has_cost": "constraints.cost.limit=null",
+    "has_crashes": "uav.crash_rate=0",
 }
-"""Properties of missions that a portable team does not support, and overrides without them."""
+"""Properties of missions that a portable team does not support, and settings without them."""
 
 
 class PortableActor(nn.Module):
@@ -77,12 +74,11 @@ class PortableTeam(nn.Module):
 
     def __init__(self, actor: nn.Module, config: Config, device: torch.device | str) -> None:
         super().__init__()
-        for name, (what, overrides) in _UNSUPPORTED.items():
+        for name, settings in _UNSUPPORTED.items():
             if getattr(config.missions, name):
-                settings = " ".join(f"--set {override}" for override in overrides)
                 raise ConfigError(
-                    f"--observations: the file does not support {what}; add {settings}, or leave "
-                    "it out and mask moves yourself"
+                    f"--observations: the file requires {settings} in experiment; set that, or "
+                    "leave --observations out and mask moves yourself"
                 )
         self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
@@ -167,9 +163,8 @@ def mission_facts(config: Config) -> dict[str, Any]:
             "choose it, such as --set experiment.missions.n_agents=4"
         )
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
-    x, y, z = lattice.shape
-    grid = torch.cartesian_prod(torch.arange(x), torch.arange(y), torch.arange(z))
-    seen = camera.footprint(grid.view(x, y, z, 3))
+    grid = torch.cartesian_prod(*map(torch.arange, lattice.shape))
+    seen = camera.footprint(grid.view(*lattice.shape, 3))
     rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
     cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
     return {

@@ -82,8 +82,7 @@ class MissionClass(TaskClass):
     def has_render(self, env: EnvBase) -> bool:
         """Return False, and switch `env` to the missions of `evaluation_split`.
 
-        An experiment calls this only for its evaluation environment, before each evaluation. It
-        makes training and evaluation environments by the same call.
+        An experiment calls this only for its evaluation environment, before each evaluation.
         """
         env.missions.move_to(self.config["evaluation_split"])
         return False
@@ -141,7 +140,6 @@ class MissionTask(Task):
 
 
 def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
-    """Return the spec of one observed entry."""
     spec = env.full_observation_spec_unbatched.clone()
     for key in set(spec.keys(True, True)) - {wanted}:
         del spec[key]

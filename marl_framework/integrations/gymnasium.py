@@ -79,8 +79,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         if keys and self.autoreset_mode != AutoresetMode.DISABLED:
             raise ConfigError(
                 f"{' and '.join(keys)}: missions with automatic resets must end together; choose "
-                "one budget, cost.limit null and crash_rate 0, or "
-                "autoreset_mode=AutoresetMode.DISABLED"
+                "one budget, cost.limit null and crash_rate 0, or AutoresetMode.DISABLED"
             )
         n = len(missions.names)
         self.single_observation_space = Box(
@@ -158,9 +157,8 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         """Start new missions; return them with the last observations and info of the old ones."""
         self._restart()
         observations, info = self._observe()
-        final = np.empty(self.num_envs, dtype=object)
+        final, every = np.empty(self.num_envs, dtype=object), np.ones(self.num_envs, np.bool_)
         final[:] = list(last)
-        every = np.ones(self.num_envs, np.bool_)
         info |= {"final_obs": final, "_final_obs": every}
         return observations, info | {"final_info": last_info, "_final_info": every}
 

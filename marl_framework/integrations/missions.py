@@ -16,10 +16,8 @@ from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import make_builder
 
-GROUP = "uavs"
-"""Name of the agent group."""
-LOWEST = -1.0
-"""Least value of observations: the remaining budget reaches -1/budget."""
+GROUP = "uavs"  # name of the agent group
+LOWEST = -1.0  # of observations: the remaining budget reaches -1/budget
 _ROUNDING = 1e-5
 
 

@@ -207,7 +207,7 @@ def _lanes(low: list[int], high: list[int]) -> list[int]:
 
     `low` is the first cell in view from each index, and `high` one past the last.
     """
-    lanes = [max(k for k in range(len(low)) if low[k] == low[0])]
+    lanes = [low.count(low[0]) - 1]
     while high[lanes[-1]] < high[-1]:
         reach = [k for k in range(lanes[-1] + 1, len(low)) if low[k] <= high[lanes[-1]]]
         lanes.append(max(reach, default=lanes[-1] + 1))
@@ -243,10 +243,7 @@ def _cut(
 
 
 def _tie_breaker(t: Tensor, agents: int, actions: int) -> Tensor:
-    """Return a pseudo-random cost of each action, [E, N, A] in 0 … 999.
-
-    Fixed costs could make two UAVs block each other forever.
-    """
+    """Return pseudo-random costs, [E, N, A] in 0 … 999: fixed ones can block two UAVs."""
     agent = torch.arange(agents, device=t.device).unsqueeze(1)
     action = torch.arange(actions, device=t.device)
     hashed = t.view(-1, 1, 1) * 7_919 + action * 104_729 + agent * 1_299_709 + 1

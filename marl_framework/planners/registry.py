@@ -37,16 +37,12 @@ def make_planner(
     """
     if name == LEARNED:
         if checkpoint is None:
-            raise ConfigError(
-                "--policies learned: it needs a trained team; add --checkpoint, in Python the "
-                "argument checkpoint"
-            )
+            raise ConfigError("--policies learned requires a trained team; add --checkpoint")
         team = trained_team(environment.config, checkpoint, environment.device)
         return LearnedPlanner(team.act, make_builder(environment), environment.lattice, greedy)
     if name not in PLANNERS and "." not in name:
-        raise ConfigError(
-            f"planner {name}: choose one of {', '.join(PLANNER_NAMES)}, or your own as module.Class"
-        )
+        known = ", ".join(PLANNER_NAMES)
+        raise ConfigError(f"planner {name}: choose from {known}, or your own as module.Class")
     make = load_part(PLANNERS.get(name, name), "planner", "environment")
     planner: Planner = make(environment)
     named = isinstance(getattr(planner, "name", None), str)

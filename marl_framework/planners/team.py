@@ -74,10 +74,7 @@ class Checkpoint:
             return actor
         problem = "it lacks the key actor"
         if "predictor" in self.payload:
-            problem = (
-                "it is a map predictor, not a team; use it for networks.predictor or "
-                "experiment.baselines.search.predictor"
-            )
+            problem = "it is a map predictor, not a team; use it for networks.predictor"
         raise ConfigError(f"checkpoint {self.path}: {problem}")
 
 
@@ -216,8 +213,7 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     """
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.actor()
-    problem = misfit(actor.state_dict(), saved)
-    if problem is not None:
+    if problem := misfit(actor.state_dict(), saved):
         problem = _difference(config, checkpoint.config()) or problem
         raise ConfigError(
             f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {problem}; "
@@ -232,9 +228,9 @@ def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str,
 
     Raises ConfigError if the checkpoint has neither network, or an override is invalid.
     """
-    config = checkpoint.config(overrides)
+    config, payload = checkpoint.config(overrides), checkpoint.payload
     kept = {"config": config_to_dict(config)}
-    if "predictor" in checkpoint.payload:
-        network = predictor_of(checkpoint.payload, f"--checkpoint: {checkpoint.path}")
-        return kept | predictor_state(network, checkpoint.payload["width"])
+    if "predictor" in payload:
+        network = predictor_of(payload, f"--checkpoint: {checkpoint.path}")
+        return kept | predictor_state(network, payload["width"])
     return kept | {"actor": trained_team(config, checkpoint, "cpu").modules["actor"].state_dict()}

@@ -47,9 +47,7 @@ class PredictorTrainer(RoundTrainer):
     def __init__(self, config: Config, device: torch.device) -> None:
         search = config.experiment.baselines.search
         if search.prior is not None:
-            raise ConfigError(
-                "experiment.baselines.search.prior: the training of a predictor uses none; set null"
-            )
+            raise ConfigError("experiment.baselines.search.prior: must be null for predictors")
         super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
@@ -80,20 +78,14 @@ class PredictorTrainer(RoundTrainer):
     def round(self) -> dict[str, float]:
         """Fly missions over all worlds, then learn from all samples so far.
 
-        Returns:
-            `roi_entropy_<number>` of each world, over missions that the predictor flew. Of the
-            new samples before learning from them: root mean squared `error` of the prediction and
-            `belief_error` of p·H(p), and the expected `calibration_error`. The mean `loss`, and
-            the number of `skipped_updates` that were not finite.
+        Returns `roi_entropy_<number>` of each world, over missions that the predictor flew. Of the
+        new samples before learning from them: root mean squared `error` of the prediction and
+        `belief_error` of p·H(p), and the expected `calibration_error`. The mean `loss`, and the
+        number of `skipped_updates` that were not finite.
         """
-        results: dict[str, float] = {}
-        new: list[Samples] = []
-        for number, world in enumerate(self._worlds):
-            samples, left = self._fly(world)
-            new.append(samples)
-            if len(left):
-                results[f"roi_entropy_{number}"] = float(left.mean())
-        fresh = Samples.join(new)
+        new, left = zip(*map(self._fly, self._worlds), strict=True)
+        results = {f"roi_entropy_{k}": float(e.mean()) for k, e in enumerate(left) if len(e)}
+        fresh = Samples.join(list(new))
         results |= self._errors(fresh)
         earlier = [] if self._samples is None else [self._samples]
         self._samples = Samples.join([*earlier, fresh])
@@ -104,9 +96,8 @@ class PredictorTrainer(RoundTrainer):
     def _fly(self, world: MissionEnvironment) -> tuple[Samples, Tensor]:
         """Fly missions, a share of them at random, in the first round all.
 
-        Returns:
-            Samples of every UAV before each move and after the last; ROI entropy at the end of the
-            missions that the predictor flew.
+        Returns samples of every UAV before each move and after the last, and the final ROI entropy
+        of missions that the predictor flew.
         """
         draws = torch.rand(world.num_envs, generator=self._generator, device=self.device)
         at_random = draws < (self._settings.random_share if self.rounds else 1.0)
@@ -151,9 +142,8 @@ class PredictorTrainer(RoundTrainer):
 
     def examine(self) -> tuple[list[examination.Picture], examination.Reliability]:
         """Examine the predictor in validation missions; see `examine`."""
-        return examination.examine(
-            self._environments("validation"), self._view, self._model, self._planner
-        )
+        worlds = self._environments("validation")
+        return examination.examine(worlds, self._view, self._model, self._planner)
 
     def describe(self, results: Mapping[str, float]) -> str:
         """Return the line of the log for the results of a round."""

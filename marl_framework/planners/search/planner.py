@@ -46,13 +46,8 @@ class SearchPlanner:
     the other one keeps to its sector; see `Sectors`. The planner keeps plans from move to move,
     so it must fly one batch of missions at a time, from the start.
 
-    Args:
-        name: name in tables, files and figures.
-        view: lattice of the missions.
-        model: map to plan on.
-        search: search for paths on that map.
-        settings: `plan_memory`, `presumed_share` and `presumed_beside_plan`.
-        prior: function from states to a trained team's logits [E, N, A], for `TreeSearch`.
+    Of the settings it uses `plan_memory`, `presumed_share` and `presumed_beside_plan`. `prior` maps
+    states to a trained team's logits [E, N, A], for `TreeSearch`.
     """
 
     def __init__(
@@ -65,11 +60,8 @@ class SearchPlanner:
         prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
-        self._view = view
-        self._model = model
-        self._search = search
-        self._settings = settings
-        self._prior = prior
+        self._view, self._model, self._search = view, model, search
+        self._settings, self._prior = settings, prior
         self._chunk = max(1, _MAX_ELEMENTS // search.elements)
         self._plans = torch.ones(0)
 

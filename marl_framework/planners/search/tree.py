@@ -50,11 +50,11 @@ class TreeSearch:
         depth = problem.horizon.clamp(max=self._depth)
         tree = Tree(self._view, problem, depth, self._simulations, flight)
         first, end = 1, self._simulations + 1
+        levels = max(1, min(self._depth, problem.max_horizon))
         while first < end:
-            walkers = min(self._leaves, first - 1 + self._view.lattice.num_actions)
-            new = slice(first, min(first + walkers, end))
-            levels = max(1, min(self._depth, problem.max_horizon))
-            path, ends = tree.walk(new.stop - new.start, levels)
+            walkers = min(self._leaves, first - 1 + self._view.lattice.num_actions, end - first)
+            new = slice(first, first + walkers)
+            path, ends = tree.walk(walkers, levels)
             flight = fly_greedily(self._view, tree.add(new, ends))
             tree.back_up(new, path, ends, flight)
             first += walkers
@@ -113,9 +113,8 @@ class Tree:
     def walk(self, walkers: int, levels: int) -> tuple[Tensor, Tensor]:
         """Move K walkers of each tree to untried actions, at most `levels` edges from the root.
 
-        Returns:
-            Edges of the paths, [E, K, D]; last edges, [E, K]. Edges of the dummy node pad paths,
-            and replace the last edge of walkers that found no untried action.
+        Returns edges of the paths, [E, K, D], and last edges, [E, K]. Edges of the dummy node pad
+        paths, and replace the last edge of walkers that found no untried action.
         """
         node = self._levels.new_zeros(len(self._levels), walkers)
         walks = torch.ones_like(node, dtype=torch.bool)
@@ -190,7 +189,6 @@ class Tree:
         return totals
 
     def _select(self, node: Tensor, walks: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose an edge at the node [E, K] of each walker; see `select`."""
         at = self._missions, node
         free, new, visits = self._free[at], self.children[at] == 0, self.visits[at]
         totals = torch.where(visits > 0, self._best[at], self._totals[at].unsqueeze(-1))
@@ -215,17 +213,11 @@ def select(
     edge. So the r-th walker of a node takes the r-th highest of the scores that the edges have
     after 0, 1, 2, … choices, and all walkers choose at once.
 
-    Args:
-        node: node of each walker, [E, K].
-        walks: whether the walker is still under way, [E, K] bool.
-        free: whether each edge of that node may be followed, [E, K, A] bool.
-        new: whether it leads to no node yet, so that one walker may follow it, [E, K, A] bool.
-        visits: number of walkers that followed it, [E, K, A].
-        values: value of the best flight through it, of new ones of the node, 0 to 1, [E, K, A].
-        priors: prior probabilities of the edges, [E, K, A].
-
-    Returns:
-        Action of each walker, [E, K], and whether there is one, [E, K] bool.
+    Walkers at `node` [E, K] choose if they are still under way, `walks` [E, K]. All else is
+    [E, K, A]: edges of that node may be followed if `free`; `new` ones lead to no node yet, so that
+    one walker may follow them; `visits` walkers followed them; `values`, 0 to 1, are those of the
+    best flights through them, of new ones of the node; `priors` are probabilities. Returns the
+    action of each walker, [E, K], and whether there is one, [E, K] bool.
     """
     taken = torch.arange(node.shape[1], device=node.device)  # choices of earlier walkers
     free, new, before, values, priors = (
