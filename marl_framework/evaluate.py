@@ -51,10 +51,8 @@ def _run(options: argparse.Namespace) -> int:
     check_options(options)
     if options.suite is not None:
         _fly_suite(options)
-    elif options.watch is not None:
-        _watch(options)
     else:
-        _compare(options)
+        (_compare if options.watch is None else _watch)(options)
     return 0
 
 

@@ -35,11 +35,8 @@ class Lesson(MissionTask):
     The teacher also makes a share of the moves: all UAVs of a mission then follow it together, so
     that their actions fit each other. Tasks of different `number` draw different missions.
 
-    Attributes:
-        sizes: sizes of the student's networks; may be those of a larger team.
-
-    Raises:
-        ConfigError: mission or teacher do not fit the student.
+    `sizes` are those of the student's networks, which may be of a larger team. Raises ConfigError
+    if mission or teacher do not fit the student.
     """
 
     def __init__(self, config: Config, name: str, number: int, device: torch.device) -> None:

@@ -33,12 +33,8 @@ class Distiller(RoundTrainer):
     round's missions, so that a training can start from the student; the critic of a custom
     algorithm stays untrained unless the algorithm has a `fit_critic`.
 
-    Attributes:
-        algorithm: the student; `modules` are its networks.
-        lessons: one for each task.
-
-    Raises:
-        ConfigError: tasks, teachers and student do not fit together.
+    The student is `algorithm`; `modules` are its networks. There is one of `lessons` for each task.
+    Raises ConfigError if tasks, teachers and student do not fit together.
     """
 
     name = "distillation"

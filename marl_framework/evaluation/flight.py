@@ -211,7 +211,8 @@ def fly(
             seen |= footprint_masks(boxes_of_uav, env.camera.shape)
         covered.append(coverage(seen))
     positions, active = torch.stack(places, dim=1), torch.stack(flown, dim=1)
-    path = env.lattice.metres(positions)
+    path, levels = env.lattice.metres(positions), torch.arange(env.lattice.shape[2]).to(env.device)
+    at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
     return FlightRecord(
         planner=planner.name,
         config=env.config,
@@ -219,7 +220,8 @@ def fly(
         episode_return=torch.stack(rewards).sum(0),
         absolute_return=torch.stack(absolutes).sum(0),
         path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
-        altitude_shares=_altitude_shares(positions[..., 2], env.lattice.shape[2], active),
+        altitude_shares=at_levels.sum(dim=(1, 2), dtype=torch.float32)
+        / active.sum(dim=(1, 2)).unsqueeze(1),
         positions=positions,
         path=path,
         footprints=torch.stack(footprints, dim=1),
@@ -308,10 +310,3 @@ def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
     in_rows = (rows >= row0) & (rows < row1)
     in_cols = (cols >= col0) & (cols < col1)
     return in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)
-
-
-def _altitude_shares(levels: Tensor, num_levels: int, active: Tensor) -> Tensor:
-    """Return the share of each level, [E, Z], in the `levels` [E, T + 1, N] of active UAVs."""
-    one_hot = levels.unsqueeze(-1) == torch.arange(num_levels, device=levels.device)
-    counts = (one_hot & active.unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
-    return counts / active.sum(dim=(1, 2)).unsqueeze(1)

@@ -23,8 +23,7 @@ from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.kernels.area import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file, strict
 
-LARGEST = 5_000_000
-"""Size limit of a page [bytes]."""
+LARGEST = 5_000_000  # size limit of a page [bytes]
 _FOLDER, _PARTS = Path(__file__).parent / "page", ("page.html", "page.css", "page.js")
 _LEVELS = 100  # of a belief between 0 and 1
 _MOST_CELLS = 512  # along a side; more are not visible
@@ -57,6 +56,7 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
     """Return the page of mission `index`, alone in each record, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
     area, team = config.environment, config.missions.most_agents
+    heights = ", ".join(f"{h:g}" for h in config.geometry.altitudes)
     moves = max(record.config.missions.episode_length for record in records.values())
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
     data = json.dumps(strict(_data(records, shrink)), separators=(",", ":"))
@@ -64,8 +64,7 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
             f"{team} UAV{'s' if team > 1 else ''} map {area.x_dim:g} × {area.y_dim:g} m in "
-            f"{moves} moves, at altitudes of "
-            f"{', '.join(f'{h:g}' for h in config.geometry.altitudes)} m"
+            f"{moves} moves, at altitudes of {heights} m"
         ),
         refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
         style=parts["page.css"],

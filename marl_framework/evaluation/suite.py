@@ -50,7 +50,6 @@ class Flyer:
     """A planner, or the team or predictor of one training seed, that flies each world once."""
 
     policy: str
-    """Name of the planner."""
     key: str
     """Name in the files, with the content of the checkpoint."""
     checkpoint: Checkpoint | None = None
@@ -258,6 +257,7 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
             "summary": summary(flights, None if blocks is None else torch.tensor(blocks)),
             "finals": flights,
         }
+    command = shlex.join(["python", *sys.orig_argv[1:]])
     return {
         "schema": 1,
         "suite": suite.name,
@@ -269,17 +269,13 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "teams": _trainings(policies.get(LEARNED, ())),
         "predictors": _trainings(policies.get(SEARCH, ())),
         "left_out": left_out(suite.name, flown),
-        "machine": {
-            **describe_environment(suite.device),
-            "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        },
+        "machine": describe_environment(suite.device) | {"command": command},
         "worlds": worlds,
     }
 
 
 def _trainings(group: Sequence[Flyer]) -> list[dict[str, Any]]:
     checkpoints = [flyer.checkpoint for flyer in group if flyer.checkpoint is not None]
-    configs = [checkpoint.config() for checkpoint in checkpoints]
     return [
         {
             "checkpoint": checkpoint.name,
@@ -288,7 +284,7 @@ def _trainings(group: Sequence[Flyer]) -> list[dict[str, Any]]:
             "seed": config.environment.seed,
             "training_step": checkpoint.payload.get("training_step"),
         }
-        for checkpoint, config in zip(checkpoints, configs, strict=True)
+        for checkpoint, config in ((each, each.config()) for each in checkpoints)
     ]
 
 
@@ -304,22 +300,19 @@ def summary(
     """
     found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
     for metric, sign in METRICS.items():
-        values = {
-            policy: torch.tensor(each[metric], dtype=torch.float64)
-            for policy, each in finals.items()
-        }
+        values = {p: torch.tensor(f[metric], dtype=torch.float64) for p, f in finals.items()}
         means = {p: sign * values[p].mean().item() for p in report.CLASSICAL if p in values}
         best = max(means, key=means.__getitem__) if means else None
         for policy, sample in values.items():
-            several = sample.shape[1] > 1
+            change = None
+            if best is not None and policy != best:
+                change = difference(sample - values[best], best, sign, blocks)
             found[policy][metric] = {
                 "mean": sample.mean().item(),
-                "std": sample.var(1).mean().sqrt().item() if several else None,
+                "std": sample.var(1).mean().sqrt().item() if sample.shape[1] > 1 else None,
                 "interval": interval(sample, blocks),
                 "seeds": sample.mean(1).tolist(),
-                "difference": None
-                if best is None or policy == best
-                else difference(sample - values[best], best, sign, blocks),
+                "difference": change,
             }
     return found
 
@@ -378,7 +371,6 @@ def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
-    """Return the verdicts of each policy that is not classical, a line per metric."""
     lines = []
     names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
     for name, (metric, label) in product(names, LABELS.items()):

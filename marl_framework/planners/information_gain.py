@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from marl_framework.algorithms.policy import best_actions
 from marl_framework.kernels.cells import bayes_update, entropy, interest_weight
-from marl_framework.kernels.windows import Footprint
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -54,14 +55,11 @@ class InformationGainPlanner:
     def __init__(
         self, lattice: Lattice, camera: Camera, prior: float, communication: bool = True
     ) -> None:
-        self._lattice = lattice
-        self._camera = camera
-        self._prior = prior
-        self._communication = communication
+        self._lattice, self._camera = lattice, camera
+        self._prior, self._communication = prior, communication
         self._left = entropy_left(camera.error_rates)
-        kx, ky = camera.window
         cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
-        self._chunk = max(1, cells // (kx * ky))
+        self._chunk = max(1, cells // math.prod(camera.window))
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -104,27 +102,19 @@ class InformationGainPlanner:
             if self._communication:
                 for j, other in enumerate(chosen):
                     known = state.heard[:, i, j] & state.active[:, j]
-                    gain *= self._discount(footprint, other, known)
+                    taken = known * (1 - self._left[other[:, 2]])
+                    rows, cols = self._camera.inside(footprint, self._camera.footprint(other))
+                    gain *= 1 - (_column(rows) * taken.view(-1, 1, 1)) * _column(cols).mT
             rows, cols = self._camera.inside(footprint, footprint)
             scores.append((_column(rows).mT @ gain @ _column(cols)).flatten())
         return torch.stack(scores, dim=1)
 
-    def _discount(self, footprint: Footprint, other: Tensor, heard: Tensor) -> Tensor:
-        """Return factors [E, K_x, K_y] of window cells: below 1 where a heard UAV will look."""
-        rows, cols = self._camera.inside(footprint, self._camera.footprint(other))
-        taken = heard * (1 - self._left[other[:, 2]])
-        return 1 - (_column(rows) * taken.view(-1, 1, 1)) * _column(cols).mT
-
 
 def make(environment: MissionEnvironment) -> InformationGainPlanner:
     """Create the planner for an environment."""
-    config = environment.config
-    return InformationGainPlanner(
-        environment.lattice,
-        environment.camera,
-        config.mapping.prior,
-        config.experiment.baselines.information_gain.communication,
-    )
+    prior, settings = environment.config.mapping.prior, environment.config.experiment.baselines
+    talks = settings.information_gain.communication
+    return InformationGainPlanner(environment.lattice, environment.camera, prior, talks)
 
 
 def _column(inside: Tensor) -> Tensor:

@@ -33,10 +33,8 @@ class LearnedPlanner:
         lattice: Lattice,
         greedy: bool = True,
     ) -> None:
-        self._act = act
-        self._builder = builder
-        self._lattice = lattice
-        self._greedy = greedy
+        self._act, self._greedy = act, greedy
+        self._builder, self._lattice = builder, lattice
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:

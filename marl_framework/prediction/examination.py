@@ -17,19 +17,16 @@ from marl_framework.planners.protocol import Planner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.prediction.samples import Samples, fly
 
-BINS = 10
-"""Number of bins of the predicted share, of equal width."""
+BINS = 10  # of the predicted share, of equal width
 _MIN_SHARE = 1e-3  # of all open entropy; bins with less are noise and not drawn
 
 
 class Reliability:
     """Compares predicted and realised shares of the open entropy, in bins of the predicted one.
 
-    Attributes:
-        cells: number of lattice cells in each bin, [BINS] float64.
-        open_entropy: their entropy, [BINS]; 1 is that of all cells around an average position.
-        predicted: part of it that is predicted in the region of interest, [BINS].
-        realised: part of it that is truly there, [BINS].
+    Each bin has a number of lattice `cells`, their `open_entropy` (1 is that of all cells around an
+    average position), and the parts of it `predicted` and `realised` in the region of interest,
+    [BINS] float64 each.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -36,9 +36,6 @@ class PredictorTrainer(RoundTrainer):
     The loss of a belief is the mean over lattice positions of (ρ·H − target)²: H is the entropy
     around the position, ρ the network's estimate of the share of it that lies in the region of
     interest, and the target the entropy that truly lies there. So ρ becomes the expected share.
-
-    Attributes:
-        network: the predictor.
     """
 
     name = "prediction"

@@ -104,7 +104,5 @@ def repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
     [E, R]. Equal values have a relative difference of at most `tolerance`.
     """
     apart = (values.unsqueeze(2) - values.unsqueeze(1)).abs()
-    same = (apart <= tolerance * values.abs().unsqueeze(2)) & (
-        ends.unsqueeze(2) == ends.unsqueeze(1)
-    )
-    return same.tril(-1).any(-1)
+    equal = apart <= tolerance * values.abs().unsqueeze(2)
+    return (equal & (ends.unsqueeze(2) == ends.unsqueeze(1))).tril(-1).any(-1)
