@@ -28,9 +28,9 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import PathSearch, SearchPlanner
-from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import Tree, TreeSearch
 
 MISSIONS, LEAVES = (1, 64, 1024), (1, 8, 32)

@@ -1,4 +1,6 @@
-"""Flight plans of a team: from home to the starts, along the mission, and back.
+"""Flight plans of a team, and their files for ground stations.
+
+A plan leads from home to the starts, along the mission, and back.
 
 All UAVs leave at the same moment and wait at every stop for the slowest. They climb and descend
 in separate columns, and fly to their starts and back at separate altitudes above the mission.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import polygons
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Place
+from marl_framework.runs.files import write_json
 
 Array = npt.NDArray[Any]
 Degrees = list[float]
@@ -29,6 +33,9 @@ BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, with 
 # MAV_CMD and MAV_FRAME of MAVLink's common message set.
 WAYPOINT, RETURN, TAKE_OFF, SPEED, PHOTO = 16, 20, 22, 178, 2000
 COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
+_PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
+_QUADROTOR = 2  # MAV_TYPE
+_ABOVE_HOME_MODE, _ABOVE_GROUND_MODE = 1, 4  # QGroundControl's AltMode
 _FARTHEST_HOME = 50e3  # [m]
 _FENCED = 1e3  # [m] around a window
 _FENCE_ERROR = 0.02  # [m]
@@ -153,3 +160,67 @@ def geofences(
     parts = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
     borders = [np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1] for part in parts]
     return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]
+
+
+def write_plan(flight: FlightPlan, file: Path) -> None:
+    """Write QGroundControl's plan file, version 1.
+
+    See https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html.
+    """
+    relative = all(item.frame <= ABOVE_HOME for item in flight.items)
+    mission = {
+        "version": 2,
+        # PX4 supports no altitudes above ground in missions.
+        "firmwareType": _PX4 if relative else _ARDUPILOT,
+        "vehicleType": _QUADROTOR,
+        "globalPlanAltitudeMode": _ABOVE_HOME_MODE if relative else _ABOVE_GROUND_MODE,
+        "cruiseSpeed": flight.speed,
+        "hoverSpeed": flight.speed,
+        "plannedHomePosition": [*flight.home, 0],  # the altitude above sea level is unknown
+        "items": [_simple_item(item, number) for number, item in enumerate(flight.items, start=1)],
+    }
+    polygons = [{"inclusion": False, "polygon": ring, "version": 1} for ring in flight.fences]
+    content = {
+        "fileType": "Plan",
+        "version": 1,
+        "groundStation": "QGroundControl",
+        "mission": mission,
+        "geoFence": {"circles": [], "polygons": polygons, "version": 2},
+        "rallyPoints": {"points": [], "version": 2},
+    }
+    write_json(file, content)
+
+
+def _simple_item(item: Item, number: int) -> dict[str, Any]:
+    altitude = {}
+    if item.frame != COMMAND_FRAME:
+        mode = _ABOVE_HOME_MODE if item.frame == ABOVE_HOME else _ABOVE_GROUND_MODE
+        altitude = {"Altitude": item.params[6], "AltitudeMode": mode, "AMSLAltAboveTerrain": None}
+    return {
+        "type": "SimpleItem",
+        "command": item.command,
+        "frame": item.frame,
+        "params": list(item.params),
+        "doJumpId": number,
+        "autoContinue": True,
+        **altitude,
+    }
+
+
+def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
+    """Write MAVLink's text format, QGC WPL 110.
+
+    See https://mavlink.io/en/file_formats/. ArduPilot and its ground stations expect home as
+    item 0.
+    """
+    first = Item(WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
+    lines = ["QGC WPL 110"]
+    for number, item in enumerate((first, *flight.items)):
+        params = (f"{0 if value is None else value:.9f}" for value in item.params)
+        fields = (number, int(number == 0), item.frame, item.command, *params, 1)
+        lines.append("\t".join(map(str, fields)))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+WRITERS = {".plan": write_plan, ".waypoints": write_waypoint_list}
+"""Writer of each format, by the suffix of its files."""

@@ -11,16 +11,20 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres, team_stops
+from marl_framework.deployment.flight_plans import (
+    WRITERS,
+    flight_plans,
+    geofences,
+    home_metres,
+    team_stops,
+)
 from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
-from marl_framework.deployment.mission_files import WRITERS
 from marl_framework.deployment.survey_files import FRAME, Survey, write_survey
 from marl_framework.device import describe_device
 from marl_framework.evaluation import mission_page, report
-from marl_framework.evaluation.comparison import batch_size
+from marl_framework.evaluation.comparison import batch_size, fly_into_run
 from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, MissionStreams, evaluate
-from marl_framework.evaluation.flight_run import fly_into_run
 from marl_framework.mission.draws import ResetDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector, draw_one_by_one
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
-from marl_framework.distillation.samples import Samples, divergence, weighted_mean
 from marl_framework.distillation.tasks import TASKS, TEACHERS, with_mission
 from marl_framework.distillation.teachers import find_team, labels, planner_teacher, trained_teacher
 from marl_framework.evaluation.flight import validate
@@ -22,11 +22,66 @@ from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
 from marl_framework.observations.builder import make_builder
+from marl_framework.observations.symmetry import Symmetries
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.planner import weights_read
 from marl_framework.planners.team import check_lattice, team_weights
+
+_UNIFORM_SHARE = 0.01  # of labels in the reverse direction, since 0 has no logarithm
+
+
+class Samples(NamedTuple):
+    """B states, each of one UAV before a move."""
+
+    observations: Tensor
+    """Observations of the student, [B, C_a, X, Y] float16."""
+    masks: Tensor
+    """Allowed actions of the student, [B, A] bool."""
+    labels: Tensor
+    """The teacher's policy over these, [B, A] float32."""
+    weights: Tensor
+    """1, or 0 if the teacher rates none of these actions, [B] float32."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate samples."""
+        return cls(*map(torch.cat, zip(*parts, strict=True)))
+
+    def batch(self, index: Tensor) -> Self:
+        """Return the samples of some indices [b], with observations in float32."""
+        observations, *others = (part[index] for part in self)
+        return type(self)(observations.float(), *others)
+
+    def turn(self, symmetries: Symmetries, which: Tensor) -> Self:
+        """Return the samples under symmetry `which` [B], labels included."""
+        return self._replace(
+            observations=symmetries.maps(self.observations, which),
+            masks=symmetries.policies(self.masks, which),
+            labels=symmetries.policies(self.labels, which),
+        )
+
+
+def divergence(batch: Samples, policy: Tensor, direction: str) -> Tensor:
+    """Return the mean divergence of student and teachers over samples with a label [nat].
+
+    `forward` is KL(teacher ‖ student), whose gradient is that of the cross-entropy; `reverse` is
+    KL(student ‖ teacher) (Agarwal et al. 2024, arXiv 2306.13649, section 3).
+
+    The `policy` of the student is [B, A].
+    """
+    if direction == "forward":
+        distances = kl_divergence(batch.labels, policy)
+    else:
+        uniform = batch.masks / batch.masks.sum(-1, keepdim=True)
+        distances = kl_divergence(policy, batch.labels.lerp(uniform, _UNIFORM_SHARE))
+    return weighted_mean(distances, batch.weights)
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean of values [B] with weights [B]; 0 if all weights are 0."""
+    return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 class Lesson(MissionTask):

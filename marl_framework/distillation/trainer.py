@@ -17,8 +17,7 @@ from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.schedule import passes
 from marl_framework.device import autocast, grad_scaler
-from marl_framework.distillation.lesson import Lesson
-from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.observations.predictor import predictor_weights
 from marl_framework.training.rounds import RoundTrainer

@@ -211,7 +211,8 @@ def fly(
             seen |= footprint_masks(boxes_of_uav, env.camera.shape)
         covered.append(coverage(seen))
     positions, active = torch.stack(places, dim=1), torch.stack(flown, dim=1)
-    path, levels = env.lattice.metres(positions), torch.arange(env.lattice.shape[2]).to(env.device)
+    path = env.lattice.metres(positions)
+    levels = torch.arange(env.lattice.shape[2], device=env.device)
     at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
     return FlightRecord(
         planner=planner.name,

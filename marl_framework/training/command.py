@@ -86,7 +86,7 @@ def _fly(
     """Fly missions without training: a deployment, or a planner."""
     from marl_framework.deployment.flights import deploy
     from marl_framework.device import resolve_device
-    from marl_framework.evaluation.flight_run import fly_baseline
+    from marl_framework.evaluation.comparison import fly_baseline
 
     loaded()
     device = resolve_device(config.compute.device)

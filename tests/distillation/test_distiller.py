@@ -13,8 +13,7 @@ from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
-from marl_framework.distillation.lesson import Lesson
-from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import MapPredictor

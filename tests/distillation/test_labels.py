@@ -13,8 +13,7 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.distillation.lesson import Lesson
-from marl_framework.distillation.samples import Samples, divergence
+from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.teachers import labels, planner_teacher
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState

@@ -17,10 +17,9 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch, repeats
-from marl_framework.planners.search.greedy import fly_greedily, outlook
+from marl_framework.planners.search.greedy import Problem, fly_greedily, outlook
 from marl_framework.planners.search.models import TrueMap
 from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import TreeSearch
 from tests.small import small_config
 

@@ -14,9 +14,8 @@ from benchmarks.reference.plain_tree import PlainLattice, PlainTree
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.greedy import fly_greedily
+from marl_framework.planners.search.greedy import Problem, fly_greedily
 from marl_framework.planners.search.planner import PathSearch
-from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import EXPLORATION, TreeSearch, select
 from tests.small import small_config
 

@@ -25,9 +25,9 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.greedy import Plan, Problem
 from marl_framework.planners.search.models import PredictedMap, TrueMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.planners.search.protocol import Plan, Problem
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.planners.missions import flown, in_view

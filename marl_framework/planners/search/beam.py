@@ -10,8 +10,7 @@ from torch import Tensor
 from marl_framework.kernels.search import find_repeats
 from marl_framework.kernels.versions import Version
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.greedy import outlook
-from marl_framework.planners.search.protocol import Plan, Problem
+from marl_framework.planners.search.greedy import Plan, Problem, outlook
 
 _TOLERANCE = 1e-4  # relative difference of the scores of equal paths
 _DIGITS = 5  # of scores; rounding makes equal ones equal

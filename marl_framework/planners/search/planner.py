@@ -23,8 +23,8 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.predictor import load_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
+from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap, TrueMap
-from marl_framework.planners.search.protocol import Problem
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.planners.team import load_team, team_logits, team_weights
 

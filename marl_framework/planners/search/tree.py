@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.greedy import Flight, fly_greedily
-from marl_framework.planners.search.protocol import Plan, Problem
+from marl_framework.planners.search.greedy import Flight, Plan, Problem, fly_greedily
 
 SHARPNESS = 4.0
 """The prior of the worst action is exp(−SHARPNESS) times that of the best one."""
