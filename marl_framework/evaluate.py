@@ -16,14 +16,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import resolve_config_path, with_changes
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.distillation.tasks import read_tasks, with_mission
-from marl_framework.evaluation.options import (
-    MISSIONS,
-    SEED,
-    TASK,
-    check_options,
-    read_options,
-    world_overrides,
-)
+from marl_framework.evaluation.options import MISSIONS, SEED, TASK, read_options, world_overrides
 from marl_framework.runs.files import write_json
 from marl_framework.runs.guard import guarded
 from marl_framework.runs.history import state_of
@@ -48,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_options(options)
     if options.suite is not None:
         _fly_suite(options)
     else:

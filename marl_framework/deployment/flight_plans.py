@@ -1,18 +1,16 @@
 """Flight plans of a team, and their files for ground stations.
 
-A plan leads from home to the starts, along the mission, and back.
-
-All UAVs leave at the same moment and wait at every stop for the slowest. They climb and descend
-in separate columns, and fly to their starts and back at separate altitudes above the mission.
+All UAVs leave home at the same moment, and wait at every stop for the slowest. They climb and
+descend in separate columns, and fly to their starts and back at separate altitudes above the
+mission.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +24,7 @@ from marl_framework.mission.terrains.geotiff import Place
 from marl_framework.runs.files import write_json
 
 Array = npt.NDArray[Any]
-Degrees = list[float]
-"""(latitude, longitude) in WGS 84."""
+Degrees = list[float]  # (latitude, longitude) in WGS 84
 
 BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, with those on the ground
 # MAV_CMD and MAV_FRAME of MAVLink's common message set.
@@ -41,8 +38,7 @@ _FENCED = 1e3  # [m] around a window
 _FENCE_ERROR = 0.02  # [m]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One item of a MAVLink mission."""
 
     command: int
@@ -51,8 +47,7 @@ class Item:
     """Seven parameters, None if unused; a position (latitude, longitude, altitude) is last."""
 
 
-@dataclass(frozen=True)
-class FlightPlan:
+class FlightPlan(NamedTuple):
     """Flight of one UAV from take-off to landing."""
 
     uav: int
@@ -150,10 +145,9 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
 def geofences(
     zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
 ) -> list[list[Degrees]]:
-    """Return the zones near a window as polygons, without their holes.
+    """Return the zones from the ground to the sky near a window as polygons, without their holes.
 
-    Fences of autopilots have no limits in altitude, so only zones from the ground to the sky
-    become fences. `origin` is the lower left corner of the window on the map [m].
+    `origin` is the lower left corner of the window on the map [m].
     """
     size = config.environment.x_dim, config.environment.y_dim
     closed = [z for z in zones.zones if z.floor <= 0 and math.isinf(z.height)]
@@ -163,10 +157,7 @@ def geofences(
 
 
 def write_plan(flight: FlightPlan, file: Path) -> None:
-    """Write QGroundControl's plan file, version 1.
-
-    See https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html.
-    """
+    """Write https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html."""
     relative = all(item.frame <= ABOVE_HOME for item in flight.items)
     mission = {
         "version": 2,
@@ -208,11 +199,7 @@ def _simple_item(item: Item, number: int) -> dict[str, Any]:
 
 
 def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
-    """Write MAVLink's text format, QGC WPL 110.
-
-    See https://mavlink.io/en/file_formats/. ArduPilot and its ground stations expect home as
-    item 0.
-    """
+    """Write QGC WPL 110, https://mavlink.io/en/file_formats/, with home as ArduPilot's item 0."""
     first = Item(WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
     lines = ["QGC WPL 110"]
     for number, item in enumerate((first, *flight.items)):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -22,8 +21,7 @@ FRAME = (
 """Coordinate frame of tracks, as the files describe it."""
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(NamedTuple):
     """Belief and tracks of one window of a map."""
 
     belief: Array
@@ -95,8 +93,7 @@ def write_tracks(survey: Survey, folder: Path) -> None:
 def write_geojson(survey: Survey, folder: Path) -> None:
     """Write the tracks to `waypoints.geojson`, longitude and latitude (RFC 7946).
 
-    The standard measures a third coordinate from the ellipsoid; altitudes above ground are
-    therefore properties.
+    A third coordinate would be the height above the ellipsoid, so altitudes are properties.
     """
     assert survey.place is not None
     features = []

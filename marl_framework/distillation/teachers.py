@@ -32,7 +32,6 @@ class Advice(NamedTuple):
 
 
 Teacher = Callable[[MissionState, torch.Generator], Advice]
-"""Returns advice for E missions; the generator is for its random choices."""
 
 
 def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> Teacher:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -333,8 +332,7 @@ def set_limits(axes: Axes, config: Config) -> None:
     axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """One closed polygon."""
 
     rings: list[list[list[float]]]

@@ -31,7 +31,7 @@ _CONFLICTS = {
 
 
 def read_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit with code 2 for wrong arguments."""
+    """Parse the command line; exit with code 2 for wrong arguments or combinations of them."""
     parser = Parser(prog="python -m marl_framework.evaluate", description=description)
     _add_policies(parser)
     _add_missions(parser)
@@ -39,21 +39,17 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
     options = parser.parse_args(arguments)
     if options.out is None and options.watch is None:
         parser.error("the following arguments are required: --out")
-    return options
-
-
-def check_options(options: argparse.Namespace) -> None:
-    """Check that the options can be combined; a ConfigError names one to add or to leave out."""
 
     def given(names: Iterable[str]) -> list[str]:
         return [name for name in names if getattr(options, name) not in (None, False)]
 
     for name in given(_CONFLICTS):
         for other in given(_CONFLICTS[name]):
-            raise ConfigError(f"--{other} cannot be combined with --{name}; leave it out")
+            parser.error(f"--{other} cannot be combined with --{name}; leave it out")
     if options.suite is None:
         for name in given(("only", "maps")):
-            raise ConfigError(f"--{name} requires --suite")
+            parser.error(f"--{name} requires --suite")
+    return options
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:

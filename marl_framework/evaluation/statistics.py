@@ -29,10 +29,9 @@ Interval = tuple[float, float]
 def statistics(values: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     """Return the statistics of `values` [E].
 
-    Returns:
-        `mean`, `std` (sample standard deviation, divisor n - 1), `standard_error` (of the mean),
-        `iqm` (interquartile mean: mean of the middle half of the missions) and `iqm_interval`
-        (Agarwal et al. 2021). Spreads are None for a single mission.
+    They are `mean`, `std` (divisor n - 1), `standard_error` (of the mean), `iqm` (mean of the
+    middle half of the missions) and `iqm_interval` (Agarwal et al. 2021). Spreads are None for a
+    single mission.
     """
     sample = values.detach().double().cpu()
     iqm = trimmed_mean(sample, torch.ones_like(sample)[None])
@@ -93,9 +92,8 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
 def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | None:
     """Return the standard error of the mean over missions, from sums over blocks, float64.
 
-    Without blocks it is std / sqrt(E).
-
-    Values are [E, …], the result [...]; it is None for a single mission or block.
+    Without blocks it is std / sqrt(E). Values are [E, …], the result [...]; it is None for a single
+    mission or block.
     """
     sample = values.detach().double().cpu()
     numbers, groups = _numbered(blocks, len(sample))

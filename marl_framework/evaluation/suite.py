@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.text import Text
@@ -34,10 +34,8 @@ from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.folder import describe_environment
 from marl_framework.runs.lock import folder_guard
 
-POLICIES = (LEARNED, *report.CLASSICAL)
-"""Default policies."""
-SEARCH = "search"
-"""The only planner whose settings a suite accepts: it flies with a trained predictor."""
+POLICIES = (LEARNED, *report.CLASSICAL)  # by default
+SEARCH = "search"  # the only planner whose settings a suite accepts
 SETTINGS = f"experiment.baselines.{SEARCH}."
 METRICS = {"roi_entropy": -1, "f1": 1}
 """Metrics of the table and the sign of a better value."""
@@ -45,8 +43,7 @@ LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
 _DIGITS = 6  # of a mission's value in the files
 
 
-@dataclass(frozen=True)
-class Flyer:
+class Flyer(NamedTuple):
     """A planner, or the team or predictor of one training seed, that flies each world once."""
 
     policy: str

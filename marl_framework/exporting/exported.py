@@ -31,8 +31,7 @@ _MISSIONS = 5  # number of missions that compare the exported team with PyTorch
 _LATENCY_SECONDS = 0.5  # duration of a measurement
 
 Module = PortableActor | PortableTeam
-Sample = tuple[Tensor, ...]
-"""Inputs of a module; the first axis holds missions, or for `PortableActor` UAVs."""
+Sample = tuple[Tensor, ...]  # inputs; the first axis is missions, or UAVs of `PortableActor`
 Run = Callable[[Sample], Sequence[Tensor]]
 
 
@@ -109,7 +108,7 @@ def largest_difference(run: Run, module: Module, samples: Sequence[Sample]) -> f
     """Return the largest difference of any output from PyTorch's, also for a batch of one."""
     differences = [
         (ours - theirs).abs().max().double()
-        for sample in (*samples, _first_entry(samples[-1]))
+        for sample in (*samples, tuple(value[:1] for value in samples[-1]))
         for ours, theirs in zip(_as_tuple(module(*sample)), run(sample), strict=True)
     ]
     return float(torch.stack(differences).max())  # NaN if any is
@@ -118,7 +117,7 @@ def largest_difference(run: Run, module: Module, samples: Sequence[Sample]) -> f
 @torch.no_grad()
 def report(out: Path, portable: Portable, module: Module, sample: Sample, difference: float) -> str:
     """Return a summary of the exported file: inputs, outputs, accuracy and latency."""
-    one = _first_entry(sample)
+    one = tuple(value[:1] for value in sample)
     what = "one UAV" if isinstance(module, PortableActor) else "one team"
     shapes = zip(module.inputs, (list(value.shape) for value in one), strict=True)
     inputs = ", ".join(f"{name} {shape}" for name, shape in shapes)
@@ -129,10 +128,6 @@ def report(out: Path, portable: Portable, module: Module, sample: Sample, differ
         f"largest difference to PyTorch: {difference:.1e}\n"
         f"latency of {what}: {ours:.2f} ms (PyTorch: {theirs:.2f} ms)"
     )
-
-
-def _first_entry(sample: Sample) -> Sample:
-    return tuple(value[:1] for value in sample)
 
 
 def _as_tuple(outputs: Any) -> Sample:

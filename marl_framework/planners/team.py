@@ -187,10 +187,9 @@ def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
 def team_logits(
     environment: MissionEnvironment, checkpoint: Checkpoint
 ) -> Callable[[MissionState], Tensor]:
-    """Return a function from states to a trained team's logits [E, N, A].
+    """Return a function from states to a trained team's logits [E, N, A], from its own channels.
 
-    The team sees its own channels, including those that the missions do not keep up to date. Raises
-    ConfigError if the team cannot fly there.
+    Raises ConfigError if the team cannot fly there.
     """
     config = with_team(environment.config, checkpoint)
     act = trained_team(config, checkpoint, environment.device).act
