@@ -106,7 +106,9 @@ class Deployment:
         entries = []
         for index, (x, y) in enumerate(record.window_origins.tolist()):
             place = None if self.place is None else self.place.moved(x, y)
-            tracks = [track.double().numpy() for track in record.tracks(index)]
+            one = record.alone(index)
+            counts = one.active[0].sum(0).tolist()
+            tracks = [one.path[0, :count, n].double().numpy() for n, count in enumerate(counts)]
             survey = Survey(record.belief[index].float().numpy(), tracks, (x, y), cell, place)
             target = folder / FOLDER.format(index)
             target.mkdir()

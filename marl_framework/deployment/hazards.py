@@ -50,10 +50,7 @@ def find_hazards(
 
 
 def warn_of_hazards(missions: Sequence[Mapping[str, Any]], least: float) -> None:
-    """Print the missions whose UAVs come closer than `least` metres or fly through zones.
-
-    Each of `missions` holds its `folder` and the results of `find_hazards`.
-    """
+    """Print which missions have UAVs closer than `least` [m] or in zones, see `find_hazards`."""
     change = "change the mission files before you fly them"
     for mission in missions:
         nearest = mission.get("closest_approach")

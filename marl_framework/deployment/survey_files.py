@@ -37,11 +37,8 @@ class Survey(NamedTuple):
 
 
 def write_survey(survey: Survey, folder: Path) -> None:
-    """Write a survey in all formats that its place allows, into an existing folder.
-
-    `belief.npy` is [x, y] float32.
-    """
-    np.save(folder / "belief.npy", survey.belief)
+    """Write a survey in all formats that its place allows, into an existing folder."""
+    np.save(folder / "belief.npy", survey.belief)  # [x, y]
     local, on_earth = (write_image, write_tracks), (write_geotiff, write_geojson)
     for write in (write_table, *(local if survey.place is None else on_earth)):
         write(survey, folder)
@@ -91,13 +88,11 @@ def write_tracks(survey: Survey, folder: Path) -> None:
 
 
 def write_geojson(survey: Survey, folder: Path) -> None:
-    """Write the tracks to `waypoints.geojson`, longitude and latitude (RFC 7946).
-
-    A third coordinate would be the height above the ellipsoid, so altitudes are properties.
-    """
+    """Write longitude and latitude of the tracks to `waypoints.geojson` (RFC 7946)."""
     assert survey.place is not None
     features = []
     for n, track in enumerate(survey.tracks, start=1):
+        # No third coordinate: that would be the height above the ellipsoid.
         altitudes = {"altitudes_above_ground_m": track[:, 2].tolist()}
         properties = {"uav": n, "readings": len(track), **altitudes}
         geometry = line_geometry(survey.place.degrees(track[:, :2]).round(9))

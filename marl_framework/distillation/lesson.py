@@ -125,10 +125,7 @@ class Lesson(MissionTask):
             self._validation = MissionEnvironment(self._config, missions, device, "validation")
 
     def weights_read(self) -> dict[str, str]:
-        """Return checksums of files and weights that missions and teacher read.
-
-        Files of a custom planner are unknown. See `check_weights`.
-        """
+        """Return checksums of files and weights that are read, except by custom planners."""
         files = files_read(self._config)
         if self._team is not None:
             return files | team_weights(self._team, f"{TEACHERS}.{self.name}")
@@ -144,8 +141,7 @@ class Lesson(MissionTask):
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return observations with planes for the number of UAVs in `sizes`; see `MissionTask`.
 
-        If networks see a plane for each UAV, missions of smaller teams get planes of 0, as for
-        UAVs that are not heard. So states of all tasks fit into one batch.
+        Planes of missing UAVs are 0, as for UAVs that are not heard.
         """
         seen = super().observe()
         if missing := self.sizes.actor_channels - seen.shape[2]:

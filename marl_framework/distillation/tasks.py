@@ -107,10 +107,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
 
 
 def with_mission(student: Config, mission: Config, name: str) -> Config:
-    """Return the student's configuration with the mission of another one, for the task `name`.
-
-    Raises ConfigError if the two do not fit together.
-    """
+    """Return the student's configuration with another mission; a ConfigError if it does not fit."""
     tree, other = config_to_dict(student), config_to_dict(mission)
     for key in _OF_TASK:
         *sections, last = key.split(".")

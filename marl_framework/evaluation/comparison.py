@@ -70,10 +70,6 @@ class Comparison:
         warn_without_interest(record.metrics["roi_entropy"][:, 0])
         return records
 
-    def results(self, records: Records) -> dict[str, Any]:
-        """Return `report.results` of the flights."""
-        return report.results(records, self.settings, describe_environment(self.device))
-
 
 def prepare(
     config: Config,
@@ -145,8 +141,7 @@ def fly_and_write(
 ) -> tuple[str, list[Path]]:
     """Fly the comparison of each world; write its results, then figures and pages into `out`.
 
-    The figures of several worlds lie in subfolders, next to an overview. For `refresh` see
-    `mission_page.write_page`. Returns the tables and the files.
+    Several worlds have subfolders. For `refresh` see `write_page`. Returns tables and files.
     """
     several = len(prepared) > 1
     tables: list[str] = []
@@ -156,7 +151,7 @@ def fly_and_write(
         if several:
             print(name, flush=True)
         records = flights.fly()
-        results = flights.results(records)
+        results = report.results(records, flights.settings, describe_environment(flights.device))
         text = report.table_text(results)
         if several:
             tables.append(f"{name}\n{text}")
@@ -206,7 +201,7 @@ def fly_baseline(config: Config, device: torch.device, options: argparse.Namespa
     flights = prepare(config, device, [name], missions, config.environment.seed)
 
     def finish(records: Records, run: RunFolder, seconds: float) -> None:
-        results = flights.results(records)
+        results = report.results(records, flights.settings, describe_environment(device))
         text = report.table_text(results)
         write(text, results, run.path)
         timing = {"seconds": seconds, **results["timing"]}

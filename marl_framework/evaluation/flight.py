@@ -90,12 +90,6 @@ class FlightRecord:
         film = one.film[:, : readings + 1]
         return replace(one, config=config, metrics=metrics, film=film, **own)
 
-    def tracks(self, index: int) -> list[Tensor]:
-        """Return the positions of each UAV's readings in a mission [m], N times [readings, 3]."""
-        one = self.alone(index)
-        readings = one.active[0].sum(0).tolist()
-        return [one.path[0, :number, n] for n, number in enumerate(readings)]
-
 
 def _combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
     """Combine the tensors in tuples, dictionaries and dataclasses; all else is the first part's."""
@@ -126,13 +120,11 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
-        draws: ResetDraws = _combined([env.draw_reset() for env in self._each()], _concatenate)
-        return draws
+        return _combined([env.draw_reset() for env in self._each()], _concatenate)
 
     def draw_step(self) -> StepDraws:
         """Draw one step of E missions."""
-        draws: StepDraws = _combined([env.draw_step() for env in self._each()], _concatenate)
-        return draws
+        return _combined([env.draw_step() for env in self._each()], _concatenate)
 
     def _each(self) -> Iterator[MissionEnvironment]:
         for generator in self._generators:
@@ -174,8 +166,7 @@ def fly(
         draws: random draws of the missions; None for those of `env`.
         keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
     """
-    draws = draws or env
-    start = draws.draw_reset()
+    start = (draws := draws or env).draw_reset()
     state = env.reset(start)
     boxes = env.obstacles.boxes(start.boxes, state.positions)
     timer = StageTimer(env.device)

@@ -67,12 +67,10 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     """Return the 95 % bootstrap interval of the mean over training seeds and missions.
 
     Each resample draws seeds, and the same missions for all of them. Few seeds, missions or
-    blocks underestimate the spread, so deviations are stretched by the ratio of Student's
-    interval to the bootstrap's.
+    blocks underestimate the spread, so deviations get the `bootstrap_stretch`.
 
-    Values are [S, E]: E missions flown by the teams of S training seeds, S = 1 for a planner. For
-    a paired difference subtract those of the reference [E]. The interval is None for a single
-    mission or block.
+    Values are [S, E]: E missions flown by the teams of S training seeds, S = 1 for a planner, or
+    paired differences of these. The interval is None for a single mission or block.
     """
     sample = values.detach().double().cpu()
     seeds, missions = sample.shape

@@ -155,10 +155,7 @@ def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
 
 
 def chosen_worlds(suite: str, maps: str | None, only: str | None) -> list[World]:
-    """Return the worlds of the command line's `--maps` and `--only`, in the suite's order.
-
-    Raises ConfigError if a world does not exist.
-    """
+    """Return the worlds of `--maps` and `--only` in order; a ConfigError if one does not exist."""
     worlds = _suite_worlds(suite, [] if maps is None else _map_worlds(maps))
     if only is None:
         return worlds

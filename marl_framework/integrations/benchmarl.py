@@ -45,8 +45,7 @@ class MissionClass(TaskClass):
     state [E, X, Y, C_s]. An experiment trains on the missions of `split` and evaluates on those
     of `evaluation_split`, both of the experiment's seed.
 
-    `conf/task/marl_framework/mapping.yaml` describes the keys of the task: `params`, `overrides`,
-    `split` and `evaluation_split`.
+    `conf/task/marl_framework/mapping.yaml` describes the keys of the task.
     """
 
     def get_env_fun(
@@ -54,8 +53,7 @@ class MissionClass(TaskClass):
     ) -> Callable[[], EnvBase]:
         """Return a function that creates the environment.
 
-        Raises:
-            ConfigError: the params file or an override is invalid, or some UAVs may be inactive.
+        Raises ConfigError if the configuration is invalid, or some UAVs may be inactive.
         """
         config = self._load()
         if config.missions.has_inactive:

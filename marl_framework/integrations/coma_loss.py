@@ -49,8 +49,7 @@ class COMALoss(LossModule):
         lmbda: λ of the TD(λ) targets.
         advantage: value from which the counterfactual baseline is subtracted: "critic" for
             Q(s, a), "return" for the TD(λ) target.
-        normalize_advantage: normalise the advantages of each batch to mean 0 and standard
-            deviation 1.
+        normalize_advantage: normalise the advantages of each batch (mean 0, deviation 1).
     """
 
     @dataclass
@@ -104,11 +103,7 @@ class COMALoss(LossModule):
         return list(dict.fromkeys([*read, keys.value_target]))
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: float) -> None:
-        """Set `gamma` and `lmbda` of the TD(λ) targets.
-
-        Raises:
-            ValueError: another estimator or hyperparameter is given.
-        """
+        """Set `gamma` and `lmbda` of the TD(λ) targets; raise ValueError for anything else."""
         unknown = set(hyperparams) - {"gamma", "lmbda"}
         if value_type not in (None, ValueEstimators.TDLambda) or unknown:
             raise ValueError("COMALoss supports only TDLambda targets with gamma and lmbda")

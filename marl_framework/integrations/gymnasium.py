@@ -95,9 +95,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, Info]:
         """Start new missions, or the first ones of `seed`.
 
-        Raises:
-            ValueError: `seed` is a list, or `reset_mask` is not [E] bool or used with automatic
-                resets.
+        Raises ValueError for a list of seeds, or a `reset_mask` not [E] bool or with other modes.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
             raise ValueError(f"seed {seed!r}: must be one number, shared by all missions")
@@ -118,8 +116,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
         """Fly one step; `autoreset_mode` defines what follows the last one.
 
-        Raises:
-            ValueError: an action is invalid, or a mission is over and was not reset (`DISABLED`).
+        Raises ValueError if an action is invalid, or a mission is over and was not reset.
         """
         chosen = np.asarray(actions)
         whole = np.issubdtype(chosen.dtype, np.integer)

@@ -71,11 +71,7 @@ class Missions:
 
     @property
     def state(self) -> MissionState:
-        """The current state of the missions.
-
-        Raises:
-            RuntimeError: `reset` was never called.
-        """
+        """The current state of the missions; a RuntimeError before the first `reset`."""
         if self._state is None:
             raise RuntimeError("no mission has started; call reset() first")
         return self._state

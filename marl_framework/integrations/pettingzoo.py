@@ -99,8 +99,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     ]:  # fmt: skip
         """Fly one step; return empty dictionaries if the mission is over.
 
-        Raises:
-            ValueError: an agent's action is missing or invalid.
+        Raises ValueError if an agent's action is missing or invalid.
         """
         names = self.agents
         if not names:

@@ -22,8 +22,7 @@ Array = np.ndarray[Any, Any]
 
 def to_numpy(values: Tensor) -> Array:
     """Return values as an array on the host."""
-    array: Array = values.cpu().numpy()
-    return array
+    return values.cpu().numpy()
 
 
 def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -53,13 +52,9 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Viewer:
-    """Renders missions in one mode.
+    """Renders missions in mode "rgb_array", "human" (a window with the first mission) or None.
 
-    Args:
-        mode: "rgb_array", "human" (a window shows every step of the first mission) or None.
-
-    Raises:
-        ConfigError: the mode is unknown, or "human" without an interactive matplotlib backend.
+    Raises ConfigError if the mode is unknown, or "human" without an interactive backend.
     """
 
     def __init__(self, mode: str | None) -> None:

@@ -123,10 +123,7 @@ def mission_config(
 
 
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
-    """Return the mission that a team was trained for, over the map that `overrides` name.
-
-    Raises ConfigError if the configuration is missing or invalid.
-    """
+    """Return the mission that a team was trained for, over the map that `overrides` name."""
     trained = config_to_dict(checkpoint.config())
     del trained["sensor"]["simulation"]  # the training's terrain
     return config_from_dict(trained, checkpoint.source, overrides)
@@ -140,8 +137,7 @@ def with_team(
 ) -> Config:
     """Return a configuration of missions with observation and networks of a checkpoint.
 
-    Raises ConfigError if the checkpoint has no configuration, or it does not fit the missions; the
-    message begins with `source`, by default that of the checkpoint.
+    Raises ConfigError, with `source` or that of the checkpoint, if they do not fit together.
     """
     missions, trained = config_to_dict(config), config_to_dict(checkpoint.config())
     # Keys of `learning` depend on the algorithm, and its rates on the number of environments.
@@ -206,10 +202,7 @@ def team_logits(
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:
-    """Return an algorithm with the trained actor; its other networks are untrained.
-
-    Raises ConfigError if the checkpoint's actor does not fit the configuration.
-    """
+    """Return an algorithm with the trained actor only; a ConfigError if that does not fit."""
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.actor()
     if problem := misfit(actor.state_dict(), saved):
