@@ -59,13 +59,13 @@ class InformationGainPlanner:
         self._prior, self._communication = prior, communication
         self._left = entropy_left(camera.error_rates)
         cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
-        self._chunk = max(1, cells // math.prod(camera.window))
+        self.chunk = max(1, cells // math.prod(camera.window))
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
-        firsts = range(0, len(state.positions), self._chunk)
-        parts = [self._act(state[first : first + self._chunk]) for first in firsts]
+        firsts = range(0, len(state.positions), self.chunk)
+        parts = [self._act(state[first : first + self.chunk]) for first in firsts]
         actions, masks, scores = map(torch.cat, zip(*parts, strict=True))
         return Decision(actions, masks, scores=scores)
 

@@ -13,19 +13,16 @@ from tests.deployment.flying import deploy, write_utm
 
 @pytest.fixture
 def fly(tmp_path: Path) -> Callable[..., int]:
-    """`deploy` into tmp_path."""
     return functools.partial(deploy, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def utm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A map in UTM."""
     return write_utm(tmp_path_factory.mktemp("maps"))
 
 
 @pytest.fixture(scope="session")
 def flown(tmp_path_factory: pytest.TempPathFactory, utm: Path) -> Path:
-    """The folder of a deployment of three UAVs."""
     folder = tmp_path_factory.mktemp("flown")
     assert deploy(folder, utm, "deployment.speed=4", "experiment.missions.n_agents=3") == 0
     return folder

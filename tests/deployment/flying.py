@@ -19,7 +19,6 @@ INTO_UTM = pyproj.Transformer.from_crs("EPSG:4326", "EPSG:32632", always_xy=True
 
 
 def deploy(folder: Path, path: Path, *settings: str) -> int:
-    """Deploy a planner over the map of a file into folder/runs/t; return the exit code."""
     keys = (
         "experiment.missions.mission_mode=deployment",
         "experiment.policy=coverage",
@@ -39,19 +38,16 @@ def bumps() -> np.ndarray:
 
 
 def write_utm(folder: Path) -> Path:
-    """Write a map in UTM with pixels of half a metre."""
     at = Affine(0.5, 0, WEST, 0, -0.5, SOUTH + 130)
     return write(folder / "map.tif", bumps(), crs="EPSG:32632", transform=at)
 
 
 def missions(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the folder of each mission and its entry in the summary."""
     found = json.loads((folder / "runs" / "t" / "summary.json").read_text())["results"]
     return [(folder / "runs" / "t" / m["folder"], m) for m in found["missions"]]
 
 
 def tracks(folder: Path) -> list[dict[str, Any]]:
-    """Return the features of a mission's GeoJSON."""
     found = json.loads((folder / "waypoints.geojson").read_text())
     assert found["type"] == "FeatureCollection"
     assert "crs" not in found  # RFC 7946, section 4
@@ -71,6 +67,5 @@ def corner(mission: dict[str, Any]) -> np.ndarray:
 
 
 def plan(folder: Path, uav: int) -> dict[str, Any]:
-    """Return a UAV's plan file."""
     found: dict[str, Any] = json.loads((folder / f"uav_{uav}.plan").read_text())
     return found

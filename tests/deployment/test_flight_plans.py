@@ -141,8 +141,6 @@ def test_ways_through_zones_are_named_and_zones_are_fences(
         ("deployment.home=[11.571, 48.139]", "deployment.home: [11.571, 48.139]"),
         ("deployment.home=[148.1, 11.5]", "deployment.home"),
         ("deployment.speed=0", "deployment.speed"),
-        ("deployment.separation=0", "deployment.separation"),
-        ("deployment.altitudes=sea", "deployment.altitudes"),
     ],
 )
 def test_bad_settings_are_one_line_and_leave_nothing(

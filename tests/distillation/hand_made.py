@@ -37,23 +37,17 @@ class Scored:
 
 
 class ToTheCorner(Scored):
-    """Flies to the corner (0, 0), and down."""
-
     def scores(self, state: MissionState) -> Tensor:
         goals = self.lattice.nearest_destinations(state.positions)
         return -(goals * torch.tensor((3.0, 2.0, 1.0))).sum(-1)
 
 
 class Nonsense(ToTheCorner):
-    """Returns a text."""
-
     def act(self, state: MissionState, generator: torch.Generator) -> str:
         return "north"
 
 
 class Mute(ToTheCorner):
-    """Has scores that are not finite."""
-
     def scores(self, state: MissionState) -> Tensor:
         return super().scores(state) * torch.nan
 

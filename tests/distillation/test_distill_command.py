@@ -27,8 +27,6 @@ ROUNDS = ("rounds=2", "missions=2", "updates=2", "batch_size=8")
 
 
 class House:
-    """A folder with a params file, tasks and a trained team."""
-
     def __init__(self, folder: Path) -> None:
         self.runs = folder / "runs"
         self.tasks = folder / "tasks.yaml"

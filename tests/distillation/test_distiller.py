@@ -32,7 +32,6 @@ MANY = {"experiment": {"missions": {"n_agents": 4}, "constraints": {"budget": 2}
 
 
 def student(**settings: Any) -> Config:
-    """Return a configuration with small rounds."""
     config = small_config(
         evaluation={"interval": 2, "missions": 2},
         learning={"symmetries": settings.pop("symmetries", False)},
@@ -44,7 +43,6 @@ def student(**settings: Any) -> Config:
 def fly(
     config: Config, name: str = "a", share: float = 0.0
 ) -> tuple[Rollout, Samples, dict[str, Tensor]]:
-    """Fly missions of a task with a new student."""
     return Lesson(config, name, 0, CPU).fly(Distiller(config, CPU).algorithm.act, share)
 
 

@@ -23,7 +23,6 @@ TRAINED = small_config(agents=2, **ON_CPU)
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder whose best and last checkpoints differ."""
     checkpoints = tmp_path / "run" / "checkpoints"
     save_team(checkpoints / "last.pt", TRAINED, 1, training_step=20)
     save_team(checkpoints / "best.pt", TRAINED, 0, training_step=10)
@@ -32,13 +31,11 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """A params file."""
     dump_config(TRAINED, tmp_path / "world.yaml")
     return tmp_path / "world.yaml"
 
 
 def evaluate(out: Path, policies: str, *arguments: object, figures: bool = False) -> dict[str, Any]:
-    """Fly two missions and return the results."""
     given = ["--policies", policies, "--missions", "2", *map(str, arguments), "--out", str(out)]
     assert main([*given, *([] if figures else ["--no-figures"])]) == 0
     found: dict[str, Any] = json.loads((out / "results.json").read_text(encoding="utf-8"))
@@ -230,9 +227,7 @@ def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
         (["--terrain", "raster:nowhere.tif"], "nowhere.tif"),
         (["--agents", "two"], "--agents: two"),
         (["--agents", "2,2"], "--agents: 2,2"),
-        (["--agents", "0"], "--agents: 0"),
         (["--agents", "17"], "experiment.missions.n_agents"),
-        (["--communication", "far"], "--communication: far"),
         (["--communication", "-1"], "--communication: -1"),
         (["--communication", "nan"], "--communication: nan"),
         (
@@ -240,9 +235,7 @@ def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
             "experiment.baselines.coverage.altitude",
         ),
         (["--missions", "0"], "--missions: 0"),
-        (["--missions", "many"], "--missions: many"),
         (["--missions", "1,2"], "--missions: 1,2"),
-        (["--seed", "-1"], "--seed: -1"),
         (["--seed", "1048576"], "--seed: 1048576"),
         (["--checkpoint", "nowhere.pt"], "nowhere.pt"),
         (["--checkpoint", "{tmp}"], "checkpoints/best.pt"),

@@ -28,7 +28,6 @@ def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tenso
 
 
 def reference(belief: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """The six measures of one mission by scikit-learn and scipy."""
     p = belief.clip(1e-4, 1 - 1e-4)
     of_roi = scipy_entropy(np.stack((p[truth], 1 - p[truth])), base=2, axis=0)
     labels = [False, True]

@@ -16,7 +16,6 @@ import pytest
 import shapely
 import torch
 
-from marl_framework import evaluate as command
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation import mission_page
 from marl_framework.evaluation.comparison import prepare
@@ -247,32 +246,8 @@ def test_the_true_border_is_shown_if_asked_for(page: Path) -> None:
     assert (found["before"], found["after"]) == ("0", "2")
 
 
-# Commands --------------------------------------------------------------------------------
-
-
-def test_evaluate_writes_a_page_of_all_policies(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    flown = ["--config", "params_test.yaml", "--policies", "random,coverage"]
-    flown += ["--missions", "2", "--device", "cpu"]
-    assert command.main([*flown, "--no-figures", "--html", "--out", str(out)]) == 0
-    assert [policy["name"] for policy in data(out / "mission.html")["policies"]] == [
-        *("random", "coverage")
-    ]
-    assert {path.name for path in out.iterdir()} == {"mission.html", "results.json", "table.txt"}
-
-
-@pytest.mark.parametrize(
-    ("program", "options"),
-    [
-        (command.main, ["--suite", "standard", "--html", "--out", "out"]),
-        (main, ["--config", "params_test.yaml", "--html", "--check"]),
-    ],
-    ids=["suite", "training"],
-)
-def test_a_page_where_there_is_none_is_one_line(
-    program: Callable[..., int], options: list[str], refused: Callable[..., str]
-) -> None:
-    assert "--html" in refused(program, options)
+def test_a_training_has_no_page(refused: Callable[..., str]) -> None:
+    assert "--html" in refused(main, ["--config", "params_test.yaml", "--html", "--check"])
 
 
 @needs_browser

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, MissionStreams, fly
-from marl_framework.evaluation.mission_page import write_page
 from marl_framework.evaluation.report import final_values
 from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
@@ -27,8 +24,6 @@ PLANNERS = ["coverage", "information_gain", "oracle"]
 
 
 class Recorded:
-    """Draws of a batch, kept."""
-
     def __init__(self, env: MissionEnvironment) -> None:
         self._draws = MissionStreams(env, 5)
         self.resets: list[ResetDraws] = []
@@ -44,8 +39,6 @@ class Recorded:
 
 
 class OfOne:
-    """The same of one mission."""
-
     def __init__(self, recorded: Recorded, e: int, team: torch.Tensor) -> None:
         self._recorded, self._e, self._team = recorded, e, team
         self._steps = iter(recorded.steps)
@@ -90,19 +83,3 @@ def test_each_mission_is_flown_as_if_it_were_alone(planner: str) -> None:
         # What comes after the last move changes nothing.
         last = {name: values[e, readings:] for name, values in record.metrics.items()}
         assert all((values == values[:1]).all() for values in last.values())
-
-
-def test_figures_show_one_mission_alone(tmp_path: Path) -> None:
-    env = MissionEnvironment(small_config(**MIXED), 4, "cpu", "test")
-    record = flown("information_gain", env, MissionStreams(env, 5))
-    sizes = record.active[:, 0].sum(1).tolist()
-    assert 2 in sizes
-    index = sizes.index(2)
-    mission_figure(record, index, tmp_path / "mission.png")
-    film_strip(record, index, tmp_path / "film.png")
-    mission_gif(record, index, tmp_path / "mission.gif")
-    write_page({"information_gain": record}, index, tmp_path / "mission.html")
-    text = (tmp_path / "mission.html").read_text()
-    assert f"Mission {index}" in text
-    assert "2 UAVs map 30 × 30 m in" in text
-    assert len(list(tmp_path.iterdir())) == 4

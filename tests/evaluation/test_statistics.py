@@ -102,20 +102,6 @@ def test_an_interval_over_blocks_covers_and_one_over_missions_is_too_narrow(bloc
     assert share_covered(lambda generator: (draw(generator), None)) < 0.8
 
 
-def test_windows_of_a_strip_are_not_as_many_missions() -> None:
-    pixels = torch.cartesian_prod(torch.arange(8.0), torch.arange(2.0))  # as large as a window
-
-    def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        ground = torch.randn(16, generator=generator)
-        origins = torch.rand(50, 2, generator=generator) * torch.tensor([7.0, 1.0])
-        shared = (1 - (origins[:, None] - pixels).abs()).clamp(min=0).prod(-1)  # area of a pixel
-        noise = torch.randn(50, generator=generator)
-        return (shared @ ground + noise)[None], window_blocks(origins, (1.0, 1.0))
-
-    assert share_covered(draw) > 0.85  # neighbouring blocks share some ground
-    assert share_covered(lambda generator: (draw(generator)[0], None)) < 0.75
-
-
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_an_interval_over_seeds_covers_what_other_seeds_would_give(seeds: int) -> None:
     def draw(generator: torch.Generator) -> Tensor:
@@ -136,14 +122,6 @@ def test_one_seed_without_blocks_is_the_stretched_bootstrap_of_missions() -> Non
     assert paired_difference(values, torch.zeros(37))["interval"] == interval(values[None])
 
 
-@pytest.mark.parametrize("missions", [4, 6])
-def test_an_interval_over_few_missions_covers(missions: int) -> None:
-    def draw(generator: torch.Generator) -> tuple[Tensor, None]:
-        return torch.randn(1, missions, generator=generator), None
-
-    assert share_covered(draw) > 0.9
-
-
 def test_a_single_block_has_no_interval() -> None:
     values, block = torch.rand(9), torch.full((9,), 4)
     assert interval(values[None], block) is None
@@ -155,14 +133,6 @@ def test_the_standard_error_of_blocks_is_that_of_their_means_where_they_are_equa
     values = torch.rand(40, generator=torch.Generator().manual_seed(3)).double()
     found = statistics(values, torch.arange(40) // 8)["standard_error"]
     assert found == pytest.approx(stats.sem(values.view(5, 8).mean(1).numpy()))
-
-
-@pytest.mark.parametrize("items", [2, 3, 5, 10, 11, 20, 50])
-def test_the_stretch_makes_a_bootstrap_as_wide_as_students_interval(items: int) -> None:
-    t = stats.t.ppf(0.975, items - 1)
-    assert bootstrap_stretch(items) == pytest.approx(
-        (items / (items - 1)) ** 0.5 * t / 1.96, rel=2e-3
-    )
 
 
 def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:

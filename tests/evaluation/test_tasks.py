@@ -24,7 +24,6 @@ deaf:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tasks file, a worker for each task and one team for all."""
     (tmp_path / "tasks.yaml").write_text(TASKS)
     for seed, name in enumerate(("team", "expert-pair", "expert-crowd", "expert-deaf")):
         save_team(tmp_path / name / "checkpoints" / "best.pt", TRAINED, seed)

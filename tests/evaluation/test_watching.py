@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -16,12 +17,9 @@ from marl_framework.evaluate import latest_teams
 from marl_framework.main import main
 from marl_framework.runs.files import write_json
 from marl_framework.runs.lock import RunLock
-from tests.small import small_config
-from tests.teams import save_team
 
 
 def checkpoint(run: Path, time: int) -> None:
-    """A newer last checkpoint, at some second."""
     path = run / "checkpoints" / "last.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(time))
@@ -29,7 +27,6 @@ def checkpoint(run: Path, time: int) -> None:
 
 
 def watch(run: Path) -> dict[str, Any]:
-    """Watch a run that has ended; return the results."""
     assert evaluate.main(["--watch", str(run), "--missions", "2", "--no-figures"]) == 0
     found: dict[str, Any] = json.loads((run / "watch" / "results.json").read_text())
     return found
@@ -45,13 +42,8 @@ def test_each_newer_team_is_handed_over_once_to_the_end(tmp_path: Path) -> None:
         write_json(tmp_path / "status.json", {"state": "finished"})
         lock.release()
 
-    steps = [
-        no_news,
-        lambda: checkpoint(tmp_path, 1),
-        no_news,
-        lambda: checkpoint(tmp_path, 2),
-        end,
-    ]
+    first, second = (functools.partial(checkpoint, tmp_path, time) for time in (1, 2))
+    steps = [no_news, first, no_news, second, end]
     found = [path.read_text() for path in latest_teams(tmp_path, lambda _: steps.pop(0)())]
     assert found == ["1", "2", "3"]
     assert steps == []
@@ -63,22 +55,13 @@ def test_a_folder_without_a_training_is_refused(tmp_path: Path) -> None:
         list(latest_teams(tmp_path))
 
 
-def test_the_command_writes_a_page_into_the_run(tmp_path: Path) -> None:
-    config = small_config(agents=2, compute={"device": "cpu"})
-    save_team(tmp_path / "checkpoints" / "last.pt", config, 1, training_step=20)
-    save_team(tmp_path / "checkpoints" / "best.pt", config, 0, training_step=10)
-    found = watch(tmp_path)
-    assert list(found["policies"]) == ["learned"]
-    assert found["settings"]["training_step"] == 20
-    page = (tmp_path / "watch" / "mission.html").read_text(encoding="utf-8")
-    assert '<meta http-equiv="refresh" content="20">' in page
-
-
 def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"]
     assert main([*train, "--set", "learning.training_steps=2"]) == 0
-    watch(Path("runs/t"))
+    assert list(watch(Path("runs/t"))["policies"]) == ["learned"]
+    page = Path("runs/t/watch/mission.html").read_text(encoding="utf-8")
+    assert '<meta http-equiv="refresh" content="20">' in page
     assert main([*train, "--resume", "--allow-changed", "learning.training_steps"]) == 0
     assert watch(Path("runs/t"))["settings"]["training_step"] == 4
 

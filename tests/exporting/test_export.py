@@ -41,7 +41,6 @@ def config() -> Config:
 
 @pytest.fixture(scope="module")
 def folder(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a checkpoint and its team as ONNX."""
     folder = tmp_path_factory.mktemp("export")
     save_team(folder / "team.pt", config)
     assert run(folder, "onnx", "team.onnx", "--observations") == 0
@@ -50,7 +49,6 @@ def folder(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def coma(config: Config, folder: Path) -> Algorithm:
-    """The team of the checkpoint."""
     return trained_team(config, find_checkpoint(str(folder / "team.pt")), "cpu")
 
 
@@ -76,7 +74,6 @@ def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
 
 
 def opened(file: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return an exported file as a function of named arrays, and the facts in it."""
     if file.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(file))
         facts = session.get_modelmeta().custom_metadata_map[exported.FACTS]

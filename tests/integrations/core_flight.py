@@ -16,18 +16,13 @@ from tests.small import random_actions
 class CoreFlight(NamedTuple):
     """Whole episodes, one after the other; the step leads."""
 
-    actions: Tensor
-    """[S, E, N], chosen in order."""
-    rewards: Tensor
-    """[S, E]."""
-    observations: Tensor
-    """Before each step, [S, E, N, C, X, Y]."""
-    last: Tensor
-    """After the last step of each episode, [episodes, E, N, C, X, Y]."""
+    actions: Tensor  # [S, E, N], chosen in order
+    rewards: Tensor  # [S, E]
+    observations: Tensor  # before each step, [S, E, N, C, X, Y]
+    last: Tensor  # after the last step of each episode, [episodes, E, N, C, X, Y]
 
 
 def fly(config: Config, num_envs: int, episodes: int = 2) -> CoreFlight:
-    """Fly random allowed actions."""
     env = MissionEnvironment(config, num_envs, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     choices = torch.Generator().manual_seed(1)

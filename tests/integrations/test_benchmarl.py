@@ -35,13 +35,11 @@ def _task() -> Any:
 
 
 def _env(task: Any) -> TransformedEnv:
-    """Two missions as an experiment makes them."""
     env = task.get_env_fun(2, continuous_actions=False, seed=None, device="cpu")()
     return TransformedEnv(env, Compose(*task.get_env_transforms(env)))
 
 
 def _experiment(algorithm: Any, folder: Path) -> Experiment:
-    """Three iterations with small networks, evaluated after each."""
     config = ExperimentConfig.get_from_yaml()
     config.save_folder = str(folder)
     config.loggers, config.create_json, config.render = [], False, False

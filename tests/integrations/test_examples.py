@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from examples import torchrl_coma, torchrl_mappo
 
 
-def test_mappo_trains_on_our_missions(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--config", "params_test.yaml", "--num-envs", "4", "--iterations", "3"]
-    returns = torchrl_mappo.train(torchrl_mappo.parser().parse_args([*small, "--epochs", "1"]))
+@pytest.mark.parametrize(
+    ("example", "small"),
+    [
+        (torchrl_mappo, "--config params_test.yaml --num-envs 4 --epochs 1"),
+        (torchrl_coma, "--num-envs 8 --steps 5 --minibatch 20"),  # on VMAS
+    ],
+)
+def test_an_example_trains(example: Any, small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = example.parser().parse_args([*small.split(), "--iterations", "3"])
+    returns = example.train(options)
     assert len(returns) == 3
     assert all(math.isfinite(value) for value in returns)
     assert capsys.readouterr().out.count("return") == 3
-
-
-def test_our_coma_loss_trains_on_vmas() -> None:
-    small = ["--num-envs", "8", "--steps", "5", "--iterations", "3", "--minibatch", "20"]
-    returns = torchrl_coma.train(torchrl_coma.parser().parse_args(small))
-    assert len(returns) == 3
-    assert all(math.isfinite(value) for value in returns)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.figures import uav_lines
-from marl_framework.integrations import rendering
+from marl_framework.integrations import gymnasium, pettingzoo, rendering, torchrl
 from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import MAX_SEED
@@ -24,7 +26,6 @@ from tests.small import small_config
 
 
 def _rule(lattice: Lattice, positions: list[list[int]], wanted: list[int]) -> list[int]:
-    """The rule for one mission in plain Python."""
     flown: list[int] = []
     taken: set[tuple[int, ...]] = set()
     offsets = lattice.offsets.tolist()
@@ -51,11 +52,14 @@ def test_simultaneous_conflicts_are_resolved_in_the_cores_order(
 ) -> None:
     missions = Missions(small_config(actions=actions, dims=dims, budget=9), 3, seed=seed)
     missions.reset()
-    generator = torch.Generator().manual_seed(seed)
+    generator, lattice = torch.Generator().manual_seed(seed), missions.environment.lattice
     for _ in range(3):
         wanted = torch.randint(missions.num_actions, (3, 3), generator=generator)
+        goals = lattice.destinations(missions.state.positions)
+        inside = ((goals >= 0) & (goals < torch.tensor(lattice.shape))).all(-1)
+        assert torch.equal(missions.masks(), inside)
         flown = missions.resolve_conflicts(wanted)
-        lattice, at = missions.environment.lattice, missions.state.positions.tolist()
+        at = missions.state.positions.tolist()
         assert flown.tolist() == [
             _rule(lattice, *pair) for pair in zip(at, wanted.tolist(), strict=True)
         ]
@@ -74,16 +78,6 @@ def test_actions_of_the_core_are_flown_unchanged() -> None:
         assert torch.equal(missions.observe(), flight.observations[step])
         assert torch.equal(missions.resolve_conflicts(actions), actions)
         assert torch.equal(missions.step(actions).reward, rewards)
-
-
-def test_the_mask_is_every_move_that_stays_on_the_lattice() -> None:
-    missions = Missions(small_config(), 2)
-    missions.reset()
-    lattice = missions.environment.lattice
-    goals = lattice.destinations(missions.state.positions)
-    inside = ((goals >= 0) & (goals < torch.tensor(lattice.shape))).all(-1)
-    assert torch.equal(missions.masks(), inside)
-    assert not inside.all()
 
 
 def test_team_maps_are_the_critics_without_the_actions() -> None:
@@ -147,6 +141,22 @@ def test_bad_input_is_refused() -> None:
     assert Missions("params_test.yaml", 1).environment.n_agents > 0
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         Missions("missing.yaml", 1)
+
+
+WRAPPERS = {
+    "missions": partial(Missions, num_envs=1),
+    "torchrl": partial(torchrl.MissionEnv, num_envs=1),
+    "gymnasium": gymnasium.MissionEnv,
+    "vector": gymnasium.MissionVectorEnv,
+    "pettingzoo": pettingzoo.MissionParallelEnv,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("device", [4, None, "tpu:x", "cuda:99"])
+def test_a_bad_device_is_named(wrapper: str, device: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^device: .*{device}"):
+        WRAPPERS[wrapper](small_config(), device=device)
 
 
 # --- rendering ---------------------------------------------------------------------------------

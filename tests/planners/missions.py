@@ -10,7 +10,6 @@ from tests.small import random_actions
 
 
 def flown(env: MissionEnvironment, moves: int = 3) -> MissionState:
-    """Missions after some random moves."""
     state = env.reset(env.draw_reset())
     for _ in range(moves):
         env.step(state, random_actions(env, state, env.generator), env.draw_step())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,10 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner, coverage
 from tests.mission.zones import feature, write_zones, zone_config
-from tests.planners.missions import in_view
 from tests.small import small_config
 
 
 def fly(config: Config) -> tuple[FlightRecord, torch.Tensor]:
-    """Fly five missions; return the record and the shares of the map seen."""
     env = MissionEnvironment(config, 5, "cpu", "test")
     record = evaluate(env, CoveragePlanner(config, env.lattice), 5, 3)
     return record, record.metrics["coverage"][:, -1]
@@ -36,23 +34,31 @@ def at_altitude(altitude: float, **options: Any) -> Config:
     return small_config(**options, experiment={**config.experiment.model_dump(), **lanes})
 
 
+# Readings of each UAV until all is seen, in the slowest of five missions, for 1, 2, 5 and 8 UAVs.
+READINGS = {5.0: (51, 32, 19, 17), 10.0: (30, 20, 17, 11), 15.0: (20, 14, 10, 10)}
+
+
 @pytest.mark.parametrize(
-    ("altitude", "options"),
+    ("altitude", "options", "readings"),
     [
         *(
-            (altitude, {"agents": agents, "dims": (33.0, 26.0), "budget": 120})
-            for altitude, agents in product((5.0, 10.0, 15.0), (1, 2, 5, 8))
+            (altitude, {"agents": agents, "dims": (33.0, 26.0), "budget": 120}, number)
+            for altitude, numbers in READINGS.items()
+            for agents, number in zip((1, 2, 5, 8), numbers, strict=True)
         ),
         *(
-            (5.0, {"actions": actions, "dims": (30.0, 20.0), "budget": 60})
-            for actions in (4, 9, 27)
+            (5.0, {"actions": actions, "dims": (30.0, 20.0), "budget": 60}, number)
+            for actions, number in ((4, 12), (9, 9), (27, 16))
         ),
-        (5.0, {"agents": 4, "dims": (5.0, 5.0), "budget": 20}),  # more UAVs than points
+        (5.0, {"agents": 4, "dims": (5.0, 5.0), "budget": 20}, 1),  # more UAVs than points
     ],
 )
-def test_all_is_seen_when_the_budget_allows(altitude: float, options: dict[str, Any]) -> None:
+def test_all_is_seen_soon_when_the_budget_allows(
+    altitude: float, options: dict[str, Any], readings: int
+) -> None:
     record, covered = fly(at_altitude(altitude, **options))
     assert torch.equal(covered, torch.ones(5))
+    assert (record.metrics["coverage"] < 1).sum(1).max() <= readings
     if options.get("agents") == 1 or "actions" in options:
         climbs = options.get("actions") not in (4, 9)
         level = int(altitude / 5) - 1 if climbs else 2  # without up and down it stays at the top
@@ -80,84 +86,6 @@ def test_a_mission_that_begins_gets_a_new_plan_and_the_others_keep_theirs() -> N
         env.step(state, actions, env.draw_step())
     first, _, again = (evaluate(env, planner, 3, seed).positions for seed in (5, 6, 5))
     assert torch.equal(first, again)
-
-
-@pytest.mark.parametrize("way", [1, -1])
-def test_what_lies_behind_the_entry_is_flown_last_and_counts_as_far_as_moves_reach(
-    way: int,
-) -> None:
-    config = small_config(agents=2)
-    env = MissionEnvironment(config, 1, "cpu", "test")
-    team = coverage._Team(config, env.lattice, 2)
-    points = torch.cat((team._lanes.points, torch.zeros(*team._lanes.points.shape[:2], 1)), -1)
-    for left in (-1, 0, 3, 11, 20, 40, 90):
-        moves_left = torch.full((1, 1, *points.shape[:2]), left)
-        promised = team._cells_in_view(points.long(), moves_left, way)[0, 0]
-        for piece, length in enumerate(team._lanes.length.tolist()):
-            on_piece = points[piece, :length, :2].tolist()
-            for entry in range(length):
-                ahead, behind = on_piece[entry:], on_piece[:entry][::-1]
-                if way < 0:
-                    ahead, behind = on_piece[: entry + 1][::-1], on_piece[entry + 1 :]
-                flown = order_flown(team, piece, entry, way)
-                assert flown == ahead + behind
-                steps = [0, *(abs(a - c) + abs(b - d) for (a, b), (c, d) in pairwise(flown))]
-                reached = [at for k, at in enumerate(flown) if sum(steps[: k + 1]) <= left]
-                views = [in_view(env, *at, 0) for at in reached]
-                seen = sum((r.stop - r.start) * (c.stop - c.start) for r, c in views)
-                assert promised[piece, entry].item() == seen
-
-
-def order_flown(team: coverage._Team, piece: int, entry: int, way: int) -> list[list[int]]:
-    """Targets of a UAV that begins at a point of a piece, until all points were reached."""
-    steps = torch.arange(int(team._lanes.length[piece])).unsqueeze(1)
-    start = (torch.full_like(steps, value) for value in (piece, entry, way))
-    return team._target(coverage._Plan(*start, steps))[:, 0, :2].tolist()
-
-
-@settings(max_examples=100)
-@given(
-    starts=st.lists(st.integers(0, 4), min_size=1, max_size=9),
-    width=st.integers(1, 12),
-    cells=st.integers(1, 60),
-)
-def test_lanes_leave_no_gap_and_none_can_go(starts: list[int], width: int, cells: int) -> None:
-    low = [min(cells, sum(starts[: k + 1])) for k in range(len(starts))]
-    high = [min(cells, a + width) for a in low]
-    lanes = coverage._lanes(low, high)
-    assert lanes == sorted(set(lanes))
-
-    def seen(chosen: list[int]) -> set[int]:
-        return {c for k in chosen for c in range(low[k], high[k])}
-
-    assert seen(lanes) == seen(list(range(len(low))))
-    if all(b - a < width for a, b in pairwise(low)):
-        # No two lanes do what one between them could: greedy choice of intervals is optimal.
-        for k in range(1, len(lanes) - 1):
-            assert high[lanes[k - 1]] < low[lanes[k + 1]] or low[lanes[k + 1]] <= high[lanes[k]]
-
-
-@settings(max_examples=50)
-@given(
-    rows=st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True),
-    cols=st.tuples(st.integers(0, 6), st.integers(6, 9)),
-    pieces=st.integers(1, 16),
-)
-def test_the_path_is_one_move_at_a_time_and_cut_evenly(
-    rows: list[int], cols: tuple[int, int], pieces: int
-) -> None:
-    path = coverage._boustrophedon(sorted(rows), list(cols))
-    assert len(set(path)) == len(path)
-    for (x, y), (next_x, next_y) in pairwise(path):
-        assert abs(x - next_x) + abs(y - next_y) == 1
-    assert {(x, y) for x in rows for y in range(cols[0], cols[1] + 1)} <= set(path)
-    lanes = coverage._cut(path, [[2] * 13, [3] * 10], pieces, torch.device("cpu"))
-    lengths = lanes.length.tolist()
-    assert max(lengths) - min(lengths) <= 1
-    assert min(lengths) >= 1
-    parts = zip(lanes.points.tolist(), lengths, strict=True)
-    assert {tuple(at) for part, length in parts for at in part[:length]} == set(path)
-    assert lanes.area[:, -1].tolist() == [6.0 * lanes.points.shape[1]] * pieces
 
 
 def test_it_flies_around_a_wall_and_skips_what_lies_in_it(tmp_path: Path) -> None:

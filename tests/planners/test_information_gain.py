@@ -24,7 +24,6 @@ def h(p: float) -> float:
 
 
 def cell_gain(p: float, rates: list[float], prior: float) -> float:
-    """The gain of one cell, by the definition."""
     total, (miss, false_alarm) = 0.0, rates
     for of_roi, of_rest in ((1 - miss, false_alarm), (miss, 1 - false_alarm)):
         probability = p * of_roi + (1 - p) * of_rest
@@ -47,7 +46,6 @@ def test_the_gain_of_a_cell_is_its_definition(prior: float) -> None:
 
 
 def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironment, MissionState]:
-    """Three UAVs over 24 × 17 cells, after some moves."""
     config = small_config(
         pixels=(7, 7),
         dims=(20.0, 15.0),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -13,7 +11,6 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.builder import make_builder
 from marl_framework.planners import (
     CoveragePlanner,
     InformationGainPlanner,
@@ -23,15 +20,12 @@ from marl_framework.planners import (
     RandomPlanner,
 )
 from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import find_checkpoint, trained_team
 from tests.small import small_config
-from tests.teams import save_team
 
 MISSIONS = 20_000
 
 
 def make_config(n_agents: int = 3, num_actions: int = 6) -> Config:
-    """6 × 4 × 3 positions."""
     return small_config(
         pixels=(8, 8), dims=(25.0, 15.0), agents=n_agents, actions=num_actions, budget=3
     )
@@ -67,7 +61,6 @@ class Scores:
 
 
 def classical(env: MissionEnvironment) -> list[Planner]:
-    """The planners that need neither training nor luck."""
     prior = env.config.mapping.prior
     return [
         InformationGainPlanner(env.lattice, env.camera, prior),
@@ -145,16 +138,6 @@ def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(
     assert torch.equal(generator.get_state(), before) == greedy
 
 
-def test_a_trained_team_flies_by_its_actor(tmp_path: Path) -> None:
-    env, state = start(make_config(), 4)
-    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", env.config)))
-    actions, masks, *_ = make_planner("learned", env, checkpoint).act(state, env.generator)
-    team = trained_team(env.config, checkpoint, "cpu")
-    logits = team.act(make_builder(env).actor(state))
-    assert torch.equal(actions, logits.masked_fill(~masks, -torch.inf).argmax(-1))
-    assert not actions.requires_grad
-
-
 @pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
 def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
     config = small_config(
@@ -179,7 +162,7 @@ def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
 def test_large_batches_are_planned_in_chunks() -> None:
     env, state = start(make_config(), 7)
     for planner, other in zip(classical(env), classical(env), strict=True):
-        other._chunk = 3
+        other.chunk = 3
         found, wanted = (each.act(state, env.generator) for each in (other, planner))
         assert torch.equal(found.actions, wanted.actions)
         assert torch.equal(found.masks, wanted.masks)

@@ -57,7 +57,6 @@ def planner_of(env: MissionEnvironment, method: str, prior: Any = None) -> Searc
 
 
 def searching(tmp_path: Path, **search: Any) -> MissionEnvironment:
-    """Missions with an untrained predictor and other settings of `search`."""
     file = tmp_path / "predictor.pt"
     save_checkpoint(file, predictor_state(untrained(), 8))
     experiment = small_config().model_dump()["experiment"]

@@ -62,7 +62,7 @@ class SearchPlanner:
         self.name = name
         self._view, self._model, self._search = view, model, search
         self._settings, self._prior = settings, prior
-        self._chunk = max(1, _MAX_ELEMENTS // search.elements)
+        self.chunk = max(1, _MAX_ELEMENTS // search.elements)
         self._plans = torch.ones(0)
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -80,7 +80,7 @@ class SearchPlanner:
         @torch.no_grad()
         def decide(first: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
             last = min(first + share, missions)
-            parts = [slice(*ends) for ends in pairwise([*range(first, last, self._chunk), last])]
+            parts = [slice(*ends) for ends in pairwise([*range(first, last, self.chunk), last])]
             return [
                 self._act(state[at], plans[at], beside[at], None if logits is None else logits[at])
                 for at in parts
