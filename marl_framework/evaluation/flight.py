@@ -77,7 +77,7 @@ class FlightRecord:
 
         Its tensors are views.
         """
-        one: FlightRecord = _combined([self], lambda values: values[index : index + 1])
+        one: FlightRecord = combined([self], lambda values: values[index : index + 1])
         team, readings = one.active[0, 0], int(one.active.any(2).sum())
         own: dict[str, Any] = {
             name: getattr(one, name)[:, :readings, team]
@@ -91,17 +91,17 @@ class FlightRecord:
         return replace(one, config=config, metrics=metrics, film=film, **own)
 
 
-def _combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
+def combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
     """Combine the tensors in tuples, dictionaries and dataclasses; all else is the first part's."""
     first = parts[0]
     if isinstance(first, Tensor):
         return combine(*parts)
     if isinstance(first, tuple):
-        return tuple(_combined(column, combine) for column in zip(*parts, strict=True))
+        return tuple(combined(column, combine) for column in zip(*parts, strict=True))
     if isinstance(first, dict):
-        return {name: _combined([part[name] for part in parts], combine) for name in first}
+        return {name: combined([part[name] for part in parts], combine) for name in first}
     if is_dataclass(first) and not isinstance(first, type):
-        return replace(first, **_combined([vars(part) for part in parts], combine))
+        return replace(first, **combined([vars(part) for part in parts], combine))
     return first
 
 
@@ -120,11 +120,11 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the start of E missions."""
-        return _combined([env.draw_reset() for env in self._each()], _concatenate)
+        return combined([env.draw_reset() for env in self._each()], _concatenate)
 
     def draw_step(self) -> StepDraws:
         """Draw one step of E missions."""
-        return _combined([env.draw_step() for env in self._each()], _concatenate)
+        return combined([env.draw_step() for env in self._each()], _concatenate)
 
     def _each(self) -> Iterator[MissionEnvironment]:
         for generator in self._generators:
@@ -253,8 +253,8 @@ def evaluate(
         draws = streams(env, seed, split, first)
         wanted = min(max(keep_maps - first, 0), missions - first)
         flown = fly(env, planner, generator, draws, keep_maps=wanted)
-        records.append(_combined([flown], Tensor.cpu))
-    record: FlightRecord = _combined(records, lambda *parts: torch.cat(parts)[:missions])
+        records.append(combined([flown], Tensor.cpu))
+    record: FlightRecord = combined(records, lambda *parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
     return replace(record, planning_seconds=seconds)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from marl_framework.deployment.flight_plans import AFTER, BEFORE, team_stops, waits
 from marl_framework.deployment.hazards import closest_approach, describe_leg
-from tests.deployment.flying import INTO_UTM, MAP, SOUTH, WEST, bumps, missions, plan
+from tests.deployment.flying import INTO_UTM, SOUTH, WEST, missions, plan
 from tests.mission.zones import feature, write_zones
 
 Fly = Callable[..., int]
@@ -133,26 +133,3 @@ def test_ways_through_zones_are_named_and_zones_are_fences(
         assert (polygon["inclusion"], polygon["version"], fence["version"]) == (False, 1, 2)
         written = shapely.Polygon(np.array(polygon["polygon"])[:, ::-1])
         assert shapely.hausdorff_distance(written, shapely.Polygon(ring)) < 1e-7  # 1 cm
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ("deployment.home=[11.571, 48.139]", "deployment.home: [11.571, 48.139]"),
-        ("deployment.home=[148.1, 11.5]", "deployment.home"),
-        ("deployment.speed=0", "deployment.speed"),
-    ],
-)
-def test_bad_settings_are_one_line_and_leave_nothing(
-    setting: str, named: str, fly: Fly, utm: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    assert named in refused(fly, utm, setting)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_home_needs_a_map_with_coordinates(
-    fly: Fly, tmp_path: Path, refused: Callable[..., str]
-) -> None:
-    np.save(tmp_path / "map.npy", bumps())
-    place = ("deployment.home=[48, 11]", f"{MAP}.resolution=1.0")
-    assert "deployment.home" in refused(fly, tmp_path / "map.npy", *place)

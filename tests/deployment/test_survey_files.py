@@ -87,38 +87,38 @@ def test_an_origin_places_a_map_without_coordinates(fly: Fly, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "extra", "named"),
+    ("setting", "named"),
     [
-        (("deployment.origin=[48.1, 11.5]",), True, "deployment.origin"),
-        (("deployment.origin=[98.1, 11.5]",), True, "deployment.origin"),
-        (("deployment.origin=[48.1]",), True, "deployment.origin"),
-        ((f"{MAP}.resolution=1.2",), True, f"{MAP}.resolution"),
-        ((), False, "pip install 'marl_framework[geo]'"),
+        ("deployment.origin=[48.1, 11.5]", "deployment.origin"),
+        ("deployment.origin=[98.1, 11.5]", "deployment.origin"),
+        ("deployment.origin=[48.1]", "deployment.origin"),
+        ("deployment.home=[11.571, 48.139]", "deployment.home: [11.571, 48.139]"),
+        ("deployment.home=[148.1, 11.5]", "deployment.home"),
+        ("deployment.speed=0", "deployment.speed"),
+        (f"{MAP}.resolution=1.2", f"{MAP}.resolution"),
     ],
 )
-def test_a_bad_place_is_one_line_and_leaves_nothing(
-    settings: tuple[str, ...],
-    extra: bool,
-    named: str,
+def test_a_bad_setting_is_one_line_and_leaves_nothing(
+    setting: str, named: str, fly: Fly, utm: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    assert named in refused(fly, utm, setting)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_needs_coordinates_and_the_extra(
     fly: Fly,
     utm: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     refused: Callable[..., str],
 ) -> None:
-    if not extra:
-        monkeypatch.setitem(sys.modules, "rasterio", None)
-    assert named in refused(fly, utm, *settings)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_an_origin_needs_the_extra(
-    fly: Fly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
-) -> None:
     np.save(tmp_path / "map.npy", bumps())
+    plain = tmp_path / "map.npy", f"{MAP}.resolution=1.0"
+    assert "deployment.home" in refused(fly, *plain, "deployment.home=[48, 11]")
     monkeypatch.setitem(sys.modules, "rasterio", None)
-    place = ("deployment.origin=[48, 11]", f"{MAP}.resolution=1.0")
-    assert "deployment.origin" in refused(fly, tmp_path / "map.npy", *place)
+    assert "deployment.origin" in refused(fly, *plain, "deployment.origin=[48, 11]")
+    assert "pip install 'marl_framework[geo]'" in refused(fly, utm)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("unit", ["degrees", "metres"])

@@ -149,8 +149,6 @@ BAD = [
     (f"--teacher a={HAND_MADE}.Mute --run-name c", None, "distillation.teachers.a:"),
     (OF_TASKS, "{a: {}, b: {}}", "distillation.teachers.b: --teacher"),
     (f"{OF_TASKS} --teacher x=random", "{a: {}}", "distillation.tasks: x a"),
-    (f"{TAUGHT} --set distillation.loss=both", None, "distillation.loss"),
-    (f"{TAUGHT} --set distillation.rounds=0", None, "distillation.rounds"),
     (f"{TAUGHT} --set distillation.temperature=1e-300", None, "distillation.temperature"),
     (f"{TAUGHT} --resume", None, "--resume --run-name"),
     (f"{TAUGHT} --init-from a", None, "--init-from requires --workers"),

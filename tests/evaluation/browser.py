@@ -20,11 +20,7 @@ _OPTIONS = (
 def opened(page: Path, script: str = "", scheme: str = "light") -> tuple[str, list[str]]:
     """Return a page as it is after its own and another script, and its console's messages.
 
-    Args:
-        page: HTML file.
-        script: JavaScript to run once the page is loaded; may use `await`, and `seconds(n)` to
-            wait. Time is virtual: waiting takes none.
-        scheme: light or dark.
+    The script may use `await`, and `seconds(n)` to wait in virtual time; schemes are light or dark.
     """
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8")

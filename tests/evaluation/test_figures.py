@@ -83,15 +83,11 @@ def test_a_film_shows_every_round(tmp_path: Path) -> None:
     figures.film_strip(record, 0, tmp_path / "film.png")
     assert cv2.imread(str(tmp_path / "film.png")).std() > 10
     figures.mission_gif(record, 0, tmp_path / "mission.gif")
-    pictures = imread_all(tmp_path / "mission.gif")
+    with Image.open(tmp_path / "mission.gif") as image:
+        pictures = [np.asarray(each.convert("RGB")) for each in ImageSequence.Iterator(image)]
     assert len(pictures) == rounds - 1
     assert len({picture.tobytes() for picture in pictures}) == rounds - 1
     assert plt.get_fignums() == []
-
-
-def imread_all(path: Path) -> list[np.ndarray]:
-    with Image.open(path) as image:
-        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
 
 
 def test_bands_are_as_wide_as_the_tables_standard_error() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
 from marl_framework.evaluation.statistics import (
     bootstrap_stretch,
@@ -80,46 +79,25 @@ def test_interquartile_means_and_intervals_equal_scipy() -> None:
     assert statistics(values) == found  # resampling repeats
 
 
-def share_covered(draw: Callable[[torch.Generator], tuple[Tensor, Tensor | None]]) -> float:
-    """Return how often the interval of values and blocks from `draw`, of mean 0, holds 0."""
-    generator = torch.Generator().manual_seed(0)
-    held = 0
-    for _ in range(200):
-        found = interval(*draw(generator))
-        held += found is not None and found[0] <= 0 <= found[1]
-    return held / 200
-
-
-@pytest.mark.parametrize("blocks", [5, 10])
-def test_an_interval_over_blocks_covers_and_one_over_missions_is_too_narrow(blocks: int) -> None:
-    of = torch.arange(50) % blocks
-
-    def draw(generator: torch.Generator) -> Tensor:
-        ground = torch.randn(blocks, generator=generator)
-        return (ground[of] + torch.randn(50, generator=generator))[None]
-
-    assert share_covered(lambda generator: (draw(generator), of)) > 0.92
-    assert share_covered(lambda generator: (draw(generator), None)) < 0.8
-
-
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_an_interval_over_seeds_covers_what_other_seeds_would_give(seeds: int) -> None:
-    def draw(generator: torch.Generator) -> Tensor:
-        skill = 0.3 * torch.randn(seeds, 1, generator=generator)
-        missions = torch.randn(50, generator=generator)
-        return skill + missions + 0.3 * torch.randn(seeds, 50, generator=generator)
-
-    assert share_covered(lambda generator: (draw(generator), None)) > 0.92
-    assert share_covered(lambda generator: (draw(generator).mean(0, keepdim=True), None)) < 0.9
-
-
-def test_one_seed_without_blocks_is_the_stretched_bootstrap_of_missions() -> None:
-    values = torch.rand(37, generator=torch.Generator().manual_seed(2)).double()
-    drawn = torch.randint(37, (4000, 37), generator=torch.Generator().manual_seed(0))
-    ends = values[drawn].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
-    ends = values.mean() + (ends - values.mean()) * bootstrap_stretch(37)
-    assert interval(values[None]) == pytest.approx(tuple(ends.tolist()), abs=1e-12)
-    assert paired_difference(values, torch.zeros(37))["interval"] == interval(values[None])
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("blocks", [5, None])
+def test_an_interval_resamples_seeds_together_with_blocks(seeds: int, blocks: int | None) -> None:
+    """Against means of drawn copies; deviations of blocks and of seeds are stretched apart."""
+    values = torch.rand(seeds, 20, generator=torch.Generator().manual_seed(3)).double()
+    of = torch.arange(20) % (blocks or 20)
+    groups = int(of.max()) + 1
+    draws = torch.randint(groups, (4000, groups), generator=torch.Generator().manual_seed(0))
+    again = torch.randint(seeds, (4000, seeds), generator=torch.Generator().manual_seed(1))
+    own, centre = values.mean(1), values.mean()
+    estimates = []
+    for drawn, chosen in zip(draws.tolist(), again.tolist(), strict=True):
+        missions = torch.cat([(of == group).nonzero()[:, 0] for group in drawn])
+        means = (values[:, missions].mean(1) - own) * bootstrap_stretch(groups)
+        apart = (own - centre) * (bootstrap_stretch(seeds) if seeds > 1 else 1.0)
+        estimates.append((centre + apart + means)[chosen].mean())
+    ends = torch.stack(estimates).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    found = interval(values, of if blocks else None)
+    assert found == pytest.approx(tuple(ends.tolist()), abs=1e-9)
 
 
 def test_a_single_block_has_no_interval() -> None:

@@ -133,12 +133,6 @@ def test_the_task_is_registered_and_benchmarls_configuration_finds_its_file() ->
     assert task == MissionTask.MAPPING.get_task({"params": "params_fast.yaml"})
 
 
-def test_a_bad_override_is_one_clear_line() -> None:
-    task = MissionTask.MAPPING.get_task({"overrides": ["environment.sead=1"]})
-    with pytest.raises(ConfigError, match=r"environment\.sead"):
-        task.get_env_fun(1, continuous_actions=False, seed=None, device="cpu")
-
-
 def test_a_bad_params_file_ends_the_command_line_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,9 +152,10 @@ def test_a_bad_params_file_ends_the_command_line_with_one_line(
         "experiment.missions.n_agents=[2, 3]",
         "experiment.constraints.cost.limit=40",
         "experiment.uav.crash_rate=0.1",
+        "environment.sead=1",
     ],
 )
-def test_uavs_that_do_not_fly_all_the_time_are_refused(override: str) -> None:
+def test_bad_overrides_and_uavs_that_do_not_fly_all_the_time_are_refused(override: str) -> None:
     task = MissionTask.MAPPING.get_task({"params": "params_test.yaml", "overrides": [override]})
-    with pytest.raises(ConfigError, match=rf"^{override.split('=')[0]}: "):
+    with pytest.raises(ConfigError, match=override.split("=")[0]):
         task.get_env_fun(2, continuous_actions=False, seed=None, device="cpu")

@@ -7,7 +7,6 @@ import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test, render_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from marl_framework.config.errors import ConfigError
 from marl_framework.integrations.pettingzoo import MissionParallelEnv
 from tests.integrations.core_flight import fly
 from tests.small import small_config
@@ -62,12 +61,6 @@ def test_every_agent_must_act_and_only_by_actions_that_exist(
     env.reset()
     with pytest.raises(ValueError, match=f"^actions.*{named}"):
         env.step(actions)
-
-
-def test_bad_render_modes_are_refused_first() -> None:
-    with pytest.raises(ConfigError, match="render_mode 'ansi'"):
-        MissionParallelEnv("missing.yaml", render_mode="ansi")
-    assert MissionParallelEnv(small_config()).render() is None
 
 
 def test_agents_are_those_that_fly() -> None:
