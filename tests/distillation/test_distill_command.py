@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import yaml
 
 from marl_framework import distill
 from marl_framework.config.loading import load_config
-from marl_framework.distillation.trainer import Distiller
 from marl_framework.evaluate import main as evaluate
 from marl_framework.main import main as train
 from tests.small import small_config
@@ -76,23 +74,6 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert_one_line(capsys, "c: ")
     assert house.distill("--teacher", "a=random", "--run-name", "c", "--resume") == 2
     assert_one_line(capsys, "distillation.tasks", "distillation.teachers")
-
-
-def test_a_signal_ends_a_run_after_its_round_and_it_resumes_bit_for_bit(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert house.both("--run-name", "whole") == 0
-    real = Distiller.round
-
-    def ended(trainer: Distiller) -> dict[str, float]:
-        signal.raise_signal(signal.SIGTERM)
-        return real(trainer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Distiller, "round", ended)
-        assert house.both("--run-name", "parts") == 130
-    assert house.both("--run-name", "parts", "--resume") == 0
-    assert house.results("parts") == house.results("whole")
 
 
 def test_a_worker_is_trained_for_each_task_and_teaches_it(

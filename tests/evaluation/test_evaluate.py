@@ -117,11 +117,11 @@ def test_all_classical_planners_and_the_oracle_fly_without_a_team(
 ) -> None:
     names = ["coverage", "information_gain", "random", "oracle"]
     out = tmp_path / "out"
-    found = evaluate(out, ",".join(names), "--config", world, "--device", "cpu")
+    found = evaluate(out, ",".join(names), "--config", world, "--device", "cpu", "--html")
     assert list(found["policies"]) == names
     assert len(found["differences"]) == 3
     assert found["settings"]["checkpoint"] is None
-    assert {path.name for path in out.iterdir()} == {"results.json", "table.txt"}
+    assert {path.name for path in out.iterdir()} == {"mission.html", "results.json", "table.txt"}
 
 
 def test_several_teams_are_compared_in_one_table_and_figure(tmp_path: Path) -> None:
@@ -283,13 +283,19 @@ def test_checkpoints_that_lack_something_are_refused(
         (["--policies", "random", "--config", "{world}", "--out", "{world}"], "--out"),
         (["--policies", "random", "--config", "{world}", "--out", "{world}/below"], "--out"),
         (["--policies", "random", "--config", "{world}", "--out", ""], "--out"),
+        (["--watch", "nowhere"], "--watch nowhere"),
+        (["--watch", "{folder}", "--checkpoint", "x.pt"], "--checkpoint"),
+        (["--watch", "{folder}"], "--watch"),
+        (["--watch", "{folder}", "--suite", "standard"], "--watch"),
     ],
 )
 def test_something_to_fly_and_a_folder_are_needed(
     arguments: list[str], named: str, world: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    given = [text.format(world=world) for text in arguments]
+    given = [text.format(world=world, folder=tmp_path) for text in arguments]
     assert named in refused(main, ["--device", "cpu", "--out", str(tmp_path / "out"), *given])
+    assert list(tmp_path.iterdir()) == [world]
+    assert "--out" in refused(main, ["--policies", "random"])
 
 
 @pytest.mark.parametrize("missions", [1, 50, 77, 100, 1000])

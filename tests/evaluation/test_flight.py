@@ -210,9 +210,7 @@ class MetaDraws:
     ],
     ids=["information_gain", "coverage", "oracle"],
 )
-def test_a_flight_reads_nothing_back(
-    make_planner: Callable[[MissionEnvironment], Planner],
-) -> None:
+def test_a_flight_reads_nothing_back(make_planner: Callable[[MissionEnvironment], Planner]) -> None:
     config = flight_config("split")
     source = MissionEnvironment(config, 2, "cpu", "test")
     env = MissionEnvironment(config, 2, "meta", "test")

@@ -68,10 +68,9 @@ def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) 
         np.testing.assert_allclose(policy["entropy"], record.metrics["roi_entropy"][0], atol=1e-4)
         seen = np.array(policy["footprints"])  # x0, x1, y0, y1
         assert seen.shape == (3, record.config.missions.episode_length + 1, 4)
-        inside = (seen[..., :2].min(-1) <= path[..., 0].numpy() + 1e-6) & (
-            path[..., 0].numpy() <= seen[..., :2].max(-1) + 3
-        )
-        assert inside.all()
+        x = path[..., 0].numpy()
+        assert (seen[..., :2].min(-1) <= x + 1e-6).all()
+        assert (x <= seen[..., :2].max(-1) + 3).all()
     assert found["size"] == [30, 20]
     assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
         np.multiply(record.config.geometry.map_shape, record.config.geometry.cell_size).tolist()

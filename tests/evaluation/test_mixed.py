@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from marl_framework.config.loading import with_changes
 from marl_framework.evaluation.flight import FlightRecord, MissionStreams, fly
 from marl_framework.evaluation.report import final_values
 from marl_framework.mission.draws import ResetDraws, StepDraws
@@ -64,15 +65,9 @@ def test_each_mission_is_flown_as_if_it_were_alone(planner: str) -> None:
         own = record.alone(e)
         readings, agents = own.active.shape[1:]
         config = env.config.of_mission(agents, readings - 2)
-        uav = config.experiment.uav.model_copy(
-            update={
-                "failure_rate": (0.0, 0.5)[int(draws.resets[0].failure_rate[e])]  # type: ignore[index]
-            }
-        )
-        experiment = config.experiment.model_copy(update={"uav": uav})
-        single = MissionEnvironment(
-            config.model_copy(update={"experiment": experiment}), 1, "cpu", "test"
-        )
+        rate = (0.0, 0.5)[int(draws.resets[0].failure_rate[e])]  # type: ignore[index]
+        config = with_changes(config, {"experiment": {"uav": {"failure_rate": rate}}}, "test")
+        single = MissionEnvironment(config, 1, "cpu", "test")
         expected = flown(planner, single, OfOne(draws, e, torch.arange(agents)))
         assert own.positions.equal(expected.positions)
         assert own.footprints.equal(expected.footprints)

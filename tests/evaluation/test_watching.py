@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marl_framework import evaluate
-from marl_framework.config.errors import ConfigError
 from marl_framework.evaluate import latest_teams
 from marl_framework.main import main
 from marl_framework.runs.files import write_json
@@ -50,11 +48,6 @@ def test_each_newer_team_is_handed_over_once_to_the_end(tmp_path: Path) -> None:
     assert len(list(latest_teams(tmp_path))) == 1  # a run that has ended is shown once
 
 
-def test_a_folder_without_a_training_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--watch"):
-        list(latest_teams(tmp_path))
-
-
 def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"]
@@ -64,25 +57,3 @@ def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.M
     assert '<meta http-equiv="refresh" content="20">' in page
     assert main([*train, "--resume", "--allow-changed", "learning.training_steps"]) == 0
     assert watch(Path("runs/t"))["settings"]["training_step"] == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--watch", "nowhere"], "--watch nowhere"),
-        (["--watch", ".", "--checkpoint", "x.pt"], "--checkpoint"),
-        (["--watch", "."], "--watch ."),
-        (["--watch", ".", "--suite", "standard"], "--watch"),
-        (["--policies", "random"], "--out"),
-    ],
-)
-def test_bad_input_is_one_line(
-    options: list[str],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: Callable[..., str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert named in refused(evaluate.main, options)
-    assert list(tmp_path.iterdir()) == []

@@ -53,10 +53,8 @@ def coma(config: Config, folder: Path) -> Algorithm:
 
 
 def run(folder: Path, form: str, out: str, *more: str) -> int:
-    checkpoint = str(folder / "team.pt")
-    return export.main(
-        ["--checkpoint", checkpoint, "--format", form, "--out", str(folder / out), *more]
-    )
+    given = ["--checkpoint", str(folder / "team.pt"), "--format", form, "--out", str(folder / out)]
+    return export.main([*given, *more])
 
 
 def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
@@ -80,9 +78,8 @@ def opened(file: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
         return lambda given: session.run(None, given), json.loads(facts)
     files = {exported.FACTS_FILE: ""}
     program = torch.export.load(file, extra_files=files).module()
-    return lambda given: program(*map(torch.from_numpy, given.values())), json.loads(
-        files[exported.FACTS_FILE]
-    )
+    facts = json.loads(files[exported.FACTS_FILE])
+    return lambda given: program(*map(torch.from_numpy, given.values())), facts
 
 
 @torch.no_grad()
@@ -234,8 +231,6 @@ def test_a_map_predictor_has_weights_too(config: Config, tmp_path: Path) -> None
     full = save_predictor(tmp_path / "team.pt", config, samples="many")
     assert run(tmp_path, "weights", "least.pt") == 0
     assert set(load_checkpoint(tmp_path / "least.pt")) == {"format", "config", "predictor", "width"}
-    found = (
-        load_predictor(str(each), "key").state_dict() for each in (full, tmp_path / "least.pt")
-    )
-    for ours, theirs in zip(*(each.values() for each in found), strict=True):
-        assert ours.equal(theirs)
+    files = (str(full), str(tmp_path / "least.pt"))
+    ours, theirs = (load_predictor(file, "key").state_dict().values() for file in files)
+    assert all(map(torch.equal, ours, theirs))

@@ -11,7 +11,7 @@ from benchmarl.experiment import Experiment, ExperimentConfig
 from benchmarl.hydra_config import load_task_config_from_hydra
 from benchmarl.models import CnnConfig
 from hydra import compose, initialize_config_module
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.envs import Compose, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
@@ -48,16 +48,8 @@ def _experiment(algorithm: Any, folder: Path) -> Experiment:
     config.on_policy_n_envs_per_worker, config.on_policy_minibatch_size = 4, 16
     config.on_policy_n_minibatch_iters = 1
     config.evaluation_interval, config.evaluation_episodes = 32, 2
-    model = CnnConfig(
-        cnn_num_cells=[8],
-        cnn_kernel_sizes=3,
-        cnn_strides=1,
-        cnn_paddings=0,
-        cnn_activation_class=nn.ReLU,
-        mlp_num_cells=[16],
-        mlp_layer_class=nn.Linear,
-        mlp_activation_class=nn.ReLU,
-    )
+    model = CnnConfig.get_from_yaml()
+    model.cnn_num_cells, model.mlp_num_cells = [8], [16]
     return Experiment(_task(), algorithm.get_from_yaml(), model, seed=0, config=config)
 
 

@@ -31,12 +31,10 @@ def _rule(lattice: Lattice, positions: list[list[int]], wanted: list[int]) -> li
     offsets = lattice.offsets.tolist()
     for at, action in zip(positions, wanted, strict=True):
         goals = [[p + d for p, d in zip(at, step, strict=True)] for step in offsets]
-        on_lattice = [
-            a
-            for a, goal in enumerate(goals)
-            if any(offsets[a])
-            and all(0 <= g < size for g, size in zip(goal, lattice.shape, strict=True))
+        inside = [
+            all(0 <= g < n for g, n in zip(goal, lattice.shape, strict=True)) for goal in goals
         ]
+        on_lattice = [a for a, step in enumerate(offsets) if any(step) and inside[a]]
         allowed = [a for a in on_lattice if tuple(goals[a][:2]) not in taken] or on_lattice[-1:]
         flown.append(action if action in allowed else allowed[-1])
         taken.add(tuple(goals[flown[-1]][:2]))
@@ -60,9 +58,8 @@ def test_simultaneous_conflicts_are_resolved_in_the_cores_order(
         assert torch.equal(missions.masks(), inside)
         flown = missions.resolve_conflicts(wanted)
         at = missions.state.positions.tolist()
-        assert flown.tolist() == [
-            _rule(lattice, *pair) for pair in zip(at, wanted.tolist(), strict=True)
-        ]
+        pairs = zip(at, wanted.tolist(), strict=True)
+        assert flown.tolist() == [_rule(lattice, *pair) for pair in pairs]
         missions.step(wanted)
         assert (missions.state.positions >= 0).all()
         assert (missions.state.positions < torch.tensor(lattice.shape)).all()

@@ -115,9 +115,8 @@ def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
     state = env.reset(env.draw_reset())
     state.positions[0] = torch.tensor([[2, 3, 0], [3, 4, 0]])
     state.beliefs.fill_(0.02)
-    state.beliefs[..., *in_view(env, 3, 3, 0)] = (
-        0.5  # below both: +x of the first, −y of the second
-    )
+    # Below both: +x of the first, −y of the second.
+    state.beliefs[..., *in_view(env, 3, 3, 0)] = 0.5
     state.beliefs[:, :, -9:, -9:] = 0.4
     planner = InformationGainPlanner(env.lattice, env.camera, 0.5)
     goals = env.lattice.destinations(state.positions)

@@ -122,9 +122,7 @@ def test_sampling_follows_the_softmax_over_the_allowed_actions() -> None:
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(
-    greedy: bool,
-) -> None:
+def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(greedy: bool) -> None:
     env, state = start(make_config(4), 32)
     generator = torch.Generator().manual_seed(2)
     scores = Scores(torch.randn(32, 4, 6, generator=generator))

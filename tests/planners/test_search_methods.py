@@ -23,10 +23,7 @@ ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "t
 VIEW = LatticeView(ENV.config, ENV.lattice)
 ACTIONS = ENV.lattice.num_actions
 SEEDS = st.integers(0, 10**6)
-SEARCHES: list[PathSearch] = [
-    BeamSearch(VIEW, 4),
-    *(TreeSearch(VIEW, 18, 5, k) for k in (1, 4, 9)),
-]
+SEARCHES = [BeamSearch(VIEW, 4), *(TreeSearch(VIEW, 18, 5, k) for k in (1, 4, 9))]
 
 
 def problem(missions: int, seed: int, closed: float = 0.0) -> Problem:

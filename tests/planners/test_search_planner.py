@@ -33,11 +33,8 @@ from marl_framework.runs.checkpoint import save_checkpoint
 from tests.planners.missions import flown, in_view
 from tests.small import small_config
 
-METHODS: dict[str, dict[str, Any]] = {
-    "beam": {"beams": 4},
-    "tree": {"method": "tree", "simulations": 12, "depth": 3, "leaves": 4},
-}
-of_each_method = pytest.mark.parametrize("method", METHODS)
+TREE = {"method": "tree", "simulations": 12, "depth": 3, "leaves": 4}
+METHODS: dict[str, dict[str, Any]] = {"beam": {"beams": 4}, "tree": TREE}
 
 
 def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
@@ -87,7 +84,7 @@ def test_sums_and_parts_are_those_of_the_nearest_positions() -> None:
     torch.testing.assert_close(view.fine(maps), fine / cells.clamp(min=1))
 
 
-@of_each_method
+@pytest.mark.parametrize("method", METHODS)
 def test_it_never_reads_the_truth_and_flies_missions_at_once_as_each_alone(method: str) -> None:
     env = environment(missions=4)
     state = flown(env)

@@ -10,13 +10,8 @@ from PIL import Image
 
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.prediction.examination import (
-    BINS,
-    Picture,
-    Reliability,
-    predictions_figure,
-    reliability_figure,
-)
+from marl_framework.prediction import examination
+from marl_framework.prediction.examination import BINS, Picture, Reliability
 from tests.small import small_config
 
 CPU = torch.device("cpu")
@@ -34,9 +29,8 @@ def test_bins_hold_what_a_loop_over_cells_puts_there() -> None:
         h, s, o = (values[numbers == number].tolist() for values in (entropy, share, other))
         predicted, realised = (sum(a * b for a, b in zip(h, x, strict=True)) for x in (s, o))
         assert found.cells[number] == len(h)
-        sums = [
-            part[number].item() for part in (found.open_entropy, found.predicted, found.realised)
-        ]
+        parts = (found.open_entropy, found.predicted, found.realised)
+        sums = [part[number].item() for part in parts]
         assert sums == pytest.approx([sum(h), predicted, realised], rel=1e-5)
         error, total = error + abs(predicted - realised), total + sum(h)
     assert found.error() == pytest.approx(error / total, rel=1e-5)
@@ -68,9 +62,9 @@ def test_figures_have_a_row_for_each_picture(tmp_path: Path) -> None:
     maps = torch.rand(4, *config.geometry.map_shape)
     picture = Picture("one", *maps[:3], maps[3] > 0.5)
     for number in (1, 2):
-        predictions_figure([picture] * number, config, tmp_path / f"{number}.png")
+        examination.predictions_figure([picture] * number, config, tmp_path / f"{number}.png")
     assert size("2.png") == (size("1.png")[0], 2 * size("1.png")[1])
     found = Reliability(CPU)
     found.add(torch.ones(3), torch.tensor([0.1, 0.1, 0.9]), torch.ones(3))
-    reliability_figure(found, tmp_path / "r.png")  # most bins are empty
+    examination.reliability_figure(found, tmp_path / "r.png")  # most bins are empty
     assert min(size("r.png")) > 600
