@@ -84,19 +84,16 @@ def test_interquartile_means_and_intervals_equal_scipy() -> None:
 def test_an_interval_resamples_seeds_together_with_blocks(seeds: int, blocks: int | None) -> None:
     """Against means of drawn copies; deviations of blocks and of seeds are stretched apart."""
     values = torch.rand(seeds, 20, generator=torch.Generator().manual_seed(3)).double()
-    of = torch.arange(20) % (blocks or 20)
-    groups = int(of.max()) + 1
-    draws = torch.randint(groups, (4000, groups), generator=torch.Generator().manual_seed(0))
-    again = torch.randint(seeds, (4000, seeds), generator=torch.Generator().manual_seed(1))
-    own, centre = values.mean(1), values.mean()
-    estimates = []
-    for drawn, chosen in zip(draws.tolist(), again.tolist(), strict=True):
-        missions = torch.cat([(of == group).nonzero()[:, 0] for group in drawn])
-        means = (values[:, missions].mean(1) - own) * bootstrap_stretch(groups)
-        apart = (own - centre) * (bootstrap_stretch(seeds) if seeds > 1 else 1.0)
-        estimates.append((centre + apart + means)[chosen].mean())
-    ends = torch.stack(estimates).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
-    found = interval(values, of if blocks else None)
+    members = torch.arange(20).view(-1, blocks or 20).T  # [blocks, missions of each]
+    draws = torch.randint(len(members), (4000, len(members)), generator=torch.manual_seed(0))
+    again = torch.randint(seeds, (4000, seeds), generator=torch.manual_seed(1))
+    own = values.mean(1, keepdim=True)
+    apart = (own - own.mean()) * (bootstrap_stretch(seeds) if seeds > 1 else 1.0)
+    copies = values[:, members[draws].flatten(1)].mean(2)
+    means = own.mean() + apart + (copies - own) * bootstrap_stretch(len(members))
+    estimates = means.gather(0, again.T).mean(0)
+    ends = estimates.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    found = interval(values, torch.arange(20) % blocks if blocks else None)
     assert found == pytest.approx(tuple(ends.tolist()), abs=1e-9)
 
 

@@ -226,10 +226,8 @@ def test_search_flies_with_each_predictor_as_a_team_with_each_seed(
 def test_without_a_classical_planner_nothing_is_won_or_lost(
     teams: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run(
-        tmp_path, "--policies", "learned", "--checkpoint", teams[0], "--only", "split",
-        "--missions", "1",
-    )  # fmt: skip
+    given = ["--policies", "learned", "--checkpoint", teams[0], "--only", "split"]
+    found = run(tmp_path, *given, "--missions", "1")
     assert found["worlds"]["split"]["summary"]["learned"]["f1"]["difference"] is None
     assert "undecided" not in capsys.readouterr().out
 

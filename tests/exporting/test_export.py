@@ -155,11 +155,6 @@ def test_the_example_needs_neither_pytorch_nor_this_library(folder: Path) -> Non
     assert 0 < float(done.stdout.split()[-4]) < 0.5
 
 
-def test_the_example_is_short() -> None:
-    code = EXAMPLE.read_text(encoding="utf-8").partition("import onnxruntime")[2]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 30
-
-
 def test_a_file_that_is_not_equal_is_not_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

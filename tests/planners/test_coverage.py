@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shapely
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
@@ -110,25 +112,17 @@ def test_it_goes_on_where_a_zone_hides_part_of_the_area(tmp_path: Path) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), actions=st.sampled_from([4, 6, 9, 27]))
-def test_path_lengths_are_those_of_a_plain_search(seed: int, actions: int) -> None:
+def test_path_lengths_are_scipys(seed: int, actions: int) -> None:
     config = zone_config(None, 5, actions=actions, agents=2, seed=seed, dims=(25.0, 20.0))
     env = MissionEnvironment(config, 2, "cpu")
     state = env.reset(env.draw_reset())
     found = coverage.path_lengths(env.lattice, state.moves, state.positions, 6)
-    steps = env.lattice.offsets.tolist()
-    for e, n in product(range(2), range(2)):
-        expected = torch.full(env.lattice.shape, 7)
-        front = [tuple(state.positions[e, n].tolist())]
-        for length in range(7):
-            front = [at for at in front if expected[at] == 7]
-            for at in front:
-                expected[at] = length
-            front = [
-                tuple(p + s for p, s in zip(at, step, strict=True))
-                for at, (a, step) in product(front, enumerate(steps))
-                if state.moves[(e, *at, a)]
-            ]
-        assert found[e, n].equal(expected)
+    places, steps = env.lattice.places(state.positions), env.lattice.places(env.lattice.offsets)
+    for e in range(2):
+        at, action = state.moves[e].flatten(0, 2).nonzero().unbind(1)
+        ways = csr_array((np.ones(len(at)), (at, at + steps[action])), [found[e, 0].numel()] * 2)
+        lengths = shortest_path(ways, unweighted=True, indices=places[e])
+        assert found[e].flatten(1).equal(torch.from_numpy(lengths).clamp(max=7).long())
 
 
 @pytest.mark.parametrize(("actions", "level"), [(6, 1), (27, 1), (4, 2), (9, 2)])
