@@ -151,8 +151,7 @@ def test_all_tests_for_a_gpu_are_run_on_one() -> None:
         text = path.read_text(encoding="utf-8")
         if re.search(r"^@pytest\.mark\.gpu|^def test\w*\([^)]*\bdevice\b(?!:? *: str)", text, re.M):
             found.add(str(path.relative_to(stages.ROOT)))
-    own = {"tests/integrations/test_bad_devices.py"}  # names of missing devices
-    assert set(stages.TESTS) == found - own
+    assert set(stages.TESTS) == found
 
 
 @pytest.mark.parametrize(

@@ -149,10 +149,10 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("device", [4, None, "tpu:x", "cuda:99"])
-def test_a_bad_device_is_named(wrapper: str, device: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^device: .*{device}"):
-        WRAPPERS[wrapper](small_config(), device=device)
+@pytest.mark.parametrize("name", [4, None, "tpu:x", "cuda:99"])
+def test_a_bad_device_is_named(wrapper: str, name: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^device: .*{name}"):
+        WRAPPERS[wrapper](small_config(), device=name)
 
 
 # --- rendering ---------------------------------------------------------------------------------
