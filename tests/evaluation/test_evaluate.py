@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ import pytest
 
 from marl_framework.config.loading import config_to_dict, dump_config
 from marl_framework.config.model import Config
-from marl_framework.evaluate import main
+from marl_framework.evaluate import latest_teams, main
 from marl_framework.evaluation import comparison
+from marl_framework.main import main as train
+from marl_framework.runs.files import write_json
+from marl_framework.runs.lock import RunLock
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -304,3 +309,115 @@ def test_batches_are_equal_and_bounded(missions: int) -> None:
     batches = -(-missions // batch)
     assert 1 <= batch <= 100
     assert batches * batch - missions < batches
+
+
+# Tasks ------------------------------------------------------------------------------------
+
+TASKS = """\
+pair: {}
+crowd:
+  experiment: {missions: {n_agents: 5}}
+  learning: {training_steps: 7}
+deaf:
+  experiment: {uav: {communication_range: 0}}
+  sensor: {simulation: {kinds: [band]}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.yaml").write_text(TASKS)
+    for seed, name in enumerate(("team", "expert-pair", "expert-crowd", "expert-deaf")):
+        save_team(tmp_path / name / "checkpoints" / "best.pt", TRAINED, seed)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("drawn")
+def test_every_task_is_flown_by_the_team_of_all_and_by_its_own(folder: Path) -> None:
+    policies = f"learned={folder}/expert-{{task}},all={folder}/team,information_gain"
+    out, tasks = folder / "out", ("--tasks", folder / "tasks.yaml")
+    found = evaluate(out, policies, *tasks, figures=True)["combinations"]
+    assert [each["name"] for each in found] == ["pair", "crowd", "deaf"]
+    for each in found:
+        assert list(each["policies"]) == ["expert", "all", "information_gain"]
+        assert Path(each["settings"]["teams"]["expert"]).parts[-3] == f"expert-{each['name']}"
+        assert Path(each["settings"]["teams"]["all"]).parts[-3] == "team"
+    worlds = [each["settings"]["configuration"] for each in found]
+    assert [world["experiment"]["missions"]["n_agents"] for world in worlds] == [2, 5, 2]
+    assert [world["experiment"]["uav"]["communication_range"] for world in worlds] == [25, 25, 0]
+    assert worlds[2]["sensor"]["simulation"]["kinds"] == ["band"]
+    steps = {world["learning"]["training_steps"] for world in worlds}
+    assert steps == {TRAINED.learning.training_steps}  # only the mission of a task counts
+    assert (out / "worlds.png").stat().st_size > 0
+    # A task is the world that its overrides make.
+    alone = evaluate(folder / "alone", f"all={folder}/team,information_gain", "--agents", 5)
+    assert alone["policies"]["all"] == found[1]["policies"]["all"]
+
+
+@pytest.mark.parametrize(
+    ("policies", "more", "named"),
+    [
+        ("learned=nowhere-{task}", [], "nowhere-pair"),
+        ("random=team", [], "--policies"),
+        ("a/b=team", [], "a/b"),
+        ("random", ["--agents", "2"], "--agents"),
+        ("random", ["--terrain", "band"], "--terrain"),
+        ("random", ["--tasks", "missing.yaml"], "missing.yaml"),
+        ("all={0}/team", ["--tasks", "{0}/odd.yaml"], "odd: experiment.missions.n_agents"),
+        ("all={0}/team", ["--tasks", "{0}/name.yaml"], "a/b"),
+    ],
+)
+def test_bad_tasks_are_one_line(
+    policies: str, more: list[str], named: str, folder: Path, refused: Callable[..., str]
+) -> None:
+    (folder / "odd.yaml").write_text("odd: {experiment: {missions: {n_agents: many}}}")
+    (folder / "name.yaml").write_text("a/b: {}")
+    given = ["--tasks", str(folder / "tasks.yaml"), *(text.format(folder) for text in more)]
+    given += ["--policies", policies.format(folder, task="{task}"), "--out", str(folder / "out")]
+    assert named in refused(main, given)
+    assert not (folder / "out").exists()
+
+
+# Watching a training ----------------------------------------------------------------------
+
+
+def checkpoint(run: Path, time: int) -> None:
+    path = run / "checkpoints" / "last.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(str(time))
+    os.utime(path, (time, time))
+
+
+def watch(run: Path) -> dict[str, Any]:
+    assert main(["--watch", str(run), "--missions", "2", "--no-figures"]) == 0
+    found: dict[str, Any] = json.loads((run / "watch" / "results.json").read_text())
+    return found
+
+
+def test_each_newer_team_is_handed_over_once_to_the_end(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+
+    def no_news() -> None: ...
+
+    def end() -> None:
+        checkpoint(tmp_path, 3)
+        write_json(tmp_path / "status.json", {"state": "finished"})
+        lock.release()
+
+    first, second = (functools.partial(checkpoint, tmp_path, time) for time in (1, 2))
+    steps = [no_news, first, no_news, second, end]
+    found = [path.read_text() for path in latest_teams(tmp_path, lambda _: steps.pop(0)())]
+    assert found == ["1", "2", "3"]
+    assert steps == []
+    assert len(list(latest_teams(tmp_path))) == 1  # a run that has ended is shown once
+
+
+def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"]
+    assert train([*given, "--set", "learning.training_steps=2"]) == 0
+    assert list(watch(Path("runs/t"))["policies"]) == ["learned"]
+    page = Path("runs/t/watch/mission.html").read_text(encoding="utf-8")
+    assert '<meta http-equiv="refresh" content="20">' in page
+    assert train([*given, "--resume", "--allow-changed", "learning.training_steps"]) == 0
+    assert watch(Path("runs/t"))["settings"]["training_step"] == 4
