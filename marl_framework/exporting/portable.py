@@ -22,11 +22,12 @@ from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
 _UNSUPPORTED = {
-    "has_zones": "constraints.no_fly_zones=null, constraints.obstacles.number=0",
-    "has_cost": "constraints.cost.limit=null",
-    "has_crashes": "uav.crash_rate=0",
+    "has_zones": "--set experiment.constraints.no_fly_zones=null "
+    "--set experiment.constraints.obstacles.number=0",
+    "has_cost": "--set experiment.constraints.cost.limit=null",
+    "has_crashes": "--set experiment.uav.crash_rate=0",
 }
-"""Properties of missions that a portable team does not support, and settings without them."""
+"""Properties of missions that a portable team does not support, and options without them."""
 
 
 class PortableActor(nn.Module):
@@ -76,10 +77,8 @@ class PortableTeam(nn.Module):
         super().__init__()
         for name, settings in _UNSUPPORTED.items():
             if getattr(config.missions, name):
-                raise ConfigError(
-                    f"--observations: the file requires {settings} in experiment; set that, or "
-                    "leave --observations out and mask moves yourself"
-                )
+                mend = f"add {settings}, or leave it out and mask moves yourself"
+                raise ConfigError(f"--observations: not supported in this mission; {mend}")
         self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)

@@ -120,8 +120,9 @@ def test_path_lengths_are_scipys(seed: int, actions: int) -> None:
     places, steps = env.lattice.places(state.positions), env.lattice.places(env.lattice.offsets)
     for e in range(2):
         at, action = state.moves[e].flatten(0, 2).nonzero().unbind(1)
-        ways = csr_array((np.ones(len(at)), (at, at + steps[action])), [found[e, 0].numel()] * 2)
-        lengths = shortest_path(ways, unweighted=True, indices=places[e])
+        ends = at.numpy(), (at + steps[action]).numpy()
+        ways = csr_array((np.ones(len(at)), ends), [found[e, 0].numel()] * 2)
+        lengths = shortest_path(ways, unweighted=True, indices=places[e].numpy())
         assert found[e].flatten(1).equal(torch.from_numpy(lengths).clamp(max=7).long())
 
 
