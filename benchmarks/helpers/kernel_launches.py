@@ -11,8 +11,8 @@ from benchmarks.helpers.machine_code import Launch, recorded
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import TritonLosses
 from marl_framework.config.model import Config
-from marl_framework.kernels.choice import choose_actions
-from marl_framework.kernels.parts import part_sums
+from marl_framework.kernels.area import part_sums
+from marl_framework.kernels.policies import choose_actions
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import Fusion
@@ -79,7 +79,7 @@ def of_a_choice(config: Config) -> list[Launch]:
         choose_actions(logits, uniform, floor, *missions, actions, masks, probabilities)
         builder.critic_only(state, actions, maps)
 
-    return _launches(step, maps="draw_actor draw_critic", choice="choose")
+    return _launches(step, maps="draw_actor draw_critic", policies="choose")
 
 
 def of_predictions(config: Config) -> list[Launch]:
@@ -87,7 +87,7 @@ def of_predictions(config: Config) -> list[Launch]:
     rows, cols = config.geometry.map_shape
     ends = [torch.tensor([size // 2, size]) for size in (rows, cols)]
     maps = torch.zeros(1, rows, cols)
-    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), parts="sum_parts")
+    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), area="sum_parts")
 
 
 def of_an_update(config: Config) -> list[Launch]:
@@ -116,7 +116,7 @@ def of_an_update(config: Config) -> list[Launch]:
         losses.decide(one, one, one, 10.0)
 
     names = "advantages actor_loss critic_loss descent_rule"
-    return _launches(update, symmetries="take", losses=names)
+    return _launches(update, maps="take", policies=names)
 
 
 STAGES = {

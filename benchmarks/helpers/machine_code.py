@@ -27,7 +27,6 @@ _POINTERS = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
 }
-_NOT_VARIANTS = ("FAST",)  # equal on every GPU
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,10 @@ class Launch:
     @property
     def variant(self) -> str:
         """Name of the kernel and flags of its compilation."""
-        flags = (k.lower() for k, value in self.constants.items() if value is True)
-        return " ".join((self.name, *(flag for flag in flags if flag not in _NOT_VARIANTS)))
+        flags = dict(self.constants)
+        for group in self.constants.values():
+            flags |= getattr(group, "_asdict", dict)()
+        return " ".join((self.name, *(k.lower() for k, value in flags.items() if value is True)))
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,6 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
 
     names, constants = launch.kernel.arg_names, launch.constants
     values = {name: constants[name] for name in names if name in constants}
-    if "FAST" in values:
-        values["FAST"] = True  # as on every GPU
     given = dict(zip(names, launch.arguments, strict=False))
     if set(given) | set(values) != set(names):
         raise ValueError(f"{launch.name} is launched without {set(names) - set(given)}")

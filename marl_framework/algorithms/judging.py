@@ -19,7 +19,7 @@ from marl_framework.algorithms.losses import (
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import number_of_ranks
-from marl_framework.kernels.losses import (
+from marl_framework.kernels.policies import (
     actor_gradient,
     critic_gradient,
     descent_rule,
@@ -112,7 +112,7 @@ def _normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 class TritonLosses(Losses):
-    """The kernels of `kernels.losses`; their policy is its logits."""
+    """The kernels of `kernels.policies`; their policy is its logits."""
 
     decide = staticmethod(descent_rule)
     normalized = staticmethod(_normalized)

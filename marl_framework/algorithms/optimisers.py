@@ -15,7 +15,7 @@ from marl_framework.algorithms.ranks import (
 )
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.learning import OptimizerConfig
-from marl_framework.kernels.losses import NORM_FLOOR
+from marl_framework.kernels.policies import NORM_FLOOR
 
 DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 """Signature of `decide` and its kernel: (loss, norm, halted, maximum_norm)."""

@@ -1,8 +1,8 @@
-"""Contract of area means: averages over equal shares of a map, exact at fractional cells.
+"""Contract of averages over equal shares of a map, and of sums over other parts of it.
 
-They equal those of OpenCV's `INTER_AREA` where it shrinks. The windows of
-`kornia.geometry.transform.resize(interpolation="area")` end at whole cells: at 493 → 11 its error
-is up to 2e-2.
+Averages are exact at fractional cells, as those of OpenCV's `INTER_AREA` where it shrinks. Windows
+of `kornia.geometry.transform.resize(interpolation="area")` end at whole cells: at 493 → 11 its
+error is up to 2e-2.
 """
 
 from __future__ import annotations
@@ -10,9 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel
+from marl_framework.kernels.versions import Kernel, Version, check_contiguous, launch, load
 
-KERNELS = {"area_pool": Kernel("kernels.area.area_pool", "pool_row", "share_of pool_columns")}
+KERNELS = {
+    "area_pool": Kernel("kernels.area.area_pool", "pool_row", "share_of pool_columns"),
+    "sum_parts": Kernel(
+        "observations.lattice_view.LatticeView.entropy_maps",
+        "sum_parts sum_parts_in_parallel",
+        "sum_parts",
+    ),
+}
 
 
 def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Tensor) -> Tensor:
@@ -67,3 +74,34 @@ def grid_coordinates(index: Tensor, size: int) -> Tensor:
     kornia's own conversion copies its factors from the host, which CUDA graphs cannot record.
     """
     return index if size == 1 else index * (2.0 / (size - 1.0)) - 1.0
+
+
+def part_sums(version: Version, beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+    """Return sums of p, H(p) and p·H(p) over parts of maps, [..., 3, P, Q].
+
+    Args:
+        version: compiled loops or Triton.
+        beliefs: probabilities p, [..., R, C].
+        row_ends: the row after the last one of each part, [P] int64.
+        col_ends: the same for columns, [Q].
+    """
+    maps = beliefs.flatten(0, -3).contiguous()
+    sums = sum_parts if version is Version.TRITON else load("area", version).part_sums
+    found: Tensor = sums(maps, row_ends, col_ends)
+    return found.unflatten(0, beliefs.shape[:-2])
+
+
+@torch.library.custom_op("marl_framework::sum_parts", mutates_args=())
+def sum_parts(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+    """See `part_sums`; of maps [M, R, C]."""
+    check_contiguous(maps)
+    sums = _empty(maps, row_ends, col_ends)
+    programs, sizes = (len(maps) * len(row_ends),), (*maps.shape[1:], *sums.shape[2:])
+    # One warp for a row of parts: its sums need no barrier.
+    launch("area.sum_parts", programs, maps, row_ends, col_ends, sums, *sizes, num_warps=1)
+    return sums
+
+
+@sum_parts.register_fake
+def _empty(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+    return maps.new_empty(len(maps), 3, len(row_ends), len(col_ends))

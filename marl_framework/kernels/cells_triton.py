@@ -7,6 +7,8 @@ import triton.language as tl
 
 from marl_framework.kernels.cells import INTEREST_ABOVE, NO_INTEREST_BELOW, PROBABILITY_FLOOR
 
+# The GPU's own logarithm and reciprocal, good to 2^-22; Triton's interpreter has none.
+_FAST = tl.constexpr(not triton.knobs.runtime.interpret)
 _LOW = tl.constexpr(PROBABILITY_FLOOR)
 _HIGH = tl.constexpr(1 - PROBABILITY_FLOOR)
 _INTEREST = tl.constexpr(INTEREST_ABOVE)
@@ -14,9 +16,8 @@ _NO_INTEREST = tl.constexpr(NO_INTEREST_BELOW)
 
 
 @triton.jit
-def _log2(x, FAST: tl.constexpr):
-    """Binary logarithm; FAST is the GPU's own, to 2^-22."""
-    if FAST:
+def _log2(x):
+    if _FAST:
         return tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
@@ -25,9 +26,8 @@ def _log2(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _ratio(a, b, FAST: tl.constexpr):
-    """Quotient; FAST multiplies with the GPU's own reciprocal, to 2^-23."""
-    if FAST:
+def _ratio(a, b):
+    if _FAST:
         return a * tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [b], dtype=tl.float32, is_pure=True, pack=1
         )
@@ -42,17 +42,17 @@ def clamp(p):
 
 
 @triton.jit
-def bayes(p, odds, FAST: tl.constexpr):
+def bayes(p, odds):
     """See `cells.bayes_update`; `odds` are those of the reading over those of the prior."""
     q = clamp(p)
     weighed = q * odds
-    return _ratio(weighed, weighed + (1.0 - q), FAST)
+    return _ratio(weighed, weighed + (1.0 - q))
 
 
 @triton.jit
-def entropy(q, FAST: tl.constexpr):
+def entropy(q):
     """See `cells.entropy`; q is clamped."""
-    return -(q * _log2(q, FAST) + (1.0 - q) * _log2(1.0 - q, FAST))
+    return -(q * _log2(q) + (1.0 - q) * _log2(1.0 - q))
 
 
 @triton.jit

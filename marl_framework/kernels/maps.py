@@ -1,37 +1,34 @@
-"""Contract of the maps that networks see: each network's maps of a UAV in one kernel.
+"""Contract of the maps that networks see, and of transitions on flipped or turned areas.
 
-`observations.channels` says what each channel shows, and draws it in plain operators. A channel's
-slot is a field of `ActorPlaces` or `CriticPlaces`: its place among the maps, -1 if it is off.
+One kernel draws all maps of a UAV for a network. `observations.channels` draws them in plain
+operators. A channel's slot is a field of `ActorPlaces` or `CriticPlaces`: its place among the maps,
+-1 if it is off.
 
 E missions, N UAVs, maps of R × C cells, lattice X × Y × Z. All tensors are contiguous.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.device import launched_on
-from marl_framework.kernels.versions import (
-    Kernel,
-    Version,
-    as_bytes,
-    check_contiguous,
-    load,
-    power_of_two,
-)
+from marl_framework.kernels.versions import Kernel, check_contiguous, launch, power_of_two
 
 KERNELS = {
     "draw_actor_maps": Kernel("observations.builder.ObservationBuilder.actor", triton="draw_actor"),
     "draw_critic_maps": Kernel(
         "observations.builder.ObservationBuilder.critic_only", triton="draw_critic"
     ),
+    "take_turned": Kernel("observations.symmetry.Symmetries.apply", triton="take"),
 }
 MOST_COLUMNS = 128
-"""Of a lattice that the kernels serve."""
+"""Largest number of lattice columns that the kernels support."""
+ROWS, CELLS = 16, 128
+"""Lattice rows of drawn maps and cells of turned maps for each program."""
 
 
 class ActorInputs(NamedTuple):
@@ -135,17 +132,18 @@ class Sizes(NamedTuple):
     """Numbers in memory from one UAV to the next."""
     BLOCK_Y: int
     BLOCK_S: int
-    BLOCK_X: int = 16
+    masked: bool
+    """Whether UAVs may be inactive."""
 
     @classmethod
-    def of(cls, out: Tensor, levels: int, cells: list[int]) -> Sizes:
+    def of(cls, out: Tensor, levels: int, cells: list[int], masked: bool) -> Sizes:
         """Return the constants for maps in `out` and a number of altitudes."""
         _, n, _, x, y = out.shape
         if not out[0, 0].is_contiguous() or out.stride(0) != n * out.stride(1):
             raise ValueError("out: maps of a UAV, and UAVs, must follow one another in memory")
         wide, strips = (max(16, power_of_two(number)) for number in (y, 2 * n + 2))
         rows, cols = cells
-        return cls(rows, cols, n, x, y, levels, out.stride(1), wide, strips)
+        return cls(rows, cols, n, x, y, levels, out.stride(1), wide, strips, masked)
 
 
 @torch.library.custom_op("marl_framework::draw_actor_maps", mutates_args=("out",))
@@ -170,19 +168,10 @@ def draw_actor_maps(
     """
     *tensors, open_share = inputs
     check_contiguous(*tensors, *tables, open_share[0])
-    sizes = Sizes.of(out, tables[0].shape[2], cells)
-    with launched_on(out):
-        load("maps", Version.TRITON).draw_actor[_grid(out, sizes)](
-            ActorInputs(*map(as_bytes, inputs)),
-            ActorTables(*tables),
-            open_share.stride(0),
-            out,
-            S=sizes,
-            AT=ActorPlaces(*places),
-            MASKED=has_inactive,
-            FAST=out.is_cuda,
-            num_warps=4,
-        )
+    sizes = Sizes.of(out, tables[0].shape[2], cells, has_inactive)
+    given = ActorInputs(*inputs), ActorTables(*tables), open_share.stride(0), out
+    channels = ActorPlaces(*places)
+    launch("maps.draw_actor", _grid(out, sizes), *given, S=sizes, AT=channels, num_warps=4)
 
 
 @torch.library.custom_op("marl_framework::draw_critic_maps", mutates_args=("out",))
@@ -207,19 +196,10 @@ def draw_critic_maps(
         out: as for `draw_actor_maps`.
     """
     check_contiguous(*inputs, boxes)
-    sizes = Sizes.of(out, boxes.shape[2], cells)
-    with launched_on(out):
-        load("maps", Version.TRITON).draw_critic[_grid(out, sizes)](
-            CriticInputs(*map(as_bytes, inputs)),
-            boxes,
-            out,
-            S=sizes,
-            AT=CriticPlaces(*places),
-            ACTIONS=num_actions,
-            MASKED=has_inactive,
-            FAST=out.is_cuda,
-            num_warps=4,
-        )
+    sizes = Sizes.of(out, boxes.shape[2], cells, has_inactive)
+    constants = {"S": sizes, "AT": CriticPlaces(*places), "ACTIONS": num_actions}
+    given = CriticInputs(*inputs), boxes, out
+    launch("maps.draw_critic", _grid(out, sizes), *given, **constants, num_warps=4)
 
 
 @draw_actor_maps.register_fake
@@ -229,4 +209,89 @@ def _(*arguments: Any) -> None:
 
 
 def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int]:
-    return len(out) * sizes.N, -(-sizes.X // sizes.BLOCK_X)
+    return len(out) * sizes.N, -(-sizes.X // ROWS)
+
+
+# Symmetries -------------------------------------------------------------------------------
+
+
+class Tables(NamedTuple):
+    """Effect of S symmetries on maps of X × Y cells and on A actions."""
+
+    cells: Tensor
+    """Source of each cell, [S, X·Y] int64."""
+    actions: Tensor
+    """Turned actions, [S, A] int64."""
+    sources: Tensor
+    """Actions that become each action, [S, A] int64."""
+    codes: Tensor
+    """Turned values of maps that show actions: no action, then each of them, [S, A + 1] float32."""
+
+
+class Flown(NamedTuple):
+    """Fields of M transitions, see `algorithms.batch.Transitions`; contiguous."""
+
+    observations: Tensor
+    """[M, C_a, X, Y]."""
+    critic_maps: Tensor
+    """[M, C_c - C_a, X, Y]."""
+    actions: Tensor
+    """[M] int64."""
+    masks: Tensor
+    """[M, A] bool."""
+    old_probabilities: Tensor
+    """[M, A] float32."""
+    targets: Tensor
+    """[M] float32."""
+
+
+class Turned(NamedTuple):
+    """The same of B of them, with all maps in one tensor."""
+
+    maps: Tensor
+    """[B, C_c, X, Y]."""
+    actions: Tensor
+    masks: Tensor
+    old_probabilities: Tensor
+    targets: Tensor
+
+
+TurnedSizes = namedtuple("TurnedSizes", "CELLS SEEN OWN OTHERS A BLOCK_A")
+"""Constants that `take` is compiled for."""
+
+
+@torch.library.custom_op("marl_framework::take_turned", mutates_args=())
+def take_turned(
+    index: Tensor, which: Tensor, tables: list[Tensor], flown: list[Tensor], map_of_actions: int
+) -> list[Tensor]:
+    """Return transitions as symmetries show them; the fields of `Turned`.
+
+    Args:
+        index: of the transitions, [B] int64.
+        which: symmetry of each, [B] int64.
+        tables: fields of `Tables`.
+        flown: fields of `Flown`.
+        map_of_actions: critic map that shows actions; -1 for none.
+    """
+    check_contiguous(index, which, *tables, *flown)
+    out, given = _empty(index, flown), Flown(*flown)
+    size = tables[0].shape[1]
+    seen, own, a = (x.shape[1] for x in (given.observations, given.critic_maps, given.masks))
+    sizes = TurnedSizes(size, seen, own, map_of_actions, a, power_of_two(a))
+    programs = len(index), -(-size // CELLS)
+    tensors = index, which, Tables(*tables), given, out
+    launch("maps.take", programs, *tensors, S=sizes, num_warps=1)
+    return list(out)
+
+
+@take_turned.register_fake
+def _(index: Tensor, which: Tensor, tables: Any, flown: list[Tensor], _: int) -> list[Tensor]:
+    return list(_empty(index, flown))
+
+
+def _empty(index: Tensor, tensors: list[Tensor]) -> Turned:
+    """Return memory for a batch."""
+    flown, batch = Flown(*tensors), len(index)
+    seen, own = flown.observations, flown.critic_maps
+    maps = seen.new_empty(batch, seen.shape[1] + own.shape[1], *seen.shape[2:])
+    return Turned(maps, *(each.new_empty(batch, *each.shape[1:]) for each in flown[2:]))

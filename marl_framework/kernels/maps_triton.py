@@ -1,4 +1,4 @@
-"""Maps that networks see, in Triton; see `maps`.
+"""Maps that networks see, drawn and turned in Triton; see `maps`.
 
 One program draws 16 lattice rows of all channels of one UAV. Booleans come as int8.
 """
@@ -9,11 +9,14 @@ import triton
 import triton.language as tl
 
 from marl_framework.kernels.cells_triton import clamp, entropy, weight
+from marl_framework.kernels.maps import CELLS, ROWS
+
+_ROWS, _CELLS = tl.constexpr(ROWS), tl.constexpr(CELLS)
 
 
 @triton.jit
-def _weighted_entropy(p, FAST: tl.constexpr):
-    return weight(p) * entropy(clamp(p), FAST)
+def _weighted_entropy(p):
+    return weight(p) * entropy(clamp(p))
 
 
 @triton.jit
@@ -40,14 +43,7 @@ def _store(to, PLACE: tl.constexpr, value, within, S: tl.constexpr):
 
 
 @triton.jit
-def _strips(
-    positions,
-    active,
-    edges,
-    CELLS: tl.constexpr,
-    S: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+def _strips(positions, active, edges, CELLS: tl.constexpr, S: tl.constexpr):
     """Cut an axis at its ends and at the edges of all footprints: first and last cell of strips.
 
     `edges` points at the axis' lower edge in the table of boxes; the upper edge lies beside it.
@@ -57,7 +53,7 @@ def _strips(
     cuts = (k > 0) & (k <= 2 * S.N)
     upper = tl.where(k > S.N, 1, 0)
     j = tl.where(cuts, k - 1 - S.N * upper, 0)
-    if MASKED:
+    if S.masked:
         cuts = cuts & (tl.load(active + j) != 0)
     uav = positions + j * 3
     place = (tl.load(uav) * S.Y + tl.load(uav + 1)) * S.Z + tl.load(uav + 2)
@@ -110,34 +106,24 @@ def _area_means(values, row_shares, col_shares):
 
 
 @triton.jit
-def _hears(inputs, index, e, j, S: tl.constexpr, MASKED: tl.constexpr):
+def _hears(inputs, index, e, j, S: tl.constexpr):
     """Return whether UAV `index` hears UAV j of its mission, which may have crashed since then."""
     hears = tl.load(inputs.heard + index * S.N + j) != 0
-    if MASKED:
+    if S.masked:
         hears &= tl.load(inputs.active + e * S.N + j) != 0
     return hears
 
 
 @triton.jit
-def draw_actor(
-    inputs,
-    tables,
-    stride,
-    out,
-    S: tl.constexpr,
-    AT: tl.constexpr,
-    MASKED: tl.constexpr,
-    FAST: tl.constexpr,
-):
+def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
     """Draw what one UAV knows; the maps of `inputs.open_share` lie `stride` apart, 0 if shared."""
-    BLOCK_X: tl.constexpr = S.BLOCK_X
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     BLOCK_S: tl.constexpr = S.BLOCK_S
     index = tl.program_id(0).to(tl.int64)
     e, i = index // S.N, (index % S.N).to(tl.int32)
     team, boxes = inputs.positions + e * (S.N * 3), tables.boxes
     own_x, own_y, own_z = _position(team, i)
-    rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
+    rows, cols = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS), tl.arange(0, S.BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < S.X) & (y < S.Y)
     # The same cells of maps with the UAV at the centre.
@@ -147,12 +133,12 @@ def draw_actor(
     at, far = x * S.Y + y, far_x * S.Y + far_y
     own = index * (S.X * S.Y)
     to = out + index * S.OF_UAV + at
-    blank = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
+    blank = tl.zeros([_ROWS, BLOCK_Y], tl.float32)
 
     moves = tl.load(inputs.budget + e)
     left = (moves - tl.load(inputs.t + e)).to(tl.float32) / moves.to(tl.float32)
     _store(to, AT.budget, blank + left, within, S)
-    if MASKED:
+    if S.masked:
         size = tl.load(inputs.team_size + e).to(tl.int32)
         share = tl.minimum(i + 1, size).to(tl.float32) / size.to(tl.float32)
     else:
@@ -162,17 +148,17 @@ def draw_actor(
         value = tl.where(on_map, 1.0, 0.0)
         value = tl.where((far_x == own_x) & (far_y == own_y), (own_z + 1.0) / (S.Z + 1), value)
         for j in range(S.N):
-            if (j != i) & _hears(inputs, index, e, j, S, MASKED):
+            if (j != i) & _hears(inputs, index, e, j, S):
                 other_x, other_y, other_z = _position(team, j)
                 there = (far_x == other_x) & (far_y == other_y)
                 value = tl.where(there, (other_z + 1.0) / (S.Z + 1), value)
         _store(to, AT.position, value, within, S)
 
     p = tl.load(inputs.pooled_beliefs + own + at, mask=within, other=0.5)
-    _store(to, AT.entropy, _weighted_entropy(p, FAST), within, S)
+    _store(to, AT.entropy, _weighted_entropy(p), within, S)
     _store(to, AT.probability, clamp(p), within, S)
     p = tl.load(inputs.pooled_beliefs + own + far, mask=on_map, other=0.5)
-    _store(to, AT.centred_entropy, tl.where(on_map, _weighted_entropy(p, FAST), 0.0), within, S)
+    _store(to, AT.centred_entropy, tl.where(on_map, _weighted_entropy(p), 0.0), within, S)
     _store(to, AT.centred_probability, tl.where(on_map, clamp(p), 0.0), within, S)
     u = tl.load(inputs.pooled_uncertainty + own + at, mask=within, other=0.0)
     _store(to, AT.uncertainty, _limited(u), within, S)
@@ -190,16 +176,16 @@ def draw_actor(
     up, down = tl.load(tables.shift + own_z * 2), tl.load(tables.shift + own_z * 2 + 1)
     read = tl.load(inputs.pooled_readings + own + at, mask=within, other=0.0)
     p = 0.5 + (up - down) / 2 * cover + (up + down) / 2 * read
-    _store(to, AT.local_entropy, _weighted_entropy(p, FAST), within, S)
+    _store(to, AT.local_entropy, _weighted_entropy(p), within, S)
 
     if (AT.footprint >= 0) | (AT.centred_footprint >= 0):
         flying = inputs.active + e * S.N
-        row_start, row_end = _strips(team, flying, boxes, S.R, S, MASKED)
-        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S, MASKED)
+        row_start, row_end = _strips(team, flying, boxes, S.R, S)
+        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for turn in range(S.N + 1):  # the own footprint last: it hides the others
             j = tl.where(turn < S.N, turn, i)
-            if (turn == S.N) | _hears(inputs, index, e, j, S, MASKED):
+            if (turn == S.N) | _hears(inputs, index, e, j, S):
                 covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
                 seen = tl.where(covered, tl.where(turn < S.N, 0.0, 1.0), seen)
         row_shares = _shares(row_start, row_end, rows, S.R, S.X)
@@ -211,35 +197,25 @@ def draw_actor(
 
 
 @triton.jit
-def draw_critic(
-    inputs,
-    boxes,
-    out,
-    S: tl.constexpr,
-    AT: tl.constexpr,
-    ACTIONS: tl.constexpr,
-    MASKED: tl.constexpr,
-    FAST: tl.constexpr,
-):
+def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: tl.constexpr):
     """Draw what only the critic sees of one UAV."""
-    BLOCK_X: tl.constexpr = S.BLOCK_X
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     BLOCK_S: tl.constexpr = S.BLOCK_S
     index = tl.program_id(0).to(tl.int64)
     e, i = index // S.N, (index % S.N).to(tl.int32)
     team, flying = inputs.positions + e * (S.N * 3), inputs.active + e * S.N
-    rows, cols = tl.program_id(1) * BLOCK_X + tl.arange(0, BLOCK_X), tl.arange(0, BLOCK_Y)
+    rows, cols = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS), tl.arange(0, S.BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < S.X) & (y < S.Y)
     at = x * S.Y + y
     to = out + index * S.OF_UAV + at
 
-    levels = tl.zeros([BLOCK_X, BLOCK_Y], tl.float32)
+    levels = tl.zeros([_ROWS, BLOCK_Y], tl.float32)
     chosen = levels
     for j in range(S.N):
         other_x, other_y, other_z = _position(team, j)
         there = (x == other_x) & (y == other_y)
-        if MASKED:
+        if S.masked:
             there = there & (tl.load(flying + j) != 0)
         levels = tl.where(there, (other_z + 1.0) / S.Z, levels)
         action = tl.load(inputs.actions + e * S.N + j).to(tl.float32)
@@ -248,19 +224,56 @@ def draw_critic(
     _store(to, AT.other_actions, chosen, within, S)
     shared = e * (S.X * S.Y) + at
     p = tl.load(inputs.pooled_global + shared, mask=within, other=0.5)
-    _store(to, AT.global_entropy, _weighted_entropy(p, FAST), within, S)
+    _store(to, AT.global_entropy, _weighted_entropy(p), within, S)
     _store(to, AT.global_probability, clamp(p), within, S)
     u = tl.load(inputs.pooled_global_uncertainty + shared, mask=within, other=0.0)
     _store(to, AT.global_uncertainty, _limited(u), within, S)
     if AT.global_footprint >= 0:
-        row_start, row_end = _strips(team, flying, boxes, S.R, S, MASKED)
-        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S, MASKED)
+        row_start, row_end = _strips(team, flying, boxes, S.R, S)
+        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for j in range(S.N):
             covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
-            if MASKED:
+            if S.masked:
                 covered = covered & (tl.load(flying + j) != 0)
             seen = tl.where(covered, 1.0, seen)
         row_shares = _shares(row_start, row_end, rows, S.R, S.X)
         col_shares = _shares(col_start, col_end, cols, S.C, S.Y)
         _store(to, AT.global_footprint, _area_means(seen, row_shares, col_shares), within, S)
+
+
+# Symmetries -------------------------------------------------------------------------------
+
+
+@triton.jit
+def take(index, which, tables, flown, out, S: tl.constexpr):
+    """Take a block of cells of all maps of one transition, and once all but its maps."""
+    b = tl.program_id(0).to(tl.int64)
+    source, turn = tl.load(index + b), tl.load(which + b)
+    cell = tl.program_id(1) * _CELLS + tl.arange(0, _CELLS)
+    within = cell < S.CELLS
+    origin = tl.load(tables.cells + turn * S.CELLS + cell, mask=within, other=0)
+    to = out.maps + b * ((S.SEEN + S.OWN) * S.CELLS) + cell
+    for channel in range(S.SEEN):
+        at = (source * S.SEEN + channel) * S.CELLS + origin
+        tl.store(to + channel * S.CELLS, tl.load(flown.observations + at, mask=within), mask=within)
+    for channel in range(S.OWN):
+        at = (source * S.OWN + channel) * S.CELLS + origin
+        seen = tl.load(flown.critic_maps + at, mask=within)
+        if channel == S.OTHERS:
+            # 1 more than the action, 0 for nobody
+            action = (seen.to(tl.float32) * S.A + 0.5).to(tl.int32)
+            code = tl.load(tables.codes + turn * (S.A + 1) + action, mask=within)
+            seen = code.to(flown.critic_maps.dtype.element_ty)
+        tl.store(to + (S.SEEN + channel) * S.CELLS, seen, mask=within)
+    if tl.program_id(1) == 0:
+        a = tl.arange(0, S.BLOCK_A)
+        known = a < S.A
+        before = source * S.A + tl.load(tables.sources + turn * S.A + a, mask=known, other=0)
+        mask = tl.load(flown.masks + before, mask=known)
+        probability = tl.load(flown.old_probabilities + before, mask=known)
+        tl.store(out.masks + b * S.A + a, mask, mask=known)
+        tl.store(out.old_probabilities + b * S.A + a, probability, mask=known)
+        tl.store(out.targets + b, tl.load(flown.targets + source))
+        taken = tl.load(tables.actions + turn * S.A + tl.load(flown.actions + source))
+        tl.store(out.actions + b, taken)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.learning import ComputeConfig
-from marl_framework.device import Lack, triton_lacks
+from marl_framework.device import Lack, launched_on, triton_lacks
 
 
 class Version(Enum):
@@ -68,9 +68,26 @@ def load(contract: str, version: Version) -> Any:
     return import_module(f"marl_framework.kernels.{contract}_{suffix}")
 
 
-def as_bytes(tensor: Tensor) -> Tensor:
-    """Return booleans as int8 on the same memory; other numbers unchanged."""
-    return tensor.view(torch.int8) if tensor.dtype == torch.bool else tensor
+def launch(kernel: str, programs: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Launch a Triton kernel on the GPU of its tensors; booleans come as int8.
+
+    Args:
+        kernel: names of contract and kernel, with a dot between them.
+        programs: number of programs along each axis.
+        arguments: tensors, numbers, and named tuples of tensors; the first has a tensor.
+        options: constants of the kernel and options of Triton.
+    """
+    contract, _, name = kernel.partition(".")
+    given = [_as_bytes(argument) for argument in arguments]
+    with launched_on(given[0] if isinstance(given[0], Tensor) else given[0][0]):
+        getattr(load(contract, Version.TRITON), name)[programs](*given, **options)
+
+
+def _as_bytes(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_as_bytes, argument))
+    boolean = isinstance(argument, Tensor) and argument.dtype == torch.bool
+    return argument.view(torch.int8) if boolean else argument
 
 
 def check_contiguous(*tensors: Tensor) -> None:

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.device import launched_on
 from marl_framework.kernels.area import area_pool
 from marl_framework.kernels.cells import bayes_update, entropy, interest_weight, uncertainty
 from marl_framework.kernels.versions import (
     Kernel,
     Version,
-    as_bytes,
     check_contiguous,
+    launch,
     load,
     power_of_two,
 )
@@ -279,11 +278,7 @@ def _window(readings: Tensor) -> tuple[int, int]:
 
 
 class Sizes(NamedTuple):
-    """Constants that kernels are compiled for; see above for the letters.
-
-    Tiles were chosen by counting registers, once for all: kernels that try out several tiles can
-    be neither recorded nor repeated.
-    """
+    """Constants that kernels are compiled for; see above for the letters."""
 
     N: int
     KX: int
@@ -293,15 +288,23 @@ class Sizes(NamedTuple):
     X: int
     Y: int
     BLOCK_Y: int
-    BLOCK_R: int = 16
-    BLOCK_C: int = 32
+    keys: bool = False
+    """Whether readings draw their bits from keys."""
+    blank: bool = False
+    """Whether beliefs start at the prior."""
+    team: bool = False
+    """Whether maps are those of missions, not of UAVs."""
+    own: bool = False
+    heard: bool = False
+    """Whether UAVs take their own readings, and those that they hear."""
+    tracks: bool = False
 
     @classmethod
-    def of(cls, readings: Tensor, maps: Tensor, pooled: Tensor) -> Sizes:
+    def of(cls, readings: Tensor, maps: Tensor, pooled: Tensor, **flags: bool) -> Sizes:
         """Return the constants for readings, whole maps and pooled maps."""
         n, kx, ky = readings.shape[1:]
         (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
-        return cls(n, kx, ky, r, c, x, y, power_of_two(y))
+        return cls(n, kx, ky, r, c, x, y, power_of_two(y), **flags)
 
 
 # Without a limit the assembler spills a few registers to fit more warps.
@@ -320,21 +323,10 @@ def _read_windows(
     pooled: Tensor,
 ) -> None:
     """See `read`; `flip_below` and `sides` are [E, N, 2]."""
-    check_contiguous(truth, bits, flip_below, boxes, sides, active, readings, pooled)
-    with launched_on(readings):
-        load("windows", Version.TRITON).read[(pooled.shape[:3].numel(),)](
-            as_bytes(truth),
-            bits,
-            flip_below,
-            boxes,
-            sides,
-            as_bytes(active),
-            readings,
-            pooled,
-            S=Sizes.of(readings, truth, pooled),
-            KEYS=bits.dtype == torch.int64,
-            **_OPTIONS,
-        )
+    tensors = truth, bits, flip_below, boxes, sides, active, readings, pooled
+    check_contiguous(*tensors)
+    sizes = Sizes.of(readings, truth, pooled, keys=bits.dtype == torch.int64)
+    launch("windows.read", (pooled.shape[:3].numel(),), *tensors, S=sizes, **_OPTIONS)
 
 
 @torch.library.custom_op(
@@ -355,9 +347,8 @@ def _fuse_own(
     prior: float | None,
 ) -> None:
     """See `fuse_own`; `odds` are [E, N, 2]."""
-    flags = {"TEAM": False, "OWN": takes_own, "HEARD": takes_heard, "TRACKS": tracks}
-    maps = beliefs, pooled, pooled_uncertainty
-    _fuse((readings, heard, boxes, odds, active), maps, flags, prior)
+    maps = Maps(beliefs, pooled, pooled_uncertainty, tracks, prior)
+    _fuse((readings, heard, boxes, odds, active), maps, own=takes_own, heard=takes_heard)
 
 
 @torch.library.custom_op(
@@ -375,9 +366,8 @@ def _fuse_global(
     prior: float | None,
 ) -> Tensor:
     """See `fuse_global`; `odds` are [E, N, 2]."""
-    flags = {"TEAM": True, "OWN": True, "HEARD": True, "TRACKS": tracks}
-    maps = belief, pooled, pooled_uncertainty
-    return _fuse((readings, active, boxes, odds, active), maps, flags, prior)  # no `heard`
+    maps = Maps(belief, pooled, pooled_uncertainty, tracks, prior)
+    return _fuse((readings, active, boxes, odds, active), maps, team=True)  # no `heard`
 
 
 @_read_windows.register_fake
@@ -391,47 +381,21 @@ def _(readings: Tensor, *arguments: Any) -> Tensor:
     return readings.new_empty(3, readings.shape[0], dtype=torch.float64)
 
 
-def _fuse(
-    inputs: tuple[Tensor, ...],
-    maps: tuple[Tensor, Tensor, Tensor],
-    flags: dict[str, bool],
-    prior: float | None,
-) -> Tensor:
+def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
     """Launch `fuse` and `add_parts`; return the sums of the team, undefined for own maps."""
-    check_contiguous(*inputs, *maps)
-    beliefs, pooled, pooled_uncertainty = maps
-    sizes = Sizes.of(inputs[0], beliefs, pooled)
+    beliefs, pooled, pooled_uncertainty, tracks, prior = maps
+    check_contiguous(*inputs, *maps[:3])
+    flags |= {"tracks": tracks, "blank": prior is not None}
+    sizes = Sizes.of(inputs[0], beliefs, pooled, **flags)
     e, x, y = len(beliefs), sizes.X, sizes.Y
-    per_mission = pooled[0].numel() // (x * y)
-    parts, uncertainty_parts = pooled.new_empty(2, e, per_mission, x, 2, y)
+    number = pooled.numel() // (x * y)
+    parts = pooled.new_empty(2, number, x, 2, y)
     sums = pooled.new_empty(e, x, 3, dtype=torch.float64)
     totals = pooled.new_empty(3, e, dtype=torch.float64)
-    kernels = load("windows", Version.TRITON)
-    with launched_on(beliefs):
-        kernels.fuse[(e * per_mission * x,)](
-            *map(as_bytes, inputs),
-            beliefs,
-            parts,
-            uncertainty_parts,
-            sums,
-            0.5 if prior is None else prior,
-            S=sizes,
-            BLANK=prior is not None,
-            **flags,
-            FAST=beliefs.is_cuda,
-            **_OPTIONS,
-        )
-        kernels.add_parts[(e * per_mission,)](
-            parts,
-            uncertainty_parts,
-            sums,
-            pooled,
-            pooled_uncertainty,
-            totals,
-            S=sizes,
-            TEAM=flags["TEAM"],
-            TRACKS=flags["TRACKS"],
-            BLOCK_X=power_of_two(x),
-            **_OPTIONS,
-        )
+    written, start = (beliefs, parts, sums), 0.5 if prior is None else prior
+    launch("windows.fuse", (number * x,), *inputs, *written, start, S=sizes, **_OPTIONS)
+    added = parts, sums, pooled, pooled_uncertainty, totals
+    options = {**_OPTIONS, "BLOCK_X": power_of_two(x)}
+    sizes = sizes._replace(blank=False, own=False, heard=False)  # they make no difference
+    launch("windows.add_parts", (number,), *added, S=sizes, **options)
     return totals

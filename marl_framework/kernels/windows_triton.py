@@ -18,6 +18,10 @@ from marl_framework.kernels.area_triton import pool_columns, share_of
 from marl_framework.kernels.cells_triton import bayes, clamp, entropy, weight
 from marl_framework.kernels.words_triton import window_bits
 
+# Tiles were chosen by counting registers, once for all: kernels that try out several tiles can be
+# neither recorded nor repeated.
+_ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
+
 # Footprints -------------------------------------------------------------------------------
 
 
@@ -42,25 +46,12 @@ def _inside(box, rows, cols, last):
 
 
 @triton.jit
-def read(
-    truth,
-    bits,
-    flip_below,
-    boxes,
-    sides,
-    active,
-    readings,
-    pooled,
-    S: tl.constexpr,
-    KEYS: tl.constexpr,
-):
+def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.constexpr):
     """Take the readings of a UAV, and average them over X × Y parts of its unclipped footprint.
 
     A program serves one row of these parts. Cells that two rows share are read twice and
     written once.
     """
-    BLOCK_R: tl.constexpr = S.BLOCK_R
-    BLOCK_C: tl.constexpr = S.BLOCK_C
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     x = tl.program_id(0) % S.X
     uav = (tl.program_id(0) // S.X).to(tl.int64)
@@ -73,7 +64,7 @@ def read(
         side_x = tl.load(sides + uav * 2).to(tl.int32)
         side_y = tl.load(sides + uav * 2 + 1).to(tl.int32)
         flip_other, flip_interest = tl.load(flip_below + uav * 2), tl.load(flip_below + uav * 2 + 1)
-        if KEYS:
+        if S.keys:
             i, key = (uav % S.N).to(tl.int32), tl.load(bits + e)
         low = tl.maximum(top + x * side_x // S.X, row0)
         high = tl.minimum(top + ((x + 1) * side_x + S.X - 1) // S.X, row1)
@@ -82,23 +73,23 @@ def read(
         below = truth + e * (S.R * S.C)
         window = uav * (S.KX * S.KY)
         means = tl.zeros([BLOCK_Y], tl.float32)
-        for c0 in range(0, S.KY, BLOCK_C):
-            window_cols = c0 + tl.arange(0, BLOCK_C)
+        for c0 in range(0, S.KY, _COLS):
+            window_cols = c0 + tl.arange(0, _COLS)
             cols = window_cols + window_col
             in_window = window_cols < S.KY
             in_cols = (cols >= col0) & (cols < col1)
-            sees = (window_col + c0 < col1) & (window_col + c0 + BLOCK_C > col0)
-            totals = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
-            for r0 in range(low, high, BLOCK_R):
-                rows = r0 + tl.arange(0, BLOCK_R)
+            sees = (window_col + c0 < col1) & (window_col + c0 + _COLS > col0)
+            totals = tl.zeros([_ROWS, _COLS], tl.float32)
+            for r0 in range(low, high, _ROWS):
+                rows = r0 + tl.arange(0, _ROWS)
                 inside = (rows < high)[:, None] & in_cols[None, :]
                 at = (rows - window_row)[:, None] * S.KY + window_cols[None, :]
                 cell = below + (rows[:, None] * S.C + cols[None, :])
                 interest = tl.load(cell, mask=inside, other=0) != 0
-                if KEYS:
-                    drawn = tl.zeros([BLOCK_R, BLOCK_C], tl.int16)
+                if S.keys:
+                    drawn = tl.zeros([_ROWS, _COLS], tl.int16)
                     if sees:
-                        drawn = window_bits(key, i, rows - window_row, c0, S.KX, S.KY, BLOCK_C)
+                        drawn = window_bits(key, i, rows - window_row, c0, S, _COLS)
                 else:
                     drawn = tl.load(bits + window + at, mask=inside, other=0)
                 flipped = drawn < tl.where(interest, flip_interest, flip_other)
@@ -111,17 +102,17 @@ def read(
                 )
                 share = share_of(rows - top, x, side_x, S.X)
                 totals += sign.to(tl.float32) * share[:, None]
-            means += pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, BLOCK_Y)
-            for r0 in range(blank_low, blank_high, BLOCK_R):
-                window_rows = r0 + tl.arange(0, BLOCK_R)
+            means += pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, S.BLOCK_Y)
+            for r0 in range(blank_low, blank_high, _ROWS):
+                window_rows = r0 + tl.arange(0, _ROWS)
                 rows = window_rows + window_row
                 blank = (window_rows < blank_high) & ((rows < row0) | (rows >= row1))
                 tl.store(
                     readings + window + (window_rows[:, None] * S.KY + window_cols[None, :]),
-                    tl.zeros([BLOCK_R, BLOCK_C], tl.int8),
+                    tl.zeros([_ROWS, _COLS], tl.int8),
                     mask=blank[:, None] & in_window[None, :],
                 )
-        y = tl.arange(0, BLOCK_Y)
+        y = tl.arange(0, S.BLOCK_Y)
         tl.store(pooled + (uav * S.X + x) * S.Y + y, means, mask=y < S.Y)
 
 
@@ -129,43 +120,43 @@ def read(
 
 
 @triton.jit
-def _sender(turn, i, TEAM: tl.constexpr):
+def _sender(turn, i, S: tl.constexpr):
     """Return whose reading comes in a turn: ids in order, but the map's own UAV first."""
-    if TEAM:
+    if S.team:
         return turn
     else:
         return tl.where(turn == 0, i, tl.where(turn <= i, turn - 1, turn))
 
 
 @triton.jit
-def _wanted(heard, turn, j, TEAM: tl.constexpr, OWN: tl.constexpr, HEARD: tl.constexpr):
+def _wanted(heard, turn, j, S: tl.constexpr):
     """Return whether a map takes the reading of UAV j, whose turn it is."""
-    if TEAM:
+    if S.team:
         return turn >= 0
-    elif OWN and HEARD:
+    elif S.own and S.heard:
         return (turn == 0) | (tl.load(heard + j) != 0)
-    elif OWN:
+    elif S.own:
         return turn == 0
     else:
         return (turn > 0) & (tl.load(heard + j) != 0)
 
 
 @triton.jit
-def _reaches(box, r0, c0, S: tl.constexpr):
+def _reaches(box, r0, c0):
     """Return whether a footprint and a tile of cells overlap."""
     row0, row1, col0, col1 = _load_box(box)
-    return (row0 < r0 + S.BLOCK_R) & (row1 > r0) & (col0 < c0 + S.BLOCK_C) & (col1 > c0)
+    return (row0 < r0 + _ROWS) & (row1 > r0) & (col0 < c0 + _COLS) & (col1 > c0)
 
 
 @triton.jit
-def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr, FAST: tl.constexpr):
+def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
     """Update a tile of cells with the reading of one UAV."""
     inside = _inside(box, rows, cols, last)
     window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
     at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
     sign = tl.load(readings + uav * (S.KX * S.KY) + at, mask=inside, other=0)
     odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
-    return tl.where(inside, bayes(p, odd, FAST), p)
+    return tl.where(inside, bayes(p, odd), p)
 
 
 @triton.jit
@@ -175,41 +166,20 @@ def _pool(change, cols, S: tl.constexpr):
 
 
 @triton.jit
-def fuse(
-    readings,
-    heard,
-    boxes,
-    odds,
-    active,
-    beliefs,
-    parts,
-    uncertainty_parts,
-    sums,
-    prior,
-    S: tl.constexpr,
-    BLANK: tl.constexpr,
-    TEAM: tl.constexpr,
-    OWN: tl.constexpr,
-    HEARD: tl.constexpr,
-    TRACKS: tl.constexpr,
-    FAST: tl.constexpr,
-):
+def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: tl.constexpr):
     """Update maps with readings, every cell once; leave what that changes in the pooled maps.
 
-    M maps a mission: one of the whole TEAM, which takes every reading, or one a UAV, which takes
-    its OWN reading and then those HEARD, in order of ids.
+    M maps a mission: one of the whole team, which takes every reading, or one a UAV, which takes
+    its own reading and then those heard, in order of ids.
 
     Tensors (the others are those of the operators):
-        beliefs: [E, M, R, C], updated; written whole and not read if BLANK.
-        parts: changes of the pooled map, of the row itself and of the next, [E, M, X, 2, Y],
-            written.
-        uncertainty_parts: the same of the pooled uncertainty, written if it TRACKS that.
-        sums: parts of those of `windows.fuse_global`, [E, X, 3] float64, written for the TEAM.
+        beliefs: [E, M, R, C], updated; written whole and not read if `blank`.
+        parts: changes of the pooled map and, if `tracks`, of the pooled uncertainty: of the row
+            itself and of the next, [2, E, M, X, 2, Y], written.
+        sums: parts of those of `windows.fuse_global`, [E, X, 3] float64, written for the team.
     """
-    BLOCK_R: tl.constexpr = S.BLOCK_R
-    BLOCK_C: tl.constexpr = S.BLOCK_C
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
-    MAPS: tl.constexpr = 1 if TEAM else S.N
+    MAPS: tl.constexpr = 1 if S.team else S.N
     x = tl.program_id(0) % S.X
     index = (tl.program_id(0) // S.X).to(tl.int64)
     e, i = index // MAPS, (index % MAPS).to(tl.int32)
@@ -219,15 +189,15 @@ def fuse(
     low_r, high_r, low_c, high_c = last, first, S.C, 0
     if tl.load(active + e) != 0:
         for turn in range(S.N):
-            j = _sender(turn, i, TEAM)
+            j = _sender(turn, i, S)
             row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
             row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
-            seen = (row0 < row1) & (col0 < col1) & _wanted(hears, turn, j, TEAM, OWN, HEARD)
+            seen = (row0 < row1) & (col0 < col1) & _wanted(hears, turn, j, S)
             low_r = tl.where(seen, tl.minimum(low_r, row0), low_r)
             high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
             low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
             high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
-        if BLANK:
+        if S.blank:
             low_r, high_r, low_c, high_c = first, last, 0, S.C
     own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
     own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
@@ -235,74 +205,75 @@ def fuse(
     gain, reweighted = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     removed = tl.zeros([], tl.float64)
     mine = beliefs + index * (S.R * S.C)
-    for c0 in range(low_c, high_c, BLOCK_C):
-        cols = c0 + tl.arange(0, BLOCK_C)
+    for c0 in range(low_c, high_c, _COLS):
+        cols = c0 + tl.arange(0, _COLS)
         # Sums over the rows of tiles; over those within a tile once at the end.
-        blank = tl.zeros([BLOCK_R, BLOCK_C], tl.float32)
+        blank = tl.zeros([_ROWS, _COLS], tl.float32)
         total, uncertainty_total = blank, blank
         gains, reweights, removals = blank, blank, blank
-        for r0 in range(low_r, high_r, BLOCK_R):
-            rows = r0 + tl.arange(0, BLOCK_R)
-            covered = tl.zeros([BLOCK_R, BLOCK_C], tl.int1)
+        for r0 in range(low_r, high_r, _ROWS):
+            rows = r0 + tl.arange(0, _ROWS)
+            covered = tl.zeros([_ROWS, _COLS], tl.int1)
             near = 0
             for turn in range(S.N):
-                j = _sender(turn, i, TEAM)
+                j = _sender(turn, i, S)
                 box = boxes + (e * S.N + j) * 8
-                if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(box, r0, c0, S):
+                if _wanted(hears, turn, j, S) & _reaches(box, r0, c0):
                     covered |= _inside(box, rows, cols, last)
                     near = 1
-            if BLANK:
+            if S.blank:
                 covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
             if near != 0:  # the rectangle has gaps
                 at = mine + (rows[:, None] * S.C + cols[None, :])
-                if BLANK:
-                    old = tl.zeros([BLOCK_R, BLOCK_C], tl.float32) + prior
+                if S.blank:
+                    old = tl.zeros([_ROWS, _COLS], tl.float32) + prior
                 else:
                     old = tl.load(at, mask=covered, other=0.5)
                 new = old
                 for turn in range(S.N):
-                    j = _sender(turn, i, TEAM)
+                    j = _sender(turn, i, S)
                     box = boxes + (e * S.N + j) * 8
-                    if _wanted(hears, turn, j, TEAM, OWN, HEARD) & _reaches(box, r0, c0, S):
+                    if _wanted(hears, turn, j, S) & _reaches(box, r0, c0):
                         uav = e * S.N + j
-                        new = _take(new, readings, odds, box, uav, rows, cols, last, S, FAST)
+                        new = _take(new, readings, odds, box, uav, rows, cols, last, S)
                 tl.store(at, new, mask=covered)
                 here = share_of(rows, x, S.R, S.X)[:, None]
                 there = share_of(rows, x + 1, S.R, S.X)[:, None]
-                shared = r0 + BLOCK_R >= last  # the last cell row, with the next lattice row
+                shared = r0 + _ROWS >= last  # the last cell row, with the next lattice row
                 change = new - old
                 total += change * here
                 if shared:
                     carry += _pool(change * there, cols, S)
-                if TEAM or TRACKS:
+                if S.team or S.tracks:
                     q_old, q_new = clamp(old), clamp(new)
-                    h_old, h_new = entropy(q_old, FAST), entropy(q_new, FAST)
-                    if TEAM:
+                    h_old, h_new = entropy(q_old), entropy(q_new)
+                    if S.team:
                         w_new = weight(new)
                         less = h_old - h_new
                         removals += less
                         gains += w_new * less
                         reweights += (w_new - weight(old)) * h_old
-                    if TRACKS:
+                    if S.tracks:
                         change = q_new * h_new - q_old * h_old
                         uncertainty_total += change * here
                         if shared:
                             uncertainty_carry += _pool(change * there, cols, S)
         own += _pool(total, cols, S)
-        if TRACKS:
+        if S.tracks:
             own_uncertainty += _pool(uncertainty_total, cols, S)
-        if TEAM:
+        if S.team:
             gain += tl.sum(tl.sum(gains, 0).to(tl.float64), 0)
             reweighted += tl.sum(tl.sum(reweights, 0).to(tl.float64), 0)
             removed += tl.sum(tl.sum(removals, 0).to(tl.float64), 0)
-    y = tl.arange(0, BLOCK_Y)
+    y = tl.arange(0, S.BLOCK_Y)
     out = (index * S.X + x) * (2 * S.Y) + y
     tl.store(parts + out, own, mask=y < S.Y)
     tl.store(parts + out + S.Y, carry, mask=y < S.Y)
-    if TRACKS:
-        tl.store(uncertainty_parts + out, own_uncertainty, mask=y < S.Y)
-        tl.store(uncertainty_parts + out + S.Y, uncertainty_carry, mask=y < S.Y)
-    if TEAM:
+    if S.tracks:
+        out += tl.num_programs(0).to(tl.int64) * (2 * S.Y)
+        tl.store(parts + out, own_uncertainty, mask=y < S.Y)
+        tl.store(parts + out + S.Y, uncertainty_carry, mask=y < S.Y)
+    if S.team:
         tl.store(sums + (index * S.X + x) * 3, gain)
         tl.store(sums + (index * S.X + x) * 3 + 1, reweighted)
         tl.store(sums + (index * S.X + x) * 3 + 2, removed)
@@ -321,23 +292,15 @@ def _add(parts, pooled, index, S: tl.constexpr, BLOCK_X: tl.constexpr):
 
 @triton.jit
 def add_parts(
-    parts,
-    uncertainty_parts,
-    sums,
-    pooled,
-    pooled_uncertainty,
-    totals,
-    S: tl.constexpr,
-    TEAM: tl.constexpr,
-    TRACKS: tl.constexpr,
-    BLOCK_X: tl.constexpr,
+    parts, sums, pooled, pooled_uncertainty, totals, S: tl.constexpr, BLOCK_X: tl.constexpr
 ):
     """Add what `fuse` left to one map's pooled maps [E, M, X, Y], and sum up `totals` [3, E]."""
     index = tl.program_id(0).to(tl.int64)
     _add(parts, pooled, index, S, BLOCK_X)
-    if TRACKS:
-        _add(uncertainty_parts, pooled_uncertainty, index, S, BLOCK_X)
-    if TEAM:
+    if S.tracks:
+        of_uncertainty = parts + tl.num_programs(0).to(tl.int64) * (2 * S.X * S.Y)
+        _add(of_uncertainty, pooled_uncertainty, index, S, BLOCK_X)
+    if S.team:
         x = tl.arange(0, BLOCK_X)
         for k in tl.static_range(3):
             part = tl.load(sums + (index * S.X + x) * 3 + k, mask=x < S.X, other=0.0)

@@ -9,19 +9,11 @@ _CELLS = tl.constexpr(8)  # of 16 bits for each counter
 
 
 @triton.jit
-def window_bits(
-    key,
-    i,
-    rows,
-    first_col,
-    KX: tl.constexpr,
-    KY: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+def window_bits(key, i, rows, first_col, S: tl.constexpr, COLS: tl.constexpr):
     """Draw the bits of a tile of the window of UAV i; see `words.window_bits`."""
-    columns = tl.arange(0, BLOCK_C // _CELLS) + first_col // _CELLS
-    wide: tl.constexpr = (KY + _CELLS - 1) // _CELLS
-    a, b, c, d = tl.randint4x(key, (i * KX + rows)[:, None] * wide + columns[None, :])
+    columns = tl.arange(0, COLS // _CELLS) + first_col // _CELLS
+    wide: tl.constexpr = (S.KY + _CELLS - 1) // _CELLS
+    a, b, c, d = tl.randint4x(key, (i * S.KX + rows)[:, None] * wide + columns[None, :])
     # Cells 0 and 1 from a, 2 and 3 from b, …: first those of even number, then the odd ones.
     low = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
     drawn = tl.interleave(low & 0xFFFF, low >> 16)

@@ -13,7 +13,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import uses_triton
-from marl_framework.kernels.symmetries import Flown, Tables, Turned, take_turned
+from marl_framework.kernels.maps import Flown, Tables, Turned, take_turned
 from marl_framework.mission.lattice import action_offsets
 from marl_framework.observations.channels import CHANNELS, Turns
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import TritonLosses
-from marl_framework.kernels.choice import choose_actions
-from marl_framework.kernels.parts import part_sums
+from marl_framework.kernels.area import part_sums
+from marl_framework.kernels.policies import choose_actions
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import Fusion

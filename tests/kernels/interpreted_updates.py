@@ -19,7 +19,7 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import Losses, TritonLosses
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.ranks import balanced
-from marl_framework.kernels.losses import BLOCK, descent_rule
+from marl_framework.kernels.policies import BLOCK, descent_rule
 from marl_framework.observations.symmetry import Symmetries
 from tests.small import small_config
 

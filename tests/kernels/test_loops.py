@@ -144,7 +144,7 @@ def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
 
 ENTROPY = """
 import torch
-from marl_framework.kernels.parts_numba import part_sums
+from marl_framework.kernels.area_numba import part_sums
 
 print(part_sums(torch.full((1, 2, 2), 0.5), torch.tensor([2]), torch.tensor([2]))[0, 1].item())
 """

@@ -24,8 +24,8 @@ from marl_framework.algorithms.rollout import draw_one_by_one
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.kernels import maps, versions, windows
-from marl_framework.kernels.choice import Choice
 from marl_framework.kernels.maps import ActorInputs, CriticInputs
+from marl_framework.kernels.policies import Choice
 from marl_framework.kernels.versions import Version, load
 from marl_framework.kernels.words import window_bits
 from marl_framework.mission import environment

@@ -1,29 +1,23 @@
-"""Contract of policies, losses and their gradients, for B transitions with A actions.
+"""Contract of policies: choices of actions, advantages, losses and their gradients.
 
 The plain versions are those of `algorithms`; autograd finds their gradients, which the kernels
-write themselves. Tensors are contiguous float32 unless said otherwise. Operators of
-`torch.library`, for GPUs: the `meta` device, fake tensors and `torch.compile` see their results
-without running them.
+write themselves. B transitions with A actions. Tensors are contiguous, and float32 unless said
+otherwise. The `meta` device, fake tensors and `torch.compile` see the results of these operators of
+`torch.library` without running them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import namedtuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from marl_framework.device import launched_on
-from marl_framework.kernels.versions import (
-    Kernel,
-    Version,
-    as_bytes,
-    check_contiguous,
-    load,
-    power_of_two,
-)
+from marl_framework.kernels.versions import Kernel, check_contiguous, launch, power_of_two
 
 KERNELS = {
+    "choose_actions": Kernel("algorithms.rollout.draw_one_by_one", triton="choose"),
     "policy_advantages": Kernel(
         "algorithms.losses.counterfactual_advantage", triton="advantages policy"
     ),
@@ -35,8 +29,80 @@ TINY = torch.finfo(torch.float32).tiny
 """Smallest normal float32: the least argument of logarithms."""
 NORM_FLOOR = 1e-6
 """Added to the gradient norm before it is compared with the maximum."""
-BLOCK = 128
-"""Transitions of a program."""
+BLOCK, MISSIONS = 128, 16
+"""Transitions of a program, and missions of one that chooses actions."""
+
+
+class Sizes(NamedTuple):
+    """Constants that kernels are compiled for."""
+
+    A: int
+    BLOCK_A: int
+    given: bool = False
+    """Whether the optional tensor is given: returns or weights."""
+    entropy: float = 0.0
+    clip: float = 0.0
+    BLOCK: int = BLOCK
+
+
+class Choice(NamedTuple):
+    """Arguments of E missions of N UAVs on a lattice of X × Y × Z."""
+
+    logits: Tensor
+    """[E, N, A] float32."""
+    uniform: Tensor
+    """Draws in [0, 1), [E, N, A] float32."""
+    epsilon: Tensor
+    """Floor of the policy, [] float64."""
+    positions: Tensor
+    """Lattice indices, [E, N, 3] int64."""
+    moves: Tensor
+    """See `MissionState.moves`, [E, X, Y, Z, A] bool; missions may share one table."""
+    active: Tensor
+    """UAVs that fly, [E, N] bool; the others take no cell."""
+    offsets: Tensor
+    """Steps of the actions, [A, 3] int64."""
+    actions: Tensor
+    """[E, N] int64, written."""
+    masks: Tensor
+    """Allowed actions, [E, N, A] bool, written."""
+    probabilities: Tensor
+    """Policy, [E, N, A] float32, written."""
+
+
+ChoiceSizes = namedtuple("ChoiceSizes", "Y Z N A BLOCK_N BLOCK_A")
+"""Constants that `choose` is compiled for."""
+
+
+@torch.library.custom_op(
+    "marl_framework::choose_actions", mutates_args=("actions", "masks", "probabilities")
+)
+def choose_actions(
+    logits: Tensor,
+    uniform: Tensor,
+    epsilon: Tensor,
+    positions: Tensor,
+    moves: Tensor,
+    active: Tensor,
+    offsets: Tensor,
+    actions: Tensor,
+    masks: Tensor,
+    probabilities: Tensor,
+) -> None:
+    """Draw the UAVs' actions one after the other, each under its mask; see `Choice`."""
+    given = logits, uniform, epsilon, positions, moves, active, offsets
+    choice = Choice(*given, actions, masks, probabilities)
+    check_contiguous(*choice._replace(moves=moves[0]))
+    e, n, a = logits.shape
+    y, z = moves.shape[2:4]
+    sizes = ChoiceSizes(y, z, n, a, power_of_two(n), power_of_two(a))
+    programs = (-(-e // MISSIONS),)
+    launch("policies.choose", programs, choice, moves.stride(0), e, S=sizes, num_warps=1)
+
+
+@choose_actions.register_fake
+def _(*arguments: Any) -> None:
+    """Only the mutated arguments come out."""
 
 
 @torch.library.custom_op("marl_framework::policy_advantages", mutates_args=())
@@ -61,7 +127,7 @@ def policy_advantages(
     probabilities, advantages = torch.empty_like(logits), logits.new_empty(len(logits))
     given = actions if returns is None else returns
     inputs = logits, masks, epsilon, values, actions, given, probabilities, advantages
-    _launch("advantages", inputs, RETURNS=returns is not None)
+    _launch("advantages", inputs, returns is not None)
     return probabilities, advantages
 
 
@@ -93,8 +159,7 @@ def actor_gradient(
     gradient, parts = torch.empty_like(logits), _parts(logits)
     counts = advantages if weights is None else weights
     inputs = logits, masks, epsilon, actions, advantages, old, counts, gradient, parts
-    constants = {"WEIGHTS": weights is not None, "ENTROPY": entropy_coefficient, "CLIP": clip_ratio}
-    _launch("actor_loss", inputs, **constants)
+    _launch("actor_loss", inputs, weights is not None, entropy_coefficient, clip_ratio)
     return gradient, parts
 
 
@@ -113,7 +178,7 @@ def critic_gradient(
     gradient, parts = torch.empty_like(values), _parts(values)
     counts = targets if weights is None else weights
     inputs = values, actions, targets, counts, gradient, parts
-    _launch("critic_loss", inputs, WEIGHTS=weights is not None)
+    _launch("critic_loss", inputs, weights is not None)
     return gradient, parts
 
 
@@ -131,13 +196,8 @@ def descent_rule(
     """
     scale, skip, bad = (torch.empty_like(norm) for _ in range(3))
     given = loss if halted is None else halted
-    with launched_on(loss):
-        load("losses", Version.TRITON).descent_rule[(1,)](
-            *(loss, norm, given, scale, skip, bad),
-            LIMIT=maximum_norm,
-            HALTS=halted is not None,
-            num_warps=1,
-        )
+    flags = {"LIMIT": maximum_norm, "HALTS": halted is not None}
+    launch("policies.descent_rule", (1,), loss, norm, given, scale, skip, bad, **flags, num_warps=1)
     return scale, skip, bad
 
 
@@ -161,19 +221,9 @@ def _parts(outputs: Tensor) -> Tensor:
     return outputs.new_empty(-(-len(outputs) // BLOCK))
 
 
-def _launch(name: str, tensors: tuple[Tensor, ...], **constants: Any) -> None:
+def _launch(name: str, tensors: tuple[Tensor, ...], *flags: Any) -> None:
     """Launch a kernel for B transitions; the first tensor, of a network, is [B, A]."""
     check_contiguous(*tensors)
-    outputs = tensors[0]
-    number, actions = outputs.shape
-    kernel = getattr(load("losses", Version.TRITON), name)
-    with launched_on(outputs):
-        kernel[(-(-number // BLOCK),)](
-            *map(as_bytes, tensors),
-            number,
-            A=actions,
-            **constants,
-            BLOCK_B=BLOCK,
-            BLOCK_A=power_of_two(actions),
-            num_warps=4,
-        )
+    number, actions = tensors[0].shape
+    sizes, programs = Sizes(actions, power_of_two(actions), *flags), (-(-number // BLOCK),)
+    launch(f"policies.{name}", programs, *tensors, number, S=sizes, num_warps=4)
