@@ -32,7 +32,7 @@ from .mission.reward import Reward as Reward, Utility as Utility
 from .mission.sensor import Sensor as Sensor
 from .mission.state import MissionState as MissionState, Seen as Seen
 from .mission.terrains.mixture import Terrain as Terrain, TerrainDraws as TerrainDraws
-from .mission.terrains.protocol import TerrainKind as TerrainKind
+from .mission.terrains.mixture import TerrainKind as TerrainKind
 from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
 from .networks.registry import make_actor as make_actor
 from .observations.builder import ObservationBuilder as ObservationBuilder

@@ -41,7 +41,7 @@ TERRAINS = {
     "four_corners": "marl_framework.mission.terrains.rectangles.FourCorners",
     "random_field": "marl_framework.mission.terrains.random_field.RandomField",
     "raster": "marl_framework.mission.terrains.raster.RasterTerrain",
-    "landscape": "marl_framework.mission.terrains.landscape.Landscape",
+    "landscape": "marl_framework.mission.terrains.random_field.Landscape",
 }
 """Terrains, in the order in which their random numbers are drawn."""
 

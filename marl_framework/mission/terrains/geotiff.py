@@ -67,18 +67,14 @@ def transform(source: Any, target: Any, points: Array) -> Array:
     """
     from rasterio.warp import transform as convert
 
-    found = np.stack(convert(source, target, *np.asarray(points, np.float64).T), axis=-1)
+    found = np.stack(convert(source, target, *np.asarray(points, np.float64).T), -1)
     if not np.isfinite(found).all():
         raise ValueError("coordinates that its coordinate system does not have")
     return found
 
 
 def require_rasterio(key: str, what: str) -> None:
-    """Check that rasterio is installed.
-
-    Raises:
-        ConfigError: it is missing; names the key and the extra.
-    """
+    """Raise a ConfigError that names the key and the extra if rasterio is missing."""
     try:
         import_module("rasterio")
     except ImportError as error:
@@ -111,7 +107,7 @@ def read_geotiff(
 
     Args:
         path: file.
-        name: name of the file, for messages.
+        name: its name in messages.
         key: number or description of the band; None for the only one.
         resolution: metres per pixel to resample degrees to; None for those of the file.
 
@@ -173,7 +169,7 @@ def _in_metres(
 
 
 def _on_map(file: Any, pixels: Array) -> Array:
-    """Convert (column, row) of pixels' corners, [P, 2], to the file's coordinates."""
+    """Convert (column, row), [P, 2], to the file's coordinates."""
     matrix = np.array(file.transform).reshape(3, 3)
     return pixels @ matrix[:2, :2].T + matrix[:2, 2]
 

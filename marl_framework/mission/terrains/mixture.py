@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from marl_framework.config.dotted import load_part
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import TERRAINS
 from marl_framework.mission.seeding import check_split
-from marl_framework.mission.terrains.protocol import checked_build, checked_draw, load_kind
 from marl_framework.mission.terrains.raster import RasterTerrain
 
+_KEY = "sensor.simulation.kinds"
 _MEMORY = 2**29  # bytes for the part of a large batch that is built at once
 _BYTES_PER_CELL = 30  # of a kind without `bytes_per_mission`
+
+
+class TerrainKind(Protocol):
+    """Draws and builds ground truths; made as `MyTerrain(config, device, split)`.
+
+    All randomness is in `draw`: the same draws give the same maps again. The optional attribute
+    `bytes_per_mission` is the memory that `build` needs for one of them; many missions are built
+    in parts that fit.
+    """
+
+    def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
+        """Return the random numbers behind `num` ground truths, [num, …], on the device."""
+        ...
+
+    def build(self, draws: Tensor) -> Tensor:
+        """Return their ground truths [num, R, C] bool, True = region of interest."""
+        ...
 
 
 @dataclass
@@ -54,7 +74,7 @@ class Terrain:
         self.kinds = config.sensor.simulation.drawn_kinds
         self.device = torch.device(device)
         self.shape = config.geometry.map_shape
-        self._parts = {name: load_kind(name, config, self.device, split) for name in self.kinds}
+        self._parts = {name: _load(name, config, self.device, split) for name in self.kinds}
         # Built-in kinds draw first, in the order of `config.parts`; those with the same `draw`
         # share its numbers. Seeds keep their missions as long as this order stays.
         known = list(TERRAINS)
@@ -71,8 +91,11 @@ class Terrain:
     def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
         """Draw the random numbers behind the ground truths of `num` missions."""
         kind = torch.randint(len(self.kinds), (num,), generator=generator, device=self.device)
-        names = self._drawing.values()
-        numbers = (checked_draw(name, self._parts[name], num, generator) for name in names)
+        numbers = []
+        for name in self._drawing.values():
+            numbers.append(self._parts[name].draw(num, generator))
+            if not isinstance(numbers[-1], Tensor) or numbers[-1].shape[:1] != (num,):
+                raise _wrong(f"{name}.draw", f"[{num}, …]", numbers[-1])
         return TerrainDraws(kind, tuple(numbers))
 
     def numbers(self, draws: TerrainDraws, kind: str) -> Tensor:
@@ -134,9 +157,28 @@ class Terrain:
         return draws.kind.new_empty(len(draws.kind), *self.shape, dtype=torch.bool)
 
     def _build_kind(self, name: str, numbers: Tensor) -> Tensor:
-        return checked_build(name, self._parts[name], numbers, self.shape)
+        truth, wanted = self._parts[name].build(numbers), (len(numbers), *self.shape)
+        if not isinstance(truth, Tensor) or truth.shape != wanted or truth.dtype != torch.bool:
+            raise _wrong(f"{name}.build", f"{list(wanted)} bool", truth)
+        return truth
 
 
 def _may_read(kind: Tensor) -> bool:
     """Return whether the host can read the kinds without waiting for a GPU."""
     return kind.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _load(name: str, config: Config, device: torch.device, split: str) -> TerrainKind:
+    """Make the kind of a name in `config.parts` or of a dotted path."""
+    make = load_part(TERRAINS.get(name, name), _KEY, "config", "device", "split")
+    kind: TerrainKind = make(config, device, split)
+    if not all(callable(getattr(kind, method, None)) for method in ("draw", "build")):
+        raise ConfigError(f"{_KEY}: {name} must have draw(num, generator) and build(draws)")
+    return kind
+
+
+def _wrong(method: str, wanted: str, got: object) -> ConfigError:
+    found = type(got).__name__
+    if isinstance(got, Tensor):
+        found = f"{list(got.shape)} {str(got.dtype).removeprefix('torch.')}"
+    return ConfigError(f"{_KEY}: {method} must return {wanted}, got {found}")

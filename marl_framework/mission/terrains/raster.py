@@ -1,7 +1,4 @@
-"""Mission windows of a measured map, cropped on the device.
-
-The measured map has pixels, the mission's map has cells.
-"""
+"""Mission windows of a measured map: its pixels become the mission's cells, on the device."""
 
 from __future__ import annotations
 
@@ -22,18 +19,10 @@ WINDOW, SYMMETRY = 0, 1
 class RasterTerrain:
     """Mission windows of one split of a measured map, cut at a threshold.
 
-    Args:
-        config: `sensor.simulation.raster` names the file; a window is x_dim × y_dim metres.
-        device: device of the split's part of the map and of the list of windows.
-        split: training, validation, test or deployment.
-
     Attributes:
-        shape: cells of a map (R, C).
-        threshold: value of the map, or percentile of the window such as p60.
-        num_windows: number of windows to choose from.
+        num_windows: number of windows to choose from, x_dim × y_dim metres each.
         num_symmetries: number of symmetries that keep the shape of a window; quarter turns only
             if it is square.
-        bytes_per_mission: memory that `build` needs for each window.
         place: location of the whole map; None if its file has none.
 
     Raises:
@@ -42,14 +31,13 @@ class RasterTerrain:
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
         found = find_windows(config, split)
-        self.shape = config.geometry.map_shape
-        self.threshold = config.sensor.simulation.raster.threshold
+        self._shape = config.geometry.map_shape
+        self._threshold = config.sensor.simulation.raster.threshold
         self.num_windows = len(found.corners)
         self.num_symmetries = 8 if config.environment.x_dim == config.environment.y_dim else 4
-        self._device = device
-        self.place = found.place
+        self._device, self.place = device, found.place
         self._side, self._pixels = found.side, found.pixels
-        self.bytes_per_mission = 30 * max(math.prod(self.shape), math.prod(found.pixels))
+        self.bytes_per_mission = 30 * max(math.prod(self._shape), math.prod(found.pixels))
         self._metres = config.environment.x_dim / found.side[0]
         self._values = torch.from_numpy(found.values).to(device)
         self._corners = torch.from_numpy(found.corners).to(device)
@@ -72,11 +60,11 @@ class RasterTerrain:
         rows = corner[:, 0, None] + torch.arange(self._pixels[0], device=corner.device)
         cols = corner[:, 1, None] + torch.arange(self._pixels[1], device=corner.device)
         pixels = orient(self._values[rows[:, :, None], cols[:, None, :]], draws[:, SYMMETRY])
-        return upsample(pixels, self._side, self.shape)
+        return upsample(pixels, self._side, self._shape)
 
     def build(self, draws: Tensor) -> Tensor:
         """Return the cells above the threshold, [E, R, C] bool."""
-        return above(self.windows(draws), self.threshold)
+        return above(self.windows(draws), self._threshold)
 
 
 def above(values: Tensor, threshold: float | str) -> Tensor:

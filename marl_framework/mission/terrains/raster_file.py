@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -23,7 +22,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
-from marl_framework.mission.terrains.geotiff import Place, is_geotiff, read_geotiff
+from marl_framework.mission.terrains.geotiff import Array, Place, is_geotiff, read_geotiff
 
 SHARES = (0.6, 0.2, 0.2)
 """Shares of the admissible windows to aim at: training, validation, test."""
@@ -31,11 +30,9 @@ MAX_WINDOWS = 2**22
 """Number of windows that a larger map keeps, evenly spread, to bound memory."""
 
 _SAMPLE = "matplotlib:"
-_NUMPY = (".npy", ".npz")
-_TIFF = (".tif", ".tiff")
+_NUMPY, _TIFF = (".npy", ".npz"), (".tif", ".tiff")
 _IMAGE = (".png", *_TIFF)
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 
@@ -164,11 +161,6 @@ def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
 
 
 def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
-    """Return a 2-D array of real numbers in float32.
-
-    Raises:
-        ConfigError: the array has other axes, no measured pixel, or only one value.
-    """
     if array.ndim != 2 or not array.size:
         raise _error("path", f"{name} has shape {array.shape}; a 2-D array is needed")
     if array.dtype.kind not in "biuf":
@@ -336,7 +328,6 @@ def _covered(raster: RasterMap) -> str:
 
 
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
-    """Return the error of a map in which some split has no window."""
     ratio = extent[1] / extent[0]
     # Pixels along x; all smaller windows fit where a larger one does.
     low, high = 0, math.ceil(extent[0] / raster.resolution)

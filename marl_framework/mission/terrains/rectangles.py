@@ -19,13 +19,7 @@ Interval = tuple[Tensor, Tensor]
 
 
 class Rectangles:
-    """Base of the rectangular kinds, which share their draws.
-
-    Args:
-        config: gives the cells of the map.
-        device: device of draws and ground truths.
-        split: not used; splits differ by their seeds.
-    """
+    """Base of the rectangular kinds, which share their draws."""
 
     complemented = False
     """Whether every other map is the complement."""
@@ -44,9 +38,9 @@ class Rectangles:
     def build(self, draws: Tensor) -> Tensor:
         """Return the ground truths [num, R, C] bool."""
         complement = draws[:, _COMPLEMENT] >= 0.5 if self.complemented else None
-        return rasterise(self.rectangles(draws), self.shape, complement)
+        return rasterise(self._rectangles(draws), self.shape, complement)
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         """Return the rectangles [E, K, 4] int64 of uniform numbers [E, 10]; see `rasterise`."""
         raise NotImplementedError
 
@@ -70,8 +64,7 @@ class Rectangles:
 class Split(Rectangles):
     """One of four sides of the map, 30-60 % of it."""
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
-        """See `Rectangles.rectangles`."""
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         side, share = _pick(uniform, 4), _share(uniform, 0, 0.30, 0.60)
         rows, cols = (_anchored(share, side % 2 == 1, size) for size in self.shape)
         return self._strip(side < 2, rows, cols)
@@ -80,8 +73,7 @@ class Split(Rectangles):
 class Corner(Rectangles):
     """One block in a corner, 55-74 % of each side."""
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
-        """See `Rectangles.rectangles`."""
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         corner = _pick(uniform, 4)
         shares = _share(uniform, 0, 0.55, 0.74), _share(uniform, 1, 0.55, 0.74)
         return self._block(shares, corner >= 2, corner % 2 == 1).unsqueeze(1)
@@ -92,8 +84,7 @@ class Band(Rectangles):
 
     complemented = True
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
-        """See `Rectangles.rectangles`."""
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         low, high = _share(uniform, 0, 0.20, 0.34), _share(uniform, 1, 0.65, 0.79)
         rows, cols = (
             ((low * size).floor().long(), (high * size).floor().long()) for size in self.shape
@@ -104,8 +95,7 @@ class Band(Rectangles):
 class TwoCorners(Rectangles):
     """Two blocks in opposite corners, 40-54 % of each side, each with its own extent."""
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
-        """See `Rectangles.rectangles`."""
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         diagonal = _pick(uniform, 2) == 1
         near = torch.zeros_like(diagonal)
         a, b, c, d = (_share(uniform, k, 0.40, 0.54) for k in range(4))
@@ -118,8 +108,7 @@ class FourCorners(Rectangles):
 
     complemented = True
 
-    def rectangles(self, uniform: Tensor) -> Tensor:
-        """See `Rectangles.rectangles`."""
+    def _rectangles(self, uniform: Tensor) -> Tensor:
         share = [_share(uniform, k, 0.28, 0.37) for k in range(8)]
         near = torch.zeros_like(share[0], dtype=torch.bool)
         blocks = [

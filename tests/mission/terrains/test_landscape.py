@@ -8,8 +8,8 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.mission.terrains.landscape import Landscape
 from marl_framework.mission.terrains.mixture import Terrain
+from marl_framework.mission.terrains.random_field import Landscape
 from tests.mission.terrains.small_terrains import configuration, drawn
 
 CPU = torch.device("cpu")
