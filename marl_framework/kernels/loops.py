@@ -25,11 +25,7 @@ FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "arcp", "nsz"}, "err
 
 
 def loop(**options: Any) -> Callable[[Any], Any]:
-    """Compile a function that Python calls, and cache the result.
-
-    Args:
-        options: of `numba.njit`, next to those of `FAST`.
-    """
+    """Compile a function that Python calls, with `FAST` and other options, and cache the result."""
 
     def compiled(function: Any) -> Any:
         made = njit(cache=True, **{**FAST, **options})(function)

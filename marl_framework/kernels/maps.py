@@ -163,8 +163,7 @@ def draw_actor_maps(
         places: fields of `ActorPlaces`: places in `out`, whose other channels stay unwritten.
         cells: of the map, [R, C].
         has_inactive: whether UAVs may be inactive.
-        out: [E, N, channels, X, Y] of any precision, written; maps of a UAV, and UAVs, follow one
-            another in memory.
+        out: [E, N, channels, X, Y] of any precision, written.
     """
     *tensors, open_share = inputs
     check_contiguous(*tensors, *tables, open_share[0])
@@ -184,16 +183,10 @@ def draw_critic_maps(
     num_actions: int,
     out: Tensor,
 ) -> None:
-    """Draw what only the critic sees of each UAV.
+    """Draw what only the critic sees of each UAV, as `draw_actor_maps`.
 
-    Args:
-        inputs: fields of `CriticInputs`.
-        boxes: see `ActorTables`.
-        places: fields of `CriticPlaces`.
-        cells: of the map, [R, C].
-        has_inactive: whether UAVs may be inactive.
-        num_actions: A.
-        out: as for `draw_actor_maps`.
+    `inputs` and `places` are the fields of `CriticInputs` and `CriticPlaces`; for `boxes` see
+    `ActorTables`.
     """
     check_contiguous(*inputs, boxes)
     sizes = Sizes.of(out, boxes.shape[2], cells, has_inactive)
@@ -290,7 +283,6 @@ def _(index: Tensor, which: Tensor, tables: Any, flown: list[Tensor], _: int) ->
 
 
 def _empty(index: Tensor, tensors: list[Tensor]) -> Turned:
-    """Return memory for a batch."""
     flown, batch = Flown(*tensors), len(index)
     seen, own = flown.observations, flown.critic_maps
     maps = seen.new_empty(batch, seen.shape[1] + own.shape[1], *seen.shape[2:])

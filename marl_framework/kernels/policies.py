@@ -145,16 +145,9 @@ def actor_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of the actor's loss by the logits [B, A], and parts of the loss.
 
-    Args:
-        logits: as for `policy_advantages`, like `masks`, `epsilon` and `actions`.
-        masks: [B, A] bool.
-        epsilon: [] float64.
-        actions: [B] int64.
-        advantages: of the actions taken, [B].
-        old: policy when the actions were taken, [B, A].
-        weights: how much each transition counts, [B]; None = all the same.
-        entropy_coefficient: weight of the entropy bonus.
-        clip_ratio: of the clipped surrogate, 0 = no clipping.
+    The first four arguments are those of `policy_advantages`, and `advantages` [B] its result. `old`
+    is the policy when the actions were taken, [B, A], `weights` are those of transitions, [B] (None
+    = all the same). A `clip_ratio` of 0 clips nothing.
     """
     gradient, parts = torch.empty_like(logits), _parts(logits)
     counts = advantages if weights is None else weights
@@ -169,11 +162,7 @@ def critic_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of the critic's loss by the values [B, A], and parts of the loss.
 
-    Args:
-        values: Q(s, ·), [B, A].
-        actions: taken, [B] int64.
-        targets: [B].
-        weights: as for `actor_gradient`.
+    `targets` are [B]; the other arguments are those of `policy_advantages` and `actor_gradient`.
     """
     gradient, parts = torch.empty_like(values), _parts(values)
     counts = targets if weights is None else weights

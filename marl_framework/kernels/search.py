@@ -64,7 +64,7 @@ def fly(
 
     Args:
         tables: of the lattice.
-        places: first positions, [B] int64; as many in each of E missions.
+        places: first positions, [B] int64; equally many in each of E missions.
         first_allowed: first actions, [B, A] bool.
         allowed_moves: actions that missions allow, [E, P, A] bool.
         left: entropy around each lattice position, [B, X, Y].

@@ -1,7 +1,7 @@
 """Searches on the lattice in compiled loops; see `search`.
 
-A search reads a handful of numbers very often. Plain operators spend their time on being started;
-the loops read every position once. Other threads run meanwhile.
+A search reads few numbers very often, so plain operators spend their time on being started. Other
+threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from torch import Tensor
 
 from marl_framework.kernels.loops import loop, views
 
-_ONE = np.float32(1.0)
-_ZERO = np.float32(0.0)
-_NEVER = np.float32(-np.inf)
+_ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 
 # Sums may be reordered for vector registers; unlike `loops.FAST` no division becomes a product, so
 # that rounded gains are those of plain operators.

@@ -1,12 +1,9 @@
 """Contract of footprint windows: take readings, and put them into beliefs.
 
-Nothing here passes over a whole map: a step changes the cells under the footprints alone. Pooled
-maps (area means on the lattice of X × Y positions) follow by what changes in the windows.
-
-E missions, N UAVs, maps of R × C cells, windows of K_x × K_y cells. All tensors are contiguous.
-Triton's kernels are operators of `torch.library`, so that the `meta` device, fake tensors and
-`torch.compile` see what they write. Their tensors lie on one GPU, or on the CPU under Triton's
-interpreter (`TRITON_INTERPRET=1`).
+A step changes the cells under the footprints alone; pooled maps (area means on the lattice of X × Y
+positions) follow. E missions, N UAVs, maps of R × C cells, windows of K_x × K_y cells. All tensors
+are contiguous. Those of Triton lie on one GPU, or on the CPU under its interpreter
+(`TRITON_INTERPRET=1`).
 """
 
 from __future__ import annotations
@@ -129,7 +126,7 @@ def read(
 
     Args:
         version: of the kernel.
-        view: the UAVs.
+        view: UAVs.
         truth: region of interest, [E, R, C] bool.
         bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; for Triton also the keys from which
             it draws them (`words.window_bits`), [E] int64.
@@ -172,7 +169,7 @@ def fuse_own(
 
     Args:
         version: of the kernel.
-        view: the UAVs.
+        view: UAVs.
         readings: see `read`, [E, N, K_x, K_y] int8.
         heard: whether UAV i hears UAV j, [E, N, N] bool; the diagonal is ignored.
         maps: own ones.
@@ -245,7 +242,6 @@ def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> T
 
 
 def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return pooled maps, and the changes in windows that belong to them."""
     changes = [(maps.pooled, after - before)]
     if maps.tracks:
         changes.append((maps.uncertainty, uncertainty(after) - uncertainty(before)))
@@ -257,8 +253,7 @@ def _first_seen_by(footprint: Footprint, window: tuple[int, int]) -> Tensor:
     windows = Footprint(*(field.unsqueeze(2) for field in footprint))
     others = Footprint(*(field.unsqueeze(1) for field in footprint))
     rows, cols = windows.inside(window, others)  # [E, N windows, N footprints, K]
-    n = rows.shape[1]
-    earlier = torch.ones(n, n, device=rows.device).tril(-1)
+    earlier = torch.ones(2 * rows.shape[1:2], device=rows.device).tril(-1)
     covered = (rows * earlier.unsqueeze(-1)).mT @ cols.float()
     own_rows, own_cols = footprint.inside(window, footprint)
     return (covered == 0) & own_rows.unsqueeze(-1) & own_cols.unsqueeze(-2)
@@ -382,7 +377,7 @@ def _(readings: Tensor, *arguments: Any) -> Tensor:
 
 
 def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
-    """Launch `fuse` and `add_parts`; return the sums of the team, undefined for own maps."""
+    """Launch `fuse` and `add_parts`; return sums as `fuse_global`, undefined for own maps."""
     beliefs, pooled, pooled_uncertainty, tracks, prior = maps
     check_contiguous(*inputs, *maps[:3])
     flags |= {"tracks": tracks, "blank": prior is not None}

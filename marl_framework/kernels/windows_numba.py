@@ -1,9 +1,7 @@
 """Footprint windows in compiled loops; see `windows`.
 
-A step changes the cells under the footprints alone. Plain operators move these windows through
-memory for each operation; the loops read, update, pool and write each cell once. Missions (or
-UAVs) run in parallel and write to memory of their own: results do not depend on the number of
-threads.
+The loops read, update, pool and write each cell once. Missions (or UAVs) run in parallel and write
+to memory of their own: results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -224,20 +222,14 @@ def _spans(boxes, r, low, high):
         if box[0] <= r < box[1] and box[2] < box[3]:
             low[count], high[count] = box[2], box[3]
             count += 1
-    return _merge(low, high, count)
-
-
-@njit(**FAST)
-def _merge(low, high, count):
-    """Sort intervals [low, high) by their start and join those that touch; return their number."""
-    for k in range(1, count):
+    for k in range(1, count):  # sort by their start
         a, b, m = low[k], high[k], k
         while m > 0 and low[m - 1] > a:
             low[m], high[m] = low[m - 1], high[m - 1]
             m -= 1
         low[m], high[m] = a, b
     kept = 0
-    for k in range(1, count):
+    for k in range(1, count):  # join those that touch
         if low[k] <= high[kept]:
             high[kept] = max(high[kept], high[k])
         else:

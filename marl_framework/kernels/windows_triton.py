@@ -1,12 +1,9 @@
 """Footprint windows in Triton; see `windows`.
 
-One program serves one row of the lattice: it owns the map's cell rows that begin there, so that
-every cell is read, updated, pooled and written by one program, in one order. There are no atomic
-sums, and the same input gives the same bits. A cell row that two lattice rows share leaves its
-second share in a carry row, which `add_parts` adds afterwards. Programs skip the UAVs that their
-rows do not see.
-
-Booleans come as int8.
+One program serves one row of the lattice: it owns the map's cell rows that begin there, so that one
+program updates each cell, in one order. There are no atomic sums, and the same input gives the same
+bits. A cell row that two lattice rows share leaves its second share in a carry row, which
+`add_parts` adds afterwards. Booleans come as int8.
 """
 
 from __future__ import annotations
@@ -47,10 +44,9 @@ def _inside(box, rows, cols, last):
 
 @triton.jit
 def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.constexpr):
-    """Take the readings of a UAV, and average them over X × Y parts of its unclipped footprint.
+    """See `windows.read`; a program serves one row of parts of an unclipped footprint.
 
-    A program serves one row of these parts. Cells that two rows share are read twice and
-    written once.
+    Cells that two rows share are read twice and written once.
     """
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     x = tl.program_id(0) % S.X
@@ -199,18 +195,15 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
             high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
         if S.blank:
             low_r, high_r, low_c, high_c = first, last, 0, S.C
-    own, carry = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([BLOCK_Y], tl.float32)
-    own_uncertainty = tl.zeros([BLOCK_Y], tl.float32)
-    uncertainty_carry = tl.zeros([BLOCK_Y], tl.float32)
-    gain, reweighted = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
-    removed = tl.zeros([], tl.float64)
+    row, none = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([], tl.float64)
+    own, carry, own_uncertainty, uncertainty_carry = row, row, row, row
+    gain, reweighted, removed = none, none, none
     mine = beliefs + index * (S.R * S.C)
     for c0 in range(low_c, high_c, _COLS):
         cols = c0 + tl.arange(0, _COLS)
         # Sums over the rows of tiles; over those within a tile once at the end.
         blank = tl.zeros([_ROWS, _COLS], tl.float32)
-        total, uncertainty_total = blank, blank
-        gains, reweights, removals = blank, blank, blank
+        total, uncertainty_total, gains, reweights, removals = blank, blank, blank, blank, blank
         for r0 in range(low_r, high_r, _ROWS):
             rows = r0 + tl.arange(0, _ROWS)
             covered = tl.zeros([_ROWS, _COLS], tl.int1)

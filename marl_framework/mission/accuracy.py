@@ -14,16 +14,10 @@ CPU_CELLS, GPU_CELLS = 2**18, 2**26
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the F1 score of the ROI class; 0 if no cell is ROI and none is predicted.
+    """Return the F1 score of the ROI class, [E]; 0 if no cell is ROI and none is predicted.
 
-    Cells above `cells.INTEREST_ABOVE` are predicted as ROI.
-
-    Args:
-        belief: P(region of interest) of each cell, [E, R, C].
-        truth: region of interest (ROI), [E, R, C] bool.
-
-    Returns:
-        [E], in the belief's precision.
+    `belief` holds P(ROI), `truth` the ROI, both [E, R, C]; cells above `cells.INTEREST_ABOVE` are
+    predicted as ROI.
     """
     predicted = belief > INTEREST_ABOVE
     hits = count(predicted & truth).to(belief.dtype)

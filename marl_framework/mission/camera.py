@@ -1,8 +1,4 @@
-"""The downward camera: footprints, windows of the map and readings.
-
-Geometry depends on the lattice position alone: it is computed once, in float64 on the host, and
-looked up afterwards.
-"""
+"""The downward camera: footprints, windows of the map and readings, looked up in tables."""
 
 from __future__ import annotations
 
@@ -63,8 +59,7 @@ class Camera:
         shape: cells of the map (R, C).
         window: (K_x, K_y), the largest footprint, clipped to the map.
         error_rates: probabilities of a miss and of a false alarm by altitude, [Z, 2] float32.
-        odds: see `sensor.reading_odds`, [Z, 2] float32.
-        shift: see `sensor.reading_shift`, [Z, 2] float32.
+        odds, shift: `sensor.reading_odds` and `sensor.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
         optics: tables for kernels.
         box_table: the fields of all footprints, [X, Y, Z, 8] int64.
@@ -81,8 +76,8 @@ class Camera:
             [_side(h, angle, res) for h in config.geometry.altitudes]
             for angle, res in zip((view.angle_x, view.angle_y), sizes, strict=True)
         ]
-        window = [min(max(s), n) for s, n in zip(self.sides, self.shape, strict=True)]
-        self.window = (window[0], window[1])
+        wide, high = (min(max(s), n) for s, n in zip(self.sides, self.shape, strict=True))
+        self.window = (wide, high)
         axes = zip(lattice, sizes, self.shape, self.sides, self.window, strict=False)
         self._axes = [
             _Axis(*(table.to(device) for table in _axis_tables(p, spacing, res, n, side, k)))
@@ -119,14 +114,10 @@ class Camera:
         return self.box_table[x, y, z]
 
     def team_boxes(self, positions: Tensor, active: Tensor) -> Tensor:
-        """Return `boxes` in which inactive UAVs see nothing.
+        """Return `boxes` [E, N, 8] in which UAVs that are not `active` [E, N] see nothing.
 
         Their footprints have no rows and otherwise the edges of the first active UAV, so that they
         neither cut nor bound anything that the others' do not.
-
-        Args:
-            positions: [E, N, 3].
-            active: [E, N] bool.
         """
         boxes = self.boxes(positions)
         if not self._has_inactive:
@@ -137,10 +128,7 @@ class Camera:
         return torch.where(active.unsqueeze(-1), boxes, blind)
 
     def spans(self, axis: int) -> tuple[Tensor, Tensor]:
-        """Return the first cell of footprints on the map along an axis, and one past the last.
-
-        By lattice index and altitude index, [X or Y, Z] int64.
-        """
+        """Return the first cell of footprints along an axis and one past the last, [X or Y, Z]."""
         low, high, *_ = self._axes[axis].extents.unbind(-1)
         return low, high
 
@@ -149,20 +137,13 @@ class Camera:
         return footprint.flat_index(self.window, self.shape[1])
 
     def inside(self, footprint: Footprint, of: Footprint) -> tuple[Tensor, Tensor]:
-        """Return which window rows [..., K_x] and columns [..., K_y] lie in footprints `of`.
-
-        `footprint` gives the windows; both broadcast against each other.
-        """
+        """Return which rows [..., K_x] and columns [..., K_y] of windows lie in footprints `of`."""
         return footprint.inside(self.window, of)
 
     def tile_weights(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return area weights of windows in X × Y parts of the unclipped footprint square.
 
-        Args:
-            positions: lattice indices, [E, N, 3].
-
-        Returns:
-            Weights of rows [E, N, X, K_x] and of columns [E, N, Y, K_y].
+        They are those of rows [E, N, X, K_x] and of columns [E, N, Y, K_y].
         """
         return self.optics.of(self.optics.tile_weights, positions)
 
@@ -179,8 +160,7 @@ class Camera:
             positions: where they were taken, lattice indices [E, N, 3].
 
         Returns:
-            P(region of interest) [E, N, K_x, K_y]: the likelihood of the reading there, scaled so
-            that both possibilities sum to 1.
+            P(region of interest) [E, N, K_x, K_y].
         """
         up, down = self.shift[positions[..., 2]][..., None, None, :].unbind(-1)
         return 0.5 + readings * torch.where(readings > 0, up, down)

@@ -44,10 +44,9 @@ class StepResult(NamedTuple):
 class MissionEnvironment:
     """E missions at once, on one device; nothing is read back to the host.
 
-    `reset` and `step` depend on the state and the draws alone; `draw_reset` and `draw_step`
-    draw from the environment's generator. In a step the UAVs move and measure, the global belief
-    takes all readings (their information is the reward), and each UAV hears others and fuses
-    their readings (Westheider et al. 2023, section III).
+    `reset` and `step` depend on the state and the draws alone. In a step the UAVs move and measure,
+    the global belief takes all readings (their information is the reward), and each UAV hears
+    others and fuses their readings (Westheider et al. 2023, section III).
 
     Args:
         config: the mission.
@@ -62,12 +61,8 @@ class MissionEnvironment:
         n_agents: number of UAVs N of the largest team.
         episode_length: moves of the longest mission.
         has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
-        lattice: positions and actions.
-        camera: footprints and readings.
-        fusion: takes readings and fuses them into beliefs.
-        terrain: ground truths.
+        lattice, camera, fusion, terrain, obstacles: parts of the missions.
         zones: no-fly zones; None without them.
-        obstacles: random boxes.
         generator: of all draws; absent on the meta device.
     """
 
@@ -116,7 +111,6 @@ class MissionEnvironment:
             )
         }
         self._has_cost, self._has_crashes = missions.has_cost, missions.has_crashes
-        self._ids = torch.arange(self.n_agents, device=device)
         self._area = lattice_weights(self.camera.shape, self.lattice.shape[:2], device)
         if self.device.type != "meta":
             self.generator = torch.Generator(self.device)
@@ -137,13 +131,11 @@ class MissionEnvironment:
         return replace(draws, crashes=self._uniform(*shape)) if self._has_crashes else draws
 
     def _draw_reading(self, reuse: bool = False) -> StepDraws:
-        """Draw the randomness of a reading and its messages; see `draw_step`."""
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
         if self.fusion.draws_bits:
             keys = torch.empty(e, dtype=torch.int64, device=self.device)
-            return StepDraws(
-                keys.random_(-(2**63), None, generator=self.generator), self._uniform(e, n, n)
-            )
+            keys.random_(-(2**63), None, generator=self.generator)
+            return StepDraws(keys, self._uniform(e, n, n))
         words = self._words
         if words is None or not reuse:  # 64 random bits serve four cells
             words = torch.empty(-(-e * n * kx * ky // 4), dtype=torch.int64, device=self.device)
@@ -171,7 +163,6 @@ class MissionEnvironment:
         return ResetDraws(terrain, start, range_choice, first, boxes, **drawn)
 
     def _choice(self, name: str) -> Tensor:
-        """Draw indices into values for each mission, or for each UAV, int64."""
         field, values = self._values[name]
         shape = (self.num_envs, self.n_agents) if field == "limit" else (self.num_envs,)
         return torch.randint(len(values), shape, generator=self.generator, device=self.device)
@@ -209,7 +200,8 @@ class MissionEnvironment:
         sizes = state.team_size
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
         assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
-        assign(state.active, self._ids < sizes.unsqueeze(1), mask)
+        ids = torch.arange(self.n_agents, device=self.device)
+        assign(state.active, ids < sizes.unsqueeze(1), mask)
         if mask is None:
             self.terrain.build(draws.terrain, out=state.truth)
         else:
@@ -265,25 +257,16 @@ class MissionEnvironment:
             if draws.crashes is not None:  # after the reading, which the others may have heard
                 state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
             terminated = ~state.active.any(1)
-        return StepResult(
-            reward=reward,
-            absolute=utility.absolute,
-            relative=utility.relative,
-            terminated=terminated,
-            truncated=torch.zeros_like(terminated),
-        )
+        truncated = torch.zeros_like(terminated)
+        return StepResult(reward, utility.absolute, utility.relative, terminated, truncated)
 
     # Parts of a step ----------------------------------------------------------------------
 
     def hear(self, state: MissionState, uniform: Tensor) -> Tensor:
         """Return who hears whom now, [E, N, N] bool, from uniform draws [E, N, N]; see `hear`."""
-        return hear(
-            self.lattice.metres(state.positions),
-            state.communication_range,
-            uniform,
-            state.failure_rate,
-            state.active if self.has_inactive else None,
-        )
+        metres, ranges = self.lattice.metres(state.positions), state.communication_range
+        active = state.active if self.has_inactive else None
+        return hear(metres, ranges, uniform, state.failure_rate, active)
 
     def measure(self, state: MissionState, bits: Tensor) -> None:
         """Take a reading at each UAV, and fuse it into the UAV's own belief."""
@@ -296,11 +279,7 @@ class MissionEnvironment:
         self.fusion.fuse_own(state, self.fusion.view(state, self._all), takes_own=False)
 
     def fuse_global(self, state: MissionState) -> Utility:
-        """Update the global belief with the latest readings of all UAVs, in the order of ids.
-
-        Returns:
-            The information gained by these readings.
-        """
+        """Update the global belief with the latest readings; return the information gained."""
         return self.fusion.fuse_global(state, self.fusion.view(state, self._all))
 
     def pooled_uncertainty(self, state: MissionState) -> Tensor:
@@ -379,7 +358,6 @@ class MissionEnvironment:
         )
 
     def _of_all(self, table: Tensor) -> Tensor:
-        """Return a table for E missions; each has its own memory if missions differ."""
         tables = table.expand(self.num_envs, *table.shape)
         return tables.clone() if self._moves_differ else tables
 

@@ -16,13 +16,8 @@ from marl_framework.mission.state import MissionState
 class Fusion:
     """Takes readings and fuses them into beliefs; pooled maps and information sums follow.
 
-    Args:
-        config: the mission.
-        camera: its camera.
-        version: of the kernels; by default the fastest for the camera's device.
-
     Attributes:
-        version: of the kernels.
+        version: of the kernels; by default the fastest for the camera's device.
         tracks_uncertainty: whether pooled uncertainties are kept up to date.
         draws_bits: whether readings take a key for each mission instead of the sensor's bits.
     """
@@ -38,7 +33,7 @@ class Fusion:
     def update(
         self, state: MissionState, bits: Tensor, flown: Tensor, blank: bool = False
     ) -> Utility:
-        """Take a reading at each UAV and fuse it into all beliefs that learn of it.
+        """Take and fuse the readings of a step; return the information gained.
 
         Args:
             state: positions and `heard` are up to date; readings, beliefs, their pooled maps and
@@ -46,9 +41,6 @@ class Fusion:
             bits: see `windows.read`.
             flown: missions to update, [E] bool; the others do not change.
             blank: whether beliefs start at the prior, as pooled maps and sums already do.
-
-        Returns:
-            The information gained by the readings.
         """
         view, prior = self.view(state, flown), self._prior if blank else None
         self.read(state, view, bits)
@@ -74,21 +66,13 @@ class Fusion:
         prior: float | None = None,
     ) -> None:
         """See `windows.fuse_own`."""
-        maps = state.beliefs, state.pooled_beliefs, state.pooled_uncertainty
-        windows.fuse_own(
-            self.version,
-            view,
-            state.readings,
-            state.heard,
-            Maps(*maps, self.tracks_uncertainty, prior),
-            takes_own,
-            takes_heard,
-        )
+        own = state.beliefs, state.pooled_beliefs, state.pooled_uncertainty
+        maps, flags = Maps(*own, self.tracks_uncertainty, prior), (takes_own, takes_heard)
+        windows.fuse_own(self.version, view, state.readings, state.heard, maps, *flags)
 
     def fuse_global(self, state: MissionState, view: View, prior: float | None = None) -> Utility:
         """See `windows.fuse_global`; returns the information gained."""
-        maps = state.global_belief, state.pooled_global, state.pooled_global_uncertainty
-        sums = windows.fuse_global(
-            self.version, view, state.readings, Maps(*maps, self.tracks_uncertainty, prior)
-        )
+        shared = state.global_belief, state.pooled_global, state.pooled_global_uncertainty
+        maps = Maps(*shared, self.tracks_uncertainty, prior)
+        sums = windows.fuse_global(self.version, view, state.readings, maps)
         return utility(sums, state, self._cells)

@@ -61,8 +61,7 @@ class Lattice:
         shape: number of positions (X, Y, Z).
         spacing: distance of neighbours [m].
         altitudes: [Z] float32 [m], lowest first.
-        offsets: [A, 3] int64, the lattice step of each action.
-        num_actions: A.
+        offsets: lattice step of each of `num_actions` actions, [A, 3] int64.
         costs: cost of each action, [A] float64.
         sectors: sectors of the area, one for each UAV.
     """
@@ -127,11 +126,7 @@ class Lattice:
         return self.boundary_mask(torch.cartesian_prod(*along).view(*self.shape, 3))
 
     def open_share(self, moves: Tensor) -> Tensor:
-        """Return the share of the moves at each (x, y) that are open, [..., X, Y] float32.
-
-        Args:
-            moves: open moves, [..., X, Y, Z, A] bool.
-        """
+        """Return the share of open moves [..., X, Y, Z, A] at each (x, y), [..., X, Y] float32."""
         return moves.sum((-2, -1)).to(torch.float32) / self.table().sum((-2, -1))
 
     def allowed(self, positions: Tensor, moves: Tensor) -> Tensor:
@@ -158,15 +153,9 @@ class Lattice:
         return allowed
 
     def level_moves(self, left: Tensor) -> Tensor | None:
-        """Return the number of level moves that are affordable, at least 1; None without a limit.
+        """Return the number of level moves that remaining limits allow, at least 1, int64.
 
-        Planners rely on these: they plan again after every move.
-
-        Args:
-            left: remaining limits, of any shape.
-
-        Returns:
-            int64, same shape.
+        None without limits. Planners rely on these: they plan again after every move.
         """
         if not self._has_cost:
             return None
@@ -185,8 +174,6 @@ class Lattice:
     ) -> tuple[Tensor, Tensor]:
         """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
 
-        `choose_in_missions` also respects zones, costs and inactive UAVs.
-
         Args:
             positions: lattice indices, [E, N, 3].
             choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its
@@ -202,20 +189,18 @@ class Lattice:
         if allowed is None:
             allowed = self.boundary_mask(positions)
         goals = self.cells(self.destinations(positions)).unbind(1)
-        actions: list[Tensor] = []
-        masks: list[Tensor] = []
+        chosen: list[tuple[Tensor, Tensor]] = []
         taken: list[Tensor] = []
         for i, (mask, goal) in enumerate(zip(allowed.unbind(1), goals, strict=True)):
             for cell in taken:
                 mask = _exclude(mask, goal == cell)
-            action = choose(i, mask)
-            actions.append(action)
-            masks.append(mask)
-            cell = goal.gather(1, action.unsqueeze(1))
+            chosen.append((choose(i, mask), mask))
+            cell = goal.gather(1, chosen[i][0].unsqueeze(1))
             if active is not None and self._has_inactive:
                 cell = cell.where(active[:, i : i + 1], -1)
             taken.append(cell)
-        return torch.stack(actions, 1), torch.stack(masks, 1)
+        actions, masks = (torch.stack(each, 1) for each in zip(*chosen, strict=True))
+        return actions, masks
 
     def choose_in_missions(
         self, state: MissionState, choose: Callable[[int, Tensor], Tensor]

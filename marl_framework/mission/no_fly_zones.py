@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,13 +27,11 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.lattice import Lattice, action_offsets
 from marl_framework.mission.seeding import DEPLOYMENT
-from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
+from marl_framework.mission.terrains.geotiff import Array, Place, place_at, require_rasterio
 from marl_framework.mission.terrains.mixture import Terrain
 
 KEY = "experiment.constraints.no_fly_zones"
 _LONGEST_EDGE = 1e-3  # [degrees]; longer ones are bent in metres
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,7 @@ class Zone:
 
 
 class NoFlyZones:
-    """The zones of a map.
-
-    Args:
-        zones: zones of the file.
-        config: configuration of the missions.
-        follows_windows: whether missions fly windows of a larger map.
-    """
+    """The zones of a map; `follows_windows` if missions fly windows of a larger map."""
 
     def __init__(self, zones: Sequence[Zone], config: Config, follows_windows: bool) -> None:
         import shapely
@@ -145,7 +136,7 @@ class NoFlyZones:
         """Return whether a straight flight touches a zone.
 
         Args:
-            start: (x, y, altitude) in metres of the area.
+            start: (x, y, altitude) in the area [m].
             end: the same.
             origin: lower left corner of the area on the map [m].
         """
@@ -198,7 +189,6 @@ def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | Non
 
 
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
-    """Return the location of the map on Earth."""
     origin, raster = config.deployment.origin, terrain.raster
     if raster is not None and split != DEPLOYMENT:
         raise _error(
@@ -221,7 +211,6 @@ def _error(text: str) -> ConfigError:
 
 
 def _read(name: str) -> Mapping[str, Any]:
-    """Return the FeatureCollection of a file."""
     path = Path(os.path.expanduser(name))
     if not os.path.isfile(path):
         raise _error(f"{name} does not exist or is not a file")
@@ -248,11 +237,7 @@ def _zones(tree: Mapping[str, Any], name: str, place: Place | None) -> Iterator[
 
 
 def _zone(feature: Any, place: Place | None) -> Zone:
-    """Return a feature as a zone in metres.
-
-    Raises:
-        ValueError: it is not a zone.
-    """
+    """Return a feature as a zone in metres; a ValueError says why it is none."""
     import shapely
     from shapely.geometry import shape
 
@@ -271,7 +256,12 @@ def _zone(feature: Any, place: Place | None) -> Zone:
     height = _altitude(properties, "height", math.inf)
     if not floor < height:
         raise ValueError(f"its height {height:g} must be above its floor {floor:g}")
-    return Zone(found if place is None else _in_metres(found, place), floor, height)
+    if place is not None:
+        west, south, east, north = found.bounds
+        if west < -180 or east > 180 or south < -90 or north > 90:
+            raise ValueError("its coordinates must be longitude, latitude in degrees")
+        found = shapely.transform(shapely.segmentize(found, _LONGEST_EDGE), place.metres)
+    return Zone(found, floor, height)
 
 
 def _altitude(properties: Mapping[str, Any], name: str, otherwise: float) -> float:
@@ -282,12 +272,3 @@ def _altitude(properties: Mapping[str, Any], name: str, otherwise: float) -> flo
     if not number or not 0 <= value <= sys.float_info.max:
         raise ValueError(f"its {name} must be a number of metres, 0 or more, of ordinary size")
     return float(value)
-
-
-def _in_metres(found: Any, place: Place) -> Any:
-    import shapely
-
-    west, south, east, north = found.bounds
-    if west < -180 or east > 180 or south < -90 or north > 90:
-        raise ValueError("its coordinates must be longitude, latitude in degrees")
-    return shapely.transform(shapely.segmentize(found, _LONGEST_EDGE), place.metres)

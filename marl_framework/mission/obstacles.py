@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -15,26 +13,12 @@ NUMBERS = 5
 """Number of uniform draws of a box."""
 
 
-class _Times(NamedTuple):
-    """Times of moves between two planes across an axis, as shares of the moves."""
-
-    enter: Tensor
-    leave: Tensor
-    """Before `enter` for moves that are never between the planes."""
-
-
 class Obstacles:
-    """Makes boxes of draws, and finds the moves that touch them.
-
-    Args:
-        config: `experiment.constraints.obstacles` gives number and sizes.
-        lattice: lattice of the missions.
-        split: a deployment has no obstacles, because they would not be real.
-    """
+    """Boxes of `experiment.constraints.obstacles`, and the moves that touch them."""
 
     def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
         settings, area = config.experiment.constraints.obstacles, config.environment
-        self.number = 0 if split == DEPLOYMENT else settings.number
+        self.number = 0 if split == DEPLOYMENT else settings.number  # they would not be real
         self._side, self._height = settings.side, settings.height
         self._area = (area.x_dim, area.y_dim)
         self._spacing = lattice.spacing
@@ -87,8 +71,12 @@ class Obstacles:
             )
         return closed
 
-    def _times(self, axis: int, low: Tensor, high: Tensor) -> _Times:
-        """Return the times of moves from each place of an axis between planes [E]: [E, P, A]."""
+    def _times(self, axis: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return when moves enter and leave the space between two planes [E] across an axis.
+
+        Both are shares of the moves from each place of the axis, [E, P, A]; moves that are never
+        there leave before they enter.
+        """
         start = self._places[axis].unsqueeze(1)
         step = self._steps[:, axis]
         low, high = low.view(-1, 1, 1), high.view(-1, 1, 1)
@@ -98,15 +86,14 @@ class Obstacles:
         inside = (low <= start) & (start <= high)
         enter = torch.where(inside, 0.0, torch.inf), torch.minimum(first, second).clamp(min=0)
         leave = torch.where(inside, 1.0, -torch.inf), torch.maximum(first, second).clamp(max=1)
-        return _Times(torch.where(rests, *enter), torch.where(rests, *leave))
+        return torch.where(rests, *enter), torch.where(rests, *leave)
 
 
 def _between(share: Tensor, least: float, largest: float) -> Tensor:
     return least + share * (largest - least)
 
 
-def _meet(first: _Times, second: _Times) -> Tensor:
+def _meet(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """Return whether times [E, P, A] and [E, Q, A] of two axes overlap, [E, P, Q, A]; NaN never."""
-    enter = torch.maximum(first.enter.unsqueeze(2), second.enter.unsqueeze(1))
-    leave = torch.minimum(first.leave.unsqueeze(2), second.leave.unsqueeze(1))
-    return enter <= leave
+    enter = torch.maximum(first[0].unsqueeze(2), second[0].unsqueeze(1))
+    return enter <= torch.minimum(first[1].unsqueeze(2), second[1].unsqueeze(1))

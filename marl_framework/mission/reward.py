@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RewardConfig
 from marl_framework.mission.accuracy import f1_in_chunks
 from marl_framework.mission.state import MissionState
+
+_KEY = "experiment.reward.function"
 
 
 class Utility(NamedTuple):
@@ -59,13 +61,8 @@ def with_outside(
 ) -> Utility:
     """Return the utility with cells outside the region of interest in its relative gain, too.
 
-    Weights are w₀ + (1 - w₀)·w(after) instead of w(after); w₀ is the outside weight.
-
-    Args:
-        utility: of a round of readings.
-        state: the missions after it.
-        cells: number of cells of the map, R·C.
-        outside_weight: 0 to 1.
+    Weights are w₀ + (1 - w₀)·w(after) instead of w(after); w₀ is `outside_weight`. Maps have a
+    number of `cells`, R·C.
     """
     gain = cells * utility.absolute.double().lerp(utility.everywhere.double(), outside_weight)
     left = state.weighted_entropy.lerp(state.entropy, outside_weight)
@@ -73,13 +70,9 @@ def with_outside(
 
 
 class TeamReward:
-    """Reward of `experiment.reward`.
+    """Reward of `experiment.reward` over maps of a number of cells.
 
     `f1_scale` adds the gain in F1 of the global belief, which passes over whole maps in every step.
-
-    Args:
-        config: the reward.
-        cells: number of cells of the map, R·C.
 
     Raises:
         ConfigError: the custom function cannot be loaded.
@@ -88,14 +81,12 @@ class TeamReward:
     def __init__(self, config: RewardConfig, cells: int) -> None:
         self._config = config
         self._cells = cells
-        key = "experiment.reward.function"
-        self._function: Reward = self._relative
+        self._custom: Reward | None = None
         if config.function is not None:
-            self._own = load_part(config.function, key, "state", "actions", "utility")
-            self._function = self._checked
+            self._custom = load_part(config.function, _KEY, "state", "actions", "utility")
 
     def begin(self, state: MissionState) -> None:
-        """Note the F1 of the belief as it is, from which gains count."""
+        """Write the F1 from which gains count."""
         if self._config.f1_scale:
             state.f1.copy_(f1_in_chunks(state.global_belief, state.truth))
 
@@ -104,25 +95,23 @@ class TeamReward:
         weight, scale = self._config.outside_weight, self._config.f1_scale
         if weight:
             utility = with_outside(utility, state, self._cells, weight)
-        reward = self._function(state, actions, utility)
+        if self._custom is None:
+            relative, offset = self._config.relative_scale, self._config.relative_offset
+            reward = relative * utility.relative + offset
+        else:
+            reward = self._checked(self._custom(state, actions, utility), utility.relative.shape)
         if scale:
             before = state.f1.clone()
             self.begin(state)
             reward = reward + scale * (state.f1 - before)
         return reward
 
-    def _relative(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
-        return self._config.relative_scale * utility.relative + self._config.relative_offset
-
-    def _checked(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
-        """Return the reward of the custom function."""
-        reward = self._own(state, actions, utility)
-        shape = utility.relative.shape
+    def _checked(self, reward: Any, shape: torch.Size) -> Tensor:
         if not isinstance(reward, Tensor) or reward.shape != shape:
             got = list(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
             raise ConfigError(
-                f"experiment.reward.function: {self._config.function} must return a tensor of one "
-                f"reward a mission, {list(shape)}, got {got}"
+                f"{_KEY}: {self._config.function} must return a tensor of one reward a mission, "
+                f"{list(shape)}, got {got}"
             )
         return reward.float()
 

@@ -15,12 +15,7 @@ class Sectors:
     The area is cut across its longer side, in proportion to the UAVs on both sides, until each UAV
     has a rectangle; with more UAVs than positions some get none. At every cut the UAVs that start
     further along that side get its far end: a k-d tree of the starts (Bentley 1975,
-    doi 10.1145/361002.361007).
-
-    Args:
-        team: number of UAVs of the largest team, N.
-        shape: of the lattice, (X, Y).
-        device: of the tensors.
+    doi 10.1145/361002.361007). The largest team has `team` UAVs, N, the lattice X × Y positions.
     """
 
     def __init__(self, team: int, shape: tuple[int, int], device: torch.device | str) -> None:
@@ -56,11 +51,9 @@ class Sectors:
     def deal(self, starts: Tensor, sizes: Tensor) -> Tensor:
         """Return the index of each UAV's sector, [E, N] int64; N for UAVs beyond the team.
 
-        Of UAVs with the same coordinate the one with the lower id comes first.
-
         Args:
-            starts: lattice indices, [E, N, 3] int64.
-            sizes: of the teams, [E] int64.
+            starts: lattice indices, [E, N, 3] int64; of equal ones the lower id comes first.
+            sizes: number of UAVs of the teams, [E] int64.
         """
         team = starts.shape[1]
         ids = torch.arange(team, device=starts.device)
@@ -76,10 +69,10 @@ class Sectors:
         return self._sector[sizes, node]
 
     def maps(self, sectors: Tensor, sizes: Tensor) -> Tensor:
-        """Return whether lattice positions lie in each UAV's sector: 1 or 0, [E, N, X, Y] float32.
+        """Return 1 where positions lie in each UAV's sector, else 0, [E, N, X, Y] float32.
 
         Args:
             sectors: from `deal`, [E, N] int64.
-            sizes: of the teams, [E] int64.
+            sizes: as for `deal`.
         """
         return self._maps[sizes.unsqueeze(1), sectors]

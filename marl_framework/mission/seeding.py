@@ -13,10 +13,7 @@ def split_seed(seed: int, split: str, rank: int = 0) -> int:
     """Return the seed of the generator that draws the missions of `split` on process `rank`.
 
     It holds 20 bits of `seed`, 10 of `rank` and 2 of `split`: torch's CPU generator (a Mersenne
-    Twister) keeps 32 bits of a seed.
-
-    Raises:
-        ValueError: `seed`, `split` or `rank` is out of range.
+    Twister) keeps 32 bits of a seed. A ValueError names what is out of range.
     """
     check_split(split)
     if not 0 <= seed < MAX_SEED:

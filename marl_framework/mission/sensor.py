@@ -44,7 +44,7 @@ class TableSensor:
         self._table = config.sensor.model.table
 
     def miss(self, altitude: float) -> float:
-        """See `Sensor.miss`; beyond the table the nearest altitude counts."""
+        """Return both rates; beyond the table the nearest altitude counts."""
         known = sorted(self._table)
         for low, high in pairwise(known):
             if low <= altitude <= high:
@@ -52,9 +52,7 @@ class TableSensor:
                 return (1 - share) * self._table[low] + share * self._table[high]
         return self._table[min(known, key=lambda h: abs(h - altitude))]
 
-    def false_alarm(self, altitude: float) -> float:
-        """Return the same as `miss`."""
-        return self.miss(altitude)
+    false_alarm = miss
 
 
 class ExponentialSensor:
@@ -64,12 +62,10 @@ class ExponentialSensor:
         self._model = config.sensor.model
 
     def miss(self, altitude: float) -> float:
-        """See `Sensor.miss`."""
+        """Return both rates."""
         return self._model.coeff_a * (1 - math.exp(-self._model.coeff_b * altitude))
 
-    def false_alarm(self, altitude: float) -> float:
-        """Return the same as `miss`."""
-        return self.miss(altitude)
+    false_alarm = miss
 
 
 def error_rates(config: Config) -> Tensor:
@@ -105,10 +101,7 @@ def reading_odds(rates: Tensor) -> Tensor:
     """Return P(reading | of interest) / P(reading | not) of a positive and a negative reading.
 
     Args:
-        rates: probabilities of a miss and of a false alarm, [..., 2].
-
-    Returns:
-        [..., 2].
+        rates: probabilities of a miss and of a false alarm, [..., 2], as the result.
     """
     miss, false_alarm = rates.unbind(-1)
     return torch.stack(((1 - miss) / false_alarm, miss / (1 - false_alarm)), -1)
@@ -118,20 +111,13 @@ def reading_shift(rates: Tensor) -> Tensor:
     """Return how far a positive reading raises a belief of 0.5, and a negative one lowers it.
 
     Args:
-        rates: as of `reading_odds`, [..., 2].
-
-    Returns:
-        [..., 2], in (0, 0.5).
+        rates: as of `reading_odds`, [..., 2], as the result.
     """
     return 0.5 - _wrong(rates)
 
 
 def entropy_left(rates: Tensor) -> Tensor:
-    """Return the expected entropy of a belief of 0.5 after one reading [bit].
-
-    Args:
-        rates: as of `reading_odds`, [..., 2].
-    """
+    """Return the expected entropy of a belief of 0.5 after a reading [bit], of rates [..., 2]."""
     miss, false_alarm = rates.unbind(-1)
     positive = (false_alarm + (1 - miss)) / 2
     after_positive, after_negative = entropy(_wrong(rates)).unbind(-1)
