@@ -32,7 +32,7 @@ from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import footprint_masks
-from marl_framework.kernels.area import area_pool, area_weights
+from marl_framework.kernels.cells import area_pool, area_weights
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder

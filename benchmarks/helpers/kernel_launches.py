@@ -11,7 +11,7 @@ from benchmarks.helpers.machine_code import Launch, recorded
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.judging import TritonLosses
 from marl_framework.config.model import Config
-from marl_framework.kernels.area import part_sums
+from marl_framework.kernels.cells import part_sums
 from marl_framework.kernels.policies import choose_actions
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
@@ -87,7 +87,7 @@ def of_predictions(config: Config) -> list[Launch]:
     rows, cols = config.geometry.map_shape
     ends = [torch.tensor([size // 2, size]) for size in (rows, cols)]
     maps = torch.zeros(1, rows, cols)
-    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), area="sum_parts")
+    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), cells="sum_parts")
 
 
 def of_an_update(config: Config) -> list[Launch]:

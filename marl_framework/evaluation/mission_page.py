@@ -20,7 +20,7 @@ from torch import Tensor
 
 from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines, zone_outlines
 from marl_framework.evaluation.flight import FlightRecord
-from marl_framework.kernels.area import area_pool, lattice_weights
+from marl_framework.kernels.cells import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file, strict
 
 LARGEST = 5_000_000  # size limit of a page [bytes]

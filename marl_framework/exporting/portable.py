@@ -13,8 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
-from marl_framework.kernels.area import area_pool, lattice_weights
-from marl_framework.kernels.cells import uncertainty
+from marl_framework.kernels.cells import area_pool, lattice_weights, uncertainty
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import Seen

@@ -1,4 +1,7 @@
-"""Single cells in compiled loops; see `cells`.
+"""Cells, their area means and sums in compiled loops; see `cells`.
+
+Area weights are computed in whole numbers, without `fastmath`: an axis of `cells` cells has
+`shares` equal shares, none smaller than a cell. A cell is `shares` long, a share `cells`.
 
 `log2` and `entropy` become part of each loop's own code. As functions of their own they were
 compiled otherwise in a process that had compiled another loop before, and rounded otherwise.
@@ -7,11 +10,14 @@ compiled otherwise in a process that had compiled another loop before, and round
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+import torch
+from numba import njit, prange
+from torch import Tensor
 
 from marl_framework.kernels.cells import INTEREST_ABOVE, NO_INTEREST_BELOW, PROBABILITY_FLOOR
-from marl_framework.kernels.loops import FAST
+from marl_framework.kernels.loops import FAST, loop, views
 
+_LANES = 32
 _LOW, _HIGH = np.float32(PROBABILITY_FLOOR), np.float32(1 - PROBABILITY_FLOOR)
 _INTEREST, _NO_INTEREST = np.float32(INTEREST_ABOVE), np.float32(NO_INTEREST_BELOW)
 _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
@@ -69,3 +75,119 @@ def uncertainty(p):
 def weight(p):
     """See `cells.interest_weight`."""
     return (_HALF if p > _INTEREST else _ZERO) + (_HALF if p >= _NO_INTEREST else _ZERO)
+
+
+@njit
+def _weight(overlap, cells):
+    return np.float32(overlap / cells)
+
+
+@njit
+def cell_weight(cell, share, cells, shares):
+    """Return the weight of a cell in the mean of a share; 0 if they do not overlap."""
+    end = min((cell + 1) * shares, (share + 1) * cells)
+    return _weight(max(end - max(cell * shares, share * cells), 0), cells)
+
+
+@njit(**FAST)
+def padded(cells):
+    """Round up to whole vectors: the rest of a loop runs cell by cell, far slower."""
+    return (cells + _LANES - 1) // _LANES * _LANES
+
+
+@njit(**FAST)
+def _pool_columns(totals, first, last, pooled, cells):
+    """Add the sums over rows of cells [first, last) to a row of the pooled map."""
+    shares = pooled.size
+    y = first * shares // cells
+    low, before = y * cells // shares, y * cells % shares
+    while y < shares:
+        # The share holds the cells [inner_low, high) as a whole, and parts of those beside them.
+        inner_low = low + (before > 0)
+        if inner_low - 1 >= last:
+            break
+        high, after = (y + 1) * cells // shares, (y + 1) * cells % shares
+        total = _ZERO
+        for c in range(max(inner_low, first), min(high, last)):
+            total += totals[c - first]
+        total *= _weight(shares, cells)
+        if first < inner_low:
+            total += _weight(inner_low * shares - y * cells, cells) * totals[inner_low - 1 - first]
+        if high >= first and high < last:
+            total += _weight(after, cells) * totals[high - first]
+        pooled[y] += total
+        y, low, before = y + 1, high, after
+
+
+@njit(**FAST)
+def pool_row(change, totals, span, rows, pooled, shape):
+    """Add the changes of the cells of a span [first, last) of a row to the pooled map.
+
+    `rows` are that row and one past the last row; they come one after the other. `totals` holds
+    the sums over the rows of a share, which go to the pooled map at the share's end; it is zero
+    before the first row. Both buffers are padded. The whole map has the given shape.
+    """
+    (first, last), (r, end) = span, rows
+    cells = shape[0]
+    shares = pooled.shape[0]
+    share = r * shares // cells
+    weight = cell_weight(r, share, cells, shares)
+    for c in range(change.size):
+        totals[c] += weight * change[c]
+    share_end = (share + 1) * cells
+    if r + 1 == end or (r + 1) * shares >= share_end:
+        _pool_columns(totals, first, last, pooled[share], shape[1])
+        rest = _ZERO
+        if (r + 1) * shares > share_end:
+            rest = cell_weight(r, share + 1, cells, shares)
+        for c in range(change.size):
+            totals[c] = rest * change[c]
+        if r + 1 == end and rest > 0:
+            _pool_columns(totals, first, last, pooled[share + 1], shape[1])
+
+
+def part_sums(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
+    """See `cells.part_sums`; of maps [M, R, C]."""
+    sums = torch.empty(len(maps), 3, len(row_ends), len(col_ends))
+    # A thread of several that share the work has one core.
+    alone = torch.get_num_threads() == 1
+    (sum_parts if alone else sum_parts_in_parallel)(*views(maps, row_ends, col_ends, sums))
+    return sums
+
+
+@loop(nogil=True)
+def sum_parts(maps, row_ends, col_ends, sums):
+    """Write the sums of all maps, on the calling thread; others run meanwhile."""
+    for b in range(len(maps)):
+        _sum_map(maps[b], row_ends, col_ends, sums[b])
+
+
+@loop(parallel=True)
+def sum_parts_in_parallel(maps, row_ends, col_ends, sums):
+    """Write the sums of all maps, on all threads."""
+    for b in prange(len(maps)):
+        _sum_map(maps[b], row_ends, col_ends, sums[b])
+
+
+@njit(**FAST)
+def _sum_map(belief, row_ends, col_ends, sums):
+    """Write the sums of one map: first over the rows of a part, in vectors, then along it."""
+    totals = np.empty((3, belief.shape[1]), np.float32)
+    first_row = 0
+    for i in range(row_ends.size):
+        totals[:] = _ZERO
+        for r in range(first_row, row_ends[i]):
+            for c in range(belief.shape[1]):
+                p = belief[r, c]
+                h = entropy(p)
+                totals[0, c] += p
+                totals[1, c] += h
+                totals[2, c] += p * h
+        first_row, first = row_ends[i], 0
+        for j in range(col_ends.size):
+            for k in range(3):
+                total = _ZERO
+                for c in range(first, col_ends[j]):
+                    total += totals[k, c]
+                sums[k, i, j] = total
+            first = col_ends[j]

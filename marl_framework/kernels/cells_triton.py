@@ -1,4 +1,4 @@
-"""Single cells in Triton; see `cells`."""
+"""Cells, their area means and sums in Triton; see `cells`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from marl_framework.kernels.cells import INTEREST_ABOVE, NO_INTEREST_BELOW, PROB
 
 # The GPU's own logarithm and reciprocal, good to 2^-22; Triton's interpreter has none.
 _FAST = tl.constexpr(not triton.knobs.runtime.interpret)
+_BLOCK = tl.constexpr(16)
 _LOW = tl.constexpr(PROBABILITY_FLOOR)
 _HIGH = tl.constexpr(1 - PROBABILITY_FLOOR)
 _INTEREST = tl.constexpr(INTEREST_ABOVE)
@@ -59,3 +60,51 @@ def entropy(q):
 def weight(p):
     """See `cells.interest_weight`."""
     return tl.where(p > _INTEREST, 0.5, 0.0) + tl.where(p >= _NO_INTEREST, 0.5, 0.0)
+
+
+@triton.jit
+def share_of(cell, share, CELLS, SHARES):
+    """Weight of cells in the means over equal shares of an axis: 0 where they do not overlap.
+
+    Whole numbers: a cell is SHARES long, a share CELLS.
+    """
+    end = tl.minimum((cell + 1) * SHARES, (share + 1) * CELLS)
+    overlap = end - tl.maximum(cell * SHARES, share * CELLS)
+    return tl.maximum(overlap, 0).to(tl.float32) / CELLS
+
+
+@triton.jit
+def pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
+    """Average sums over rows [BLOCK_C], at columns `cols` of CELLS, onto Y shares."""
+    y = tl.arange(0, BLOCK_Y)
+    weights = share_of(cols[:, None], y[None, :], CELLS, Y)
+    return tl.sum(totals[:, None] * weights, 0)
+
+
+@triton.jit
+def sum_parts(beliefs, row_ends, col_ends, sums, R, C, P, Q):
+    """Add up a row of parts of one map."""
+    i = tl.program_id(0) % P
+    index = (tl.program_id(0) // P).to(tl.int64)
+    first = tl.load(row_ends + i - 1, mask=i > 0, other=0).to(tl.int32)
+    last = tl.load(row_ends + i).to(tl.int32)
+    belief, out = beliefs + index * R * C, sums + index * 3 * P * Q + i * Q
+    begin = 0
+    for q in range(Q):
+        end = tl.load(col_ends + q).to(tl.int32)
+        blank = tl.zeros([_BLOCK, _BLOCK], tl.float32)
+        believed, unsure, both = blank, blank, blank
+        for r0 in range(first, last, _BLOCK):
+            rows = r0 + tl.arange(0, _BLOCK)[:, None]
+            for c0 in range(begin, end, _BLOCK):
+                cols = c0 + tl.arange(0, _BLOCK)[None, :]
+                inside = (rows < last) & (cols < end)
+                p = tl.load(belief + (rows * C + cols), mask=inside, other=0.0)
+                h = tl.where(inside, entropy(clamp(p)), 0.0)
+                believed += p
+                unsure += h
+                both += p * h
+        tl.store(out + q, tl.sum(tl.sum(believed, 1), 0))
+        tl.store(out + P * Q + q, tl.sum(tl.sum(unsure, 1), 0))
+        tl.store(out + 2 * P * Q + q, tl.sum(tl.sum(both, 1), 0))
+        begin = end

@@ -69,8 +69,10 @@ def _strips(positions, active, edges, CELLS: tl.constexpr, S: tl.constexpr):
 
 
 @triton.jit
-def _covers(boxes, team, j, row_start, row_end, col_start, col_end, S: tl.constexpr):
+def _covers(boxes, team, j, row_strips, col_strips, S: tl.constexpr):
     """Return which strips of rows and columns lie in the footprint of UAV j."""
+    row_start, row_end = row_strips
+    col_start, col_end = col_strips
     x, y, z = _position(team, j)
     box = boxes + ((x * S.Y + y) * S.Z + z) * 8
     row0, row1 = tl.load(box).to(tl.int32), tl.load(box + 1).to(tl.int32)
@@ -81,11 +83,9 @@ def _covers(boxes, team, j, row_start, row_end, col_start, col_end, S: tl.conste
 
 
 @triton.jit
-def _shares(start, end, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
-    """Return weights of strips in the means over lattice rows or columns, [places, strips].
-
-    0 beyond the lattice.
-    """
+def _shares(strips, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
+    """Return weights of strips in the means over places of the lattice; 0 beyond it."""
+    start, end = strips
     width: tl.constexpr = CELLS / OUTPUTS
     low = places[:, None].to(tl.float32) * width
     covered = tl.minimum(end[None, :].to(tl.float32), low + width) - tl.maximum(
@@ -96,10 +96,11 @@ def _shares(start, end, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
 
 
 @triton.jit
-def _area_means(values, row_shares, col_shares):
-    """Average values on the grid of strips onto the lattice."""
-    rows = tl.dot(row_shares, values, input_precision="ieee")
-    return tl.dot(rows, tl.trans(col_shares), input_precision="ieee")
+def _area_means(values, row_strips, col_strips, rows, cols, S: tl.constexpr):
+    """Average values on the grid of strips onto rows and columns of the lattice."""
+    means = tl.dot(_shares(row_strips, rows, S.R, S.X), values, input_precision="ieee")
+    col_shares = tl.trans(_shares(col_strips, cols, S.C, S.Y))
+    return tl.dot(means, col_shares, input_precision="ieee")
 
 
 # Maps -------------------------------------------------------------------------------------
@@ -180,20 +181,18 @@ def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
 
     if (AT.footprint >= 0) | (AT.centred_footprint >= 0):
         flying = inputs.active + e * S.N
-        row_start, row_end = _strips(team, flying, boxes, S.R, S)
-        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S)
+        row_strips = _strips(team, flying, boxes, S.R, S)
+        col_strips = _strips(team, flying, boxes + 2, S.C, S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for turn in range(S.N + 1):  # the own footprint last: it hides the others
             j = tl.where(turn < S.N, turn, i)
             if (turn == S.N) | _hears(inputs, index, e, j, S):
-                covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
+                covered = _covers(boxes, team, j, row_strips, col_strips, S)
                 seen = tl.where(covered, tl.where(turn < S.N, 0.0, 1.0), seen)
-        row_shares = _shares(row_start, row_end, rows, S.R, S.X)
-        col_shares = _shares(col_start, col_end, cols, S.C, S.Y)
-        _store(to, AT.footprint, _area_means(seen, row_shares, col_shares), within, S)
-        row_shares = _shares(row_start, row_end, far_rows, S.R, S.X)
-        col_shares = _shares(col_start, col_end, far_cols, S.C, S.Y)
-        _store(to, AT.centred_footprint, _area_means(seen, row_shares, col_shares), within, S)
+        means = _area_means(seen, row_strips, col_strips, rows, cols, S)
+        _store(to, AT.footprint, means, within, S)
+        means = _area_means(seen, row_strips, col_strips, far_rows, far_cols, S)
+        _store(to, AT.centred_footprint, means, within, S)
 
 
 @triton.jit
@@ -229,17 +228,16 @@ def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: 
     u = tl.load(inputs.pooled_global_uncertainty + shared, mask=within, other=0.0)
     _store(to, AT.global_uncertainty, _limited(u), within, S)
     if AT.global_footprint >= 0:
-        row_start, row_end = _strips(team, flying, boxes, S.R, S)
-        col_start, col_end = _strips(team, flying, boxes + 2, S.C, S)
+        row_strips = _strips(team, flying, boxes, S.R, S)
+        col_strips = _strips(team, flying, boxes + 2, S.C, S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
         for j in range(S.N):
-            covered = _covers(boxes, team, j, row_start, row_end, col_start, col_end, S)
+            covered = _covers(boxes, team, j, row_strips, col_strips, S)
             if S.masked:
                 covered = covered & (tl.load(flying + j) != 0)
             seen = tl.where(covered, 1.0, seen)
-        row_shares = _shares(row_start, row_end, rows, S.R, S.X)
-        col_shares = _shares(col_start, col_end, cols, S.C, S.Y)
-        _store(to, AT.global_footprint, _area_means(seen, row_shares, col_shares), within, S)
+        means = _area_means(seen, row_strips, col_strips, rows, cols, S)
+        _store(to, AT.global_footprint, means, within, S)
 
 
 # Symmetries -------------------------------------------------------------------------------

@@ -145,9 +145,9 @@ def actor_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of the actor's loss by the logits [B, A], and parts of the loss.
 
-    The first four arguments are those of `policy_advantages`, and `advantages` [B] its result. `old`
-    is the policy when the actions were taken, [B, A], `weights` are those of transitions, [B] (None
-    = all the same). A `clip_ratio` of 0 clips nothing.
+    The first four arguments are those of `policy_advantages`, `advantages` [B] its result. `old` is
+    the policy when the actions were taken, [B, A], `weights` are those of transitions, [B] (None =
+    all the same). A `clip_ratio` of 0 clips nothing.
     """
     gradient, parts = torch.empty_like(logits), _parts(logits)
     counts = advantages if weights is None else weights

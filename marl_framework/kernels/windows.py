@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.area import area_pool
-from marl_framework.kernels.cells import bayes_update, entropy, interest_weight, uncertainty
+from marl_framework.kernels import cells
 from marl_framework.kernels.versions import (
     Kernel,
     Version,
@@ -95,14 +94,9 @@ class View(NamedTuple):
     boxes: Tensor
     """Footprints, [E, N, 8] int64: the fields of a `Footprint`."""
     odds: Tensor
-    """Of `optics`, [E, N, 2]."""
+    """Those of `optics` at the positions, [E, N, 2]."""
     active: Tensor
     """Missions to touch, [E] bool."""
-
-    @classmethod
-    def of(cls, optics: Optics, positions: Tensor, boxes: Tensor, active: Tensor) -> View:
-        """Look up the odds at positions."""
-        return cls(optics, positions, boxes, optics.odds[positions[..., 2]], active)
 
 
 class Maps(NamedTuple):
@@ -153,7 +147,7 @@ def read(
 
 def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
     """Return the area means of readings, see `read`; by plain operators."""
-    return area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
+    return cells.area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
 
 
 def fuse_own(
@@ -191,11 +185,11 @@ def fuse_own(
     def update(senders: slice, takes: Tensor) -> None:
         at = index[:, senders].expand(-1, n, -1)
         before = beliefs.gather(2, at)
-        after = bayes_update(before, signs[:, senders] * takes, odds[:, senders])
+        after = cells.bayes_update(before, signs[:, senders] * takes, odds[:, senders])
         beliefs.scatter_(2, at, after)
         for pooled, change in _changes(maps, before, after):
             change = change.unflatten(2, window)
-            pooled.add_(area_pool(change, rows[:, senders], cols[:, senders]))
+            pooled.add_(cells.area_pool(change, rows[:, senders], cols[:, senders]))
 
     if takes_own:
         update(slice(None), view.active.view(-1, 1, 1))
@@ -225,15 +219,15 @@ def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> T
     before = belief.gather(1, index.flatten(1)).view_as(signs)
     for j in range(signs.shape[1]):
         p = belief.gather(1, index[:, j])
-        belief.scatter_(1, index[:, j], bayes_update(p, signs[:, j], odds[:, j]))
+        belief.scatter_(1, index[:, j], cells.bayes_update(p, signs[:, j], odds[:, j]))
     after = belief.gather(1, index.flatten(1)).view_as(signs)
     counted = _first_seen_by(footprint, window)
     rows, cols = view.optics.of(view.optics.map_weights, view.positions)
     for pooled, change in _changes(maps, before, after):
-        pooled.add_(area_pool(change.view_as(counted) * counted, rows, cols).sum(1))
-    weight, entropy_before = interest_weight(after), entropy(before)
-    removed = entropy_before - entropy(after)
-    reweighted = (weight - interest_weight(before)) * entropy_before
+        pooled.add_(cells.area_pool(change.view_as(counted) * counted, rows, cols).sum(1))
+    weight, entropy_before = cells.interest_weight(after), cells.entropy(before)
+    removed = entropy_before - cells.entropy(after)
+    reweighted = (weight - cells.interest_weight(before)) * entropy_before
     sums = (
         (values * counted.flatten(2)).flatten(1).sum(1, dtype=torch.float64)
         for values in (weight * removed, reweighted, removed)
@@ -244,7 +238,7 @@ def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> T
 def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
     changes = [(maps.pooled, after - before)]
     if maps.tracks:
-        changes.append((maps.uncertainty, uncertainty(after) - uncertainty(before)))
+        changes.append((maps.uncertainty, cells.uncertainty(after) - cells.uncertainty(before)))
     return changes
 
 
@@ -288,10 +282,9 @@ class Sizes(NamedTuple):
     blank: bool = False
     """Whether beliefs start at the prior."""
     team: bool = False
-    """Whether maps are those of missions, not of UAVs."""
+    """Whether maps are those of missions, not of UAVs, which take `own` and `heard` readings."""
     own: bool = False
     heard: bool = False
-    """Whether UAVs take their own readings, and those that they hear."""
     tracks: bool = False
 
     @classmethod

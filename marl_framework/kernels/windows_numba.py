@@ -13,8 +13,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from marl_framework.kernels.area_numba import cell_weight, padded, pool_row
-from marl_framework.kernels.cells_numba import bayes, entropy, uncertainty, weight
+from marl_framework.kernels import cells_numba as cells
 from marl_framework.kernels.loops import FAST, loop, views
 
 _HALF = np.float32(0.5)
@@ -62,7 +61,7 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
     first, last, top, left = box[2], box[3], box[6], box[7]
     if first >= last:
         return
-    size = padded(last - first)
+    size = cells.padded(last - first)
     read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     false_alarm, miss = flip_below[0], flip_below[1]
     fine = sides[0] >= pooled.shape[0] and sides[1] >= pooled.shape[1]
@@ -77,7 +76,7 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
             span, rows = (first - left, last - left), (r - top, box[1] - top)
-            pool_row(read, totals, span, rows, pooled, sides)
+            cells.pool_row(read, totals, span, rows, pooled, sides)
         else:
             _pool_coarse(seen, r - top, first - left, sides, pooled)
 
@@ -86,10 +85,10 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
 def _pool_coarse(seen, r, first, sides, pooled):
     """Add row r of a footprint of fewer cells than the lattice has positions to its means."""
     for x in range(pooled.shape[0]):
-        row = cell_weight(r, x, sides[0], pooled.shape[0])
+        row = cells.cell_weight(r, x, sides[0], pooled.shape[0])
         for c in range(seen.size):
             for y in range(pooled.shape[1]):
-                col = cell_weight(first + c, y, sides[1], pooled.shape[1])
+                col = cells.cell_weight(first + c, y, sides[1], pooled.shape[1])
                 pooled[x, y] += row * col * np.float32(seen[c])
 
 
@@ -114,7 +113,7 @@ def own_loop(readings, heard, boxes, odds, active, maps, takes_own, takes_heard,
 @njit(fastmath={"contract"})  # not reordered: it would round one way or the other
 def _change(before, after):
     """Return the change in uncertainty of a cell."""
-    return uncertainty(after) - uncertainty(before)
+    return cells.uncertainty(after) - cells.uncertainty(before)
 
 
 @njit(**FAST)
@@ -124,7 +123,7 @@ def _fuse_window(belief, pooled, pooled_uncertainty, signs, box, odds, tracks):
     if first >= last:
         return
     width = last - first
-    size = padded(width)
+    size = cells.padded(width)
     change, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     uncertainty_totals = np.zeros(size, np.float32)
     for r in range(box[0], end):
@@ -132,14 +131,14 @@ def _fuse_window(belief, pooled, pooled_uncertainty, signs, box, odds, tracks):
         seen = signs[r - box[4], first - box[5] : last - box[5]]
         for c in range(width):
             before = line[c]
-            line[c] = bayes(before, odds[0] if seen[c] > 0 else odds[1])
+            line[c] = cells.bayes(before, odds[0] if seen[c] > 0 else odds[1])
             change[c] = line[c] - before
-        pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
+        cells.pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
         if tracks:
             for c in range(width):
                 change[c] = _change(line[c] - change[c], line[c])
             spent = change, uncertainty_totals
-            pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
+            cells.pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
 
 
 @loop(parallel=True)
@@ -161,7 +160,7 @@ def global_loop(readings, boxes, odds, active, maps, sums, tracks, prior):
 def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tracks):
     """Update one global belief with all readings, row by row; return its sums."""
     first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
-    size = padded(last - first) + padded(1)
+    size = cells.padded(last - first) + cells.padded(1)
     change, uncertainty_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
     totals, uncertainty_totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     old, new = np.empty(size, np.float32), np.empty(size, np.float32)
@@ -171,7 +170,7 @@ def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tra
         for k in range(_spans(boxes, r, low, high)):
             start, width = low[k], high[k] - low[k]
             line = belief[r, start : start + width]
-            wide = padded(width)
+            wide = cells.padded(width)
             for c in range(width):
                 old[c] = line[c]
             for c in range(width, wide):  # nothing changes there, nothing is gained
@@ -184,18 +183,18 @@ def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tra
                     part = new[box[2] - start : box[3] - start]
                     seen = readings[j, r - box[4], box[2] - box[5] : box[3] - box[5]]
                     for c in range(part.size):
-                        part[c] = bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
+                        part[c] = cells.bayes(part[c], odds[j, 0] if seen[c] > 0 else odds[j, 1])
             for c in range(width):
                 line[c] = new[c]
             row_gain, row_reweighted = np.float32(0.0), np.float32(0.0)
             row_removed = np.float32(0.0)
             changed = change[start - first :]
             for c in range(wide):
-                h, w = entropy(old[c]), weight(new[c])
-                less = h - entropy(new[c])
+                h, w = cells.entropy(old[c]), cells.weight(new[c])
+                less = h - cells.entropy(new[c])
                 row_removed += less
                 row_gain += w * less
-                row_reweighted += (w - weight(old[c])) * h
+                row_reweighted += (w - cells.weight(old[c])) * h
                 changed[c] += new[c] - old[c]
             gain += float(row_gain)
             reweighted += float(row_reweighted)
@@ -203,12 +202,12 @@ def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tra
             if tracks:
                 changed = uncertainty_change[start - first :]
                 for c in range(wide):
-                    changed[c] += uncertainty(new[c]) - uncertainty(old[c])
-        pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
+                    changed[c] += cells.uncertainty(new[c]) - cells.uncertainty(old[c])
+        cells.pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
         change[:] = 0.0
         if tracks:
             spent = uncertainty_change, uncertainty_totals
-            pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
+            cells.pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
             uncertainty_change[:] = 0.0
     return gain, reweighted, removed
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from marl_framework.kernels.area_triton import pool_columns, share_of
-from marl_framework.kernels.cells_triton import bayes, clamp, entropy, weight
+from marl_framework.kernels import cells_triton as cells
 from marl_framework.kernels.words_triton import window_bits
 
 # Tiles were chosen by counting registers, once for all: kernels that try out several tiles can be
@@ -96,9 +95,9 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
                     sign.to(tl.int8),
                     mask=begins[:, None] & in_window[None, :],
                 )
-                share = share_of(rows - top, x, side_x, S.X)
+                share = cells.share_of(rows - top, x, side_x, S.X)
                 totals += sign.to(tl.float32) * share[:, None]
-            means += pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, S.BLOCK_Y)
+            means += cells.pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, S.BLOCK_Y)
             for r0 in range(blank_low, blank_high, _ROWS):
                 window_rows = r0 + tl.arange(0, _ROWS)
                 rows = window_rows + window_row
@@ -152,13 +151,13 @@ def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
     at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
     sign = tl.load(readings + uav * (S.KX * S.KY) + at, mask=inside, other=0)
     odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
-    return tl.where(inside, bayes(p, odd), p)
+    return tl.where(inside, cells.bayes(p, odd), p)
 
 
 @triton.jit
 def _pool(change, cols, S: tl.constexpr):
     """Average changes of a tile, weighted by rows, onto the lattice's columns."""
-    return pool_columns(tl.sum(change, 0), cols, S.C, S.Y, S.BLOCK_Y)
+    return cells.pool_columns(tl.sum(change, 0), cols, S.C, S.Y, S.BLOCK_Y)
 
 
 @triton.jit
@@ -230,22 +229,22 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
                         uav = e * S.N + j
                         new = _take(new, readings, odds, box, uav, rows, cols, last, S)
                 tl.store(at, new, mask=covered)
-                here = share_of(rows, x, S.R, S.X)[:, None]
-                there = share_of(rows, x + 1, S.R, S.X)[:, None]
+                here = cells.share_of(rows, x, S.R, S.X)[:, None]
+                there = cells.share_of(rows, x + 1, S.R, S.X)[:, None]
                 shared = r0 + _ROWS >= last  # the last cell row, with the next lattice row
                 change = new - old
                 total += change * here
                 if shared:
                     carry += _pool(change * there, cols, S)
                 if S.team or S.tracks:
-                    q_old, q_new = clamp(old), clamp(new)
-                    h_old, h_new = entropy(q_old), entropy(q_new)
+                    q_old, q_new = cells.clamp(old), cells.clamp(new)
+                    h_old, h_new = cells.entropy(q_old), cells.entropy(q_new)
                     if S.team:
-                        w_new = weight(new)
+                        w_new = cells.weight(new)
                         less = h_old - h_new
                         removals += less
                         gains += w_new * less
-                        reweights += (w_new - weight(old)) * h_old
+                        reweights += (w_new - cells.weight(old)) * h_old
                     if S.tracks:
                         change = q_new * h_new - q_old * h_old
                         uncertainty_total += change * here

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.kernels.area import area_weights, interval_overlap
+from marl_framework.kernels.cells import area_weights, interval_overlap
 from marl_framework.kernels.windows import Footprint, Optics
 from marl_framework.mission.sensor import error_rates, reading_odds, reading_shift
 

@@ -10,8 +10,14 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.config.types import choices
-from marl_framework.kernels.area import area_pool, lattice_weights
-from marl_framework.kernels.cells import entropy, interest_weight, uncertainty, weighted_entropy
+from marl_framework.kernels.cells import (
+    area_pool,
+    entropy,
+    interest_weight,
+    lattice_weights,
+    uncertainty,
+    weighted_entropy,
+)
 from marl_framework.kernels.windows import pool_readings
 from marl_framework.kernels.words import random_words
 from marl_framework.mission.camera import Camera

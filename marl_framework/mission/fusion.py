@@ -51,7 +51,8 @@ class Fusion:
     def view(self, state: MissionState, flown: Tensor) -> View:
         """Return what the other methods need of the UAVs and of the missions to update."""
         boxes = self._camera.team_boxes(state.positions, state.active)
-        return View.of(self._camera.optics, state.positions, boxes, flown)
+        odds = self._camera.optics.odds[state.positions[..., 2]]
+        return View(self._camera.optics, state.positions, boxes, odds, flown)
 
     def read(self, state: MissionState, view: View, bits: Tensor) -> None:
         """See `windows.read`."""

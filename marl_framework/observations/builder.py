@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.kernels import maps as kernel
-from marl_framework.kernels.area import covered
+from marl_framework.kernels.cells import covered
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment

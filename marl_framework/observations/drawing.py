@@ -11,7 +11,7 @@ import torch
 from kornia.geometry.transform import remap
 from torch import Tensor
 
-from marl_framework.kernels.area import area_pool, covered, grid_coordinates
+from marl_framework.kernels.cells import area_pool, covered, grid_coordinates
 from marl_framework.kernels.windows import Footprint
 
 UNSEEN = 0.5

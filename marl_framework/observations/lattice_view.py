@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.kernels.area import interval_overlap, part_sums
-from marl_framework.kernels.cells import entropy
+from marl_framework.kernels.cells import entropy, interval_overlap, part_sums
 from marl_framework.kernels.search import Tables
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.accuracy import GPU_CELLS

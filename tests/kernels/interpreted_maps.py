@@ -18,7 +18,7 @@ from torch import Tensor
 
 from marl_framework.algorithms.policy import policy_probabilities, sample_actions
 from marl_framework.algorithms.rollout import draw_one_by_one
-from marl_framework.kernels.area import part_sums
+from marl_framework.kernels.cells import part_sums
 from marl_framework.kernels.policies import choose_actions
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment

@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import marl_framework
-from marl_framework.kernels.area import area_weights
-from marl_framework.kernels.area_numba import padded, pool_row
+from marl_framework.kernels.cells import area_weights
+from marl_framework.kernels.cells_numba import padded, pool_row
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from tests.mission.asymmetric import ASYMMETRIC
@@ -144,7 +144,7 @@ def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
 
 ENTROPY = """
 import torch
-from marl_framework.kernels.area_numba import part_sums
+from marl_framework.kernels.cells_numba import part_sums
 
 print(part_sums(torch.full((1, 2, 2), 0.5), torch.tensor([2]), torch.tensor([2]))[0, 1].item())
 """

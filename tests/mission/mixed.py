@@ -16,26 +16,13 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import small_config
 
-OF_TEAM = {"heard", "active"}
 OF_UAV = {
-    "beliefs",
-    "positions",
-    "sector",
-    "readings",
-    "pooled_readings",
-    "pooled_beliefs",
-    "pooled_uncertainty",
-    "limit",
-    "left",
-}
-EVERYTHING = {
-    "uncertainty": True,
-    "centred_entropy": True,
-    "centred_probability": True,
-    "centred_footprint": True,
-    "centred_uncertainty": True,
-    "global_uncertainty": True,
-}
+    "heard", "active", "beliefs", "positions", "sector", "readings", "pooled_readings",
+    "pooled_beliefs", "pooled_uncertainty", "limit", "left",
+}  # fmt: skip
+CENTRED = ("entropy", "probability", "footprint", "uncertainty")
+CHANNELS = ("uncertainty", "global_uncertainty", *(f"centred_{name}" for name in CENTRED))
+EVERYTHING = dict.fromkeys(CHANNELS, True)
 """All channels but predicted ones."""
 
 Prepare = Callable[[MissionEnvironment], ObservationBuilder]
@@ -83,7 +70,7 @@ def part(state: MissionState, e: int, team: Tensor) -> MissionState:
     tensors = {}
     for name, tensor in state.tensors():
         own = tensor[e : e + 1].clone()
-        if name in OF_UAV | OF_TEAM:
+        if name in OF_UAV:
             own = own[:, team]
         tensors[name] = own[:, :, team] if name == "heard" else own
     return replace(state, **tensors)
@@ -106,10 +93,7 @@ def same(found: Tensor, expected: Tensor, name: str, rounded: bool = False) -> N
 
 
 def of_products(env: MissionEnvironment, name: str) -> bool:
-    """Return whether a map comes from matrix products, whose rounding depends on the batch.
-
-    That is so whether missions differ or not.
-    """
+    """Return whether a map comes from matrix products, whose rounding depends on the batch."""
     name = name.removeprefix("centred_").removeprefix("global_")
     pools = name.startswith("pooled_") or name in {
         "entropy", "local_entropy", "probability", "uncertainty"
@@ -127,10 +111,7 @@ def assert_same_mission(
     keys: Tensor,
     but: str = "",
 ) -> None:
-    """Compare one mission of a batch with that mission by itself, before its next move.
-
-    In all channels but one.
-    """
+    """Compare one mission of a batch, before its next move, with that mission by itself."""
     single, own_builder, own = other
     found = part(state, e, team)
     for name, tensor in own.tensors():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from marl_framework.kernels.area import area_pool
+from marl_framework.kernels.cells import area_pool
 from marl_framework.kernels.versions import Version
 from marl_framework.kernels.windows import View, read
 from marl_framework.mission.camera import Camera
@@ -68,7 +68,8 @@ def test_readings_are_the_truth_with_the_sensors_error_rates(sensor):
         -(2**15), 2**15, (8, 3, *camera.window), generator=generator, dtype=torch.int16
     )
     readings, pooled = torch.zeros(bits.shape, dtype=torch.int8), torch.zeros(8, 3, 11, 11)
-    view = View.of(camera.optics, positions, camera.boxes(positions), torch.ones(8).bool())
+    odds = camera.optics.odds[positions[..., 2]]
+    view = View(camera.optics, positions, camera.boxes(positions), odds, torch.ones(8).bool())
     read(Version.PLAIN, view, truth, bits, readings, pooled)
     footprint = camera.footprint(positions)
     for n, side in enumerate((56, 114, 170)):
@@ -83,18 +84,17 @@ def test_readings_are_the_truth_with_the_sensors_error_rates(sensor):
             assert abs(wrong - rate) < 5 * math.sqrt(rate * (1 - rate) / seen)
 
 
-def test_likelihood_is_the_noise_or_its_complement():
-    camera = Camera(paper_config(agents=1), "cpu")
+@pytest.mark.parametrize(
+    ("sensor", "expected"),
+    [
+        ({}, [0.735, 0.265, 0.5]),
+        (ASYMMETRIC, [0.8 / (0.8 + 0.03), 0.2 / (0.2 + 0.97), 0.5]),  # 0.2 missed, 0.03 alarms
+    ],
+)
+def test_likelihood_is_the_posterior_of_one_half(sensor, expected):
+    camera = Camera(paper_config(agents=1, sensor=sensor), "cpu")
     readings = torch.tensor([[[[1, -1, 0]]]], dtype=torch.int8)
     likelihood = camera.likelihood(readings, torch.tensor([[[5, 5, 1]]]))
-    assert likelihood.flatten().tolist() == pytest.approx([0.735, 0.265, 0.5])
-
-
-def test_likelihood_of_an_asymmetric_sensor_is_the_posterior_of_one_half():
-    camera = Camera(paper_config(agents=1, sensor=ASYMMETRIC), "cpu")
-    readings = torch.tensor([[[[1, -1, 0]]]], dtype=torch.int8)
-    likelihood = camera.likelihood(readings, torch.tensor([[[5, 5, 1]]]))  # 0.2 missed, 0.03 alarms
-    expected = [0.8 / (0.8 + 0.03), 0.2 / (0.2 + 0.97), 0.5]
     assert likelihood.flatten().tolist() == pytest.approx(expected)
 
 

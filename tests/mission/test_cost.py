@@ -124,7 +124,6 @@ def test_limits_are_drawn_for_each_uav() -> None:
     _, state = environment((30.0, 60.0), num_envs=50)
     assert set(state.limit.flatten().tolist()) == {30.0, 60.0}
     assert (state.limit[:, 0] != state.limit[:, 1]).any()
-    assert state.left.equal(state.limit)
 
 
 def test_rounding_costs_no_move() -> None:
@@ -169,19 +168,16 @@ def test_moves_that_were_not_flown_are_not_learned_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "said"),
+    ("limit", "cost", "said"),
     [
-        ({"limit": 16.0}, r"constraints\.cost\.limit\b.*17"),
-        ({"limit": (90.0, 9.0)}, r"constraints\.cost\.limit\b"),
-        (
-            {"limit": 5.0, "horizontal": 0.0, "climb": 0.0, "descent": 0.0, "reading": 0.0},
-            r"constraints\.cost\b",
-        ),
+        (16.0, {}, r"constraints\.cost\.limit\b.*17"),
+        ((90.0, 9.0), {}, r"constraints\.cost\.limit\b"),
+        (5.0, dict.fromkeys(COSTLY, 0.0), r"constraints\.cost\b"),
     ],
 )
-def test_bad_costs_are_refused(cost: dict[str, Any], said: str) -> None:
+def test_bad_costs_are_refused(limit: Any, cost: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        environment(cost["limit"], cost=cost)
+        environment(limit, cost=cost)
 
 
 @pytest.mark.parametrize("actions", [4, 6, 9, 27])

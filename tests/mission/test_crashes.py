@@ -70,17 +70,10 @@ def test_uavs_crash_as_often_as_asked() -> None:
 
 
 def test_nothing_more_is_drawn_where_nobody_crashes() -> None:
-    envs = [
-        MissionEnvironment(
-            small_config(
-                uav={"crash_rate": rate, "failure_rate": (0.0, 0.5)},
-                constraints={"obstacles": {"number": 2}},
-            ),
-            3,
-            "cpu",
-        )
-        for rate in (0.0, 0.1)
-    ]
+    boxes, envs = {"obstacles": {"number": 2}}, []
+    for rate in (0.0, 0.1):
+        uav = {"crash_rate": rate, "failure_rate": (0.0, 0.5)}
+        envs.append(MissionEnvironment(small_config(uav=uav, constraints=boxes), 3, "cpu"))
     plain, crashing = (env.draw_reset() for env in envs)
     assert envs[0].draw_step().crashes is None
     assert envs[1].draw_step().crashes is not None

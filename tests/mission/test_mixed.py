@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
-from tests.mission.mixed import (
-    alone,
-    assert_same_mission,
-    choose,
-    fly_and_compare,
-    mixed_environment,
-    of_mission,
-    part,
-    same,
-)
+from tests.mission import mixed
+from tests.mission.mixed import choose, fly_and_compare, mixed_environment, part
 from tests.small import small_config
 
 
@@ -93,35 +85,38 @@ def test_uavs_that_drop_out_leave_the_mission_of_the_others(
     team = torch.tensor([i for i in range(5) if i not in gone])
     state.active[:, gone] = False
     state.heard.copy_(env.hear(state, draws.first.communication))
-    single, own_builder = alone(env, len(team), 6, prepare)
+    single, own_builder = mixed.alone(env, len(team), 6, prepare)
     own = part(state, 1, team)
     for _ in range(env.episode_length):
         keys = torch.rand(3, 5, env.lattice.num_actions, generator=generator)
         others = single, own_builder, own  # a smaller team from the start has other ids
-        assert_same_mission(env, builder, state, 1, team, others, keys, but="agent_id")
+        mixed.assert_same_mission(env, builder, state, 1, team, others, keys, but="agent_id")
         stayed, step = state.positions[:, gone].clone(), env.draw_step()
         actions, own_actions = choose(env, state, keys)[0], choose(single, own, keys[1:2, team])[0]
         result = env.step(state, actions, step)
-        expected = single.step(own, own_actions, of_mission(step, 1, team))
-        same(result.reward[1:2], expected.reward, "reward")
+        expected = single.step(own, own_actions, mixed.of_mission(step, 1, team))
+        mixed.same(result.reward[1:2], expected.reward, "reward")
         assert state.positions[:, gone].equal(stayed)
         assert not state.readings[:, gone].any()
         assert not state.pooled_readings[:, gone].any()
         assert state.heard[:, gone].sum() == len(gone) * 3  # themselves
 
 
-def test_teams_and_budgets_are_all_drawn() -> None:
-    env = mixed_environment(200, prepare, agents=(2, 3, 5), budget=(1, 4))
+def test_teams_budgets_and_ranges_are_all_drawn() -> None:
+    ranges = {0.0, 15.0, 25.0, 100.0}
+    uav = {"communication_range": tuple(ranges)}
+    env = mixed_environment(200, prepare, agents=(2, 3, 5), budget=(1, 4), uav=uav)
     state = env.reset(env.draw_reset())
     assert set(state.active.sum(1).tolist()) == {2, 3, 5}
     assert set(state.budget.tolist()) == {1, 4}
+    assert set(state.communication_range.tolist()) == ranges
     assert state.active.int().diff(dim=1).le(0).all()  # the first UAVs fly
 
 
 def test_only_lists_draw_more() -> None:
     plain = MissionEnvironment(small_config(agents=3), 2, "cpu")
-    mixed = mixed_environment(2, prepare, agents=(2, 3), budget=4)
-    ours, theirs = mixed.draw_reset(), plain.draw_reset()
+    lists = mixed_environment(2, prepare, agents=(2, 3), budget=4)
+    ours, theirs = lists.draw_reset(), plain.draw_reset()
     assert [theirs.team, theirs.budget, ours.budget] == [None] * 3
     for name in ("start", "range_choice"):
         assert getattr(ours, name).equal(getattr(theirs, name))

@@ -60,18 +60,11 @@ def test_long_edges_follow_longitude_and_latitude(tmp_path: Path) -> None:
 
 def test_a_floor_and_a_height_are_read(tmp_path: Path) -> None:
     features = [feature(shapely.box(0, 0, 4, 4), floor=2, height=7.5), SQUARE]
-    env = environment(write_zones(tmp_path / "z.json", *features))
+    path = write_zones(tmp_path / "z.json", *features)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark
+    env = environment(path)
     assert env.zones is not None
     assert [(zone.floor, zone.height) for zone in env.zones.zones] == [(2, 7.5), (0, np.inf)]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
-    path = tmp_path / "zones.json"
-    write_zones(path, SQUARE)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    zones = environment(path).zones
-    assert zones is not None
-    assert len(zones.zones) == 1
 
 
 def collection(*features: Any, **fields: Any) -> str:
@@ -111,6 +104,10 @@ BAD = {
         "feature 1: .*height 4 .*floor 9",
     ),
     "no place": (collection(SQUARE), "deployment.origin"),
+    "beyond the globe": (
+        collection(feature(shapely.box(180, 0, 190, 5))),
+        "feature 1: .*degrees",
+    ),
     "all starts": (in_metres(feature(shapely.box(-1, -1, 31, 31))), "0 starts .*3 UAVs"),
     "few starts": (in_metres(feature(shapely.box(-1, -1, 31, 29))), "7 starts .*8 UAVs"),
 }
@@ -122,15 +119,11 @@ def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
     text, message = BAD[case]
     if text is not None:
         path.write_text(text)
+    origin = ORIGIN if case == "beyond the globe" else None
+    agents = 8 if case == "few starts" else 3
     with pytest.raises(ConfigError, match=f"^{KEY}: .*{message}") as caught:
-        environment(path, agents=8 if case == "few starts" else 3)
+        environment(path, agents=agents, deployment={"origin": origin})
     assert str(caught.value).isprintable()
-
-
-def test_degrees_beyond_the_globe_are_refused(tmp_path: Path) -> None:
-    path = write_zones(tmp_path / "z.json", feature(shapely.box(180, 0, 190, 5)), metres=False)
-    with pytest.raises(ConfigError, match=f"^{KEY}: .*feature 1: .*degrees"):
-        environment(path, deployment={"origin": ORIGIN})
 
 
 @pytest.mark.parametrize(

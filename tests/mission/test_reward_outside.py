@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,13 +22,16 @@ def plain_f1(state: MissionState, e: int) -> float:
     return float(f1_score(state.truth[e].flatten(), predicted, zero_division=0.0))
 
 
-def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
-    envs = [
-        MissionEnvironment(
-            small_config(budget=5, experiment={"reward": {"f1_scale": scale}}), 4, "cpu"
-        )
-        for scale in (7.0, 0.0)
+def environments(*rewards: dict[str, Any], **options: Any) -> list[MissionEnvironment]:
+    """Return the same missions with different rewards."""
+    return [
+        MissionEnvironment(small_config(experiment={"reward": reward}, **options), 4, "cpu")
+        for reward in rewards
     ]
+
+
+def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
+    envs = environments({"f1_scale": 7.0}, {}, budget=5)
     state, plain = (env.reset(env.draw_reset()) for env in envs)
     generator = torch.Generator().manual_seed(0)
     before = [plain_f1(state, e) for e in range(4)]
@@ -44,8 +49,7 @@ def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
 
 
 def test_missions_that_start_anew_begin_at_their_first_reading() -> None:
-    reward = {"f1_scale": 1.0, "outside_weight": 0.5}
-    env = MissionEnvironment(small_config(experiment={"reward": reward}), 4, "cpu")
+    (env,) = environments({"f1_scale": 1.0, "outside_weight": 0.5})
     state = env.reset(env.draw_reset())
     generator = torch.Generator().manual_seed(0)
     env.step(state, random_actions(env, state, generator), env.draw_step())
@@ -68,16 +72,7 @@ def plain_entropy(belief: NDArray[np.float64]) -> NDArray[np.float64]:
 @pytest.mark.parametrize("weight", [0.3, 1.0])
 def test_entropy_outside_counts_by_its_weight(weight: float, compiled: bool) -> None:
     settings = {"outside_weight": weight, "relative_scale": 7, "relative_offset": 2}
-    envs = [
-        MissionEnvironment(
-            small_config(
-                budget=5, compute={"compile": compiled}, experiment={"reward": reward}, prior=0.45
-            ),
-            4,
-            "cpu",
-        )
-        for reward in (settings, {})
-    ]
+    envs = environments(settings, {}, budget=5, compute={"compile": compiled}, prior=0.45)
     state, plain = (env.reset(env.draw_reset()) for env in envs)
     generator = torch.Generator().manual_seed(0)
     for _ in range(6):

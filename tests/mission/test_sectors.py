@@ -43,18 +43,6 @@ def by_hand(starts: list[tuple[int, int]], shape: tuple[int, int]) -> Tensor:
     return found
 
 
-@given(team=teams, x=sides, y=sides, seed=st.integers(0, 99))
-def test_each_uav_has_a_rectangle_of_its_own(team: int, x: int, y: int, seed: int) -> None:
-    sectors, sizes = Sectors(team, (x, y), "cpu"), torch.tensor([team])
-    dealt = sectors.deal(random_starts(1, team, (x, y), seed), sizes)
-    maps = sectors.maps(dealt, sizes)[0]
-    assert torch.equal(maps.sum(0), torch.ones(x, y))
-    for sector in maps.bool():
-        rows, cols = sector.any(1), sector.any(0)
-        assert torch.equal(sector, rows.unsqueeze(1) & cols)
-        assert sector.sum() <= 2 * math.ceil(x * y / team)
-
-
 @given(sizes=st.lists(teams, min_size=1, max_size=4), x=sides, y=sides, seed=st.integers(0, 99))
 def test_teams_of_all_sizes_are_dealt_theirs(sizes: list[int], x: int, y: int, seed: int) -> None:
     team = max(sizes)
@@ -67,17 +55,6 @@ def test_teams_of_all_sizes_are_dealt_theirs(sizes: list[int], x: int, y: int, s
         assert torch.equal(maps[e, :size], by_hand(planar, (x, y)))
         assert (dealt[e, size:] == team).all()
         assert not maps[e, size:].any()
-
-
-@given(team=st.integers(2, 9), seed=st.integers(0, 99))
-def test_another_order_of_the_uavs_changes_nothing(team: int, seed: int) -> None:
-    """Their numbers count only where two of them start in one line."""
-    generator = torch.Generator().manual_seed(seed)
-    starts = torch.stack([torch.randperm(9, generator=generator)[:team] for _ in range(3)], -1)
-    order = torch.randperm(team, generator=generator)
-    sectors = Sectors(team, (9, 9), "cpu")
-    dealt = sectors.deal(torch.stack((starts, starts[order])), torch.tensor([team, team]))
-    assert torch.equal(dealt[0][order], dealt[1])
 
 
 @pytest.mark.parametrize("start", ["random", "corners", "published"])

@@ -19,7 +19,7 @@ from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.errors import ConfigError
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.lattice import Lattice, action_offsets
+from marl_framework.mission.lattice import action_offsets
 from marl_framework.mission.obstacles import NUMBERS
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.task import MissionTask
@@ -207,7 +207,7 @@ def test_without_obstacles_and_zones_nothing_changes() -> None:
     assert (state.open_share == 1).all()
 
 
-def test_missions_that_do_not_start_anew_keep_their_boxes() -> None:
+def test_missions_that_do_not_start_again_keep_their_boxes() -> None:
     env = environment_of([], 6, agents=1)
     state = env.reset(env.draw_reset())
     before = state.clone()
@@ -226,14 +226,6 @@ def test_random_starts_keep_out_of_zones() -> None:
         positions = env.reset(env.draw_reset()).positions
         assert (positions[..., 0] >= 4).all()
         assert all(len(set(row)) == 5 for row in lattice.cells(positions).tolist())
-
-
-def test_the_lattices_table_is_its_boundary_mask() -> None:
-    for actions in (4, 6, 9, 27):
-        lattice = Lattice(zone_config(None, actions=actions, dims=(20.0, 30.0)), "cpu")
-        grid = torch.cartesian_prod(*(torch.arange(size) for size in lattice.shape))
-        mask = lattice.boundary_mask(grid.unsqueeze(1)).view(*lattice.shape, -1)
-        assert lattice.table().equal(mask)
 
 
 def test_a_deployment_has_no_obstacles() -> None:

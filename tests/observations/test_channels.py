@@ -23,8 +23,7 @@ from marl_framework.config.learning import (
     PREDICTED_CHANNELS,
     ObservationConfig,
 )
-from marl_framework.kernels.area import area_pool, area_weights, interval_overlap
-from marl_framework.kernels.cells import weighted_entropy
+from marl_framework.kernels.cells import area_pool, area_weights, interval_overlap, weighted_entropy
 from marl_framework.kernels.maps import ActorPlaces, CriticPlaces
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors

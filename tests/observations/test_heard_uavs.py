@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from marl_framework.kernels.area import area_pool, lattice_weights
+from marl_framework.kernels.cells import area_pool, lattice_weights
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import random_actions, small_config

@@ -55,11 +55,9 @@ class TerrainDraws:
 class Terrain:
     """Draws and builds the ground truths of one split.
 
-    Args:
-        config: `sensor.simulation` names the kinds; each mission draws one with equal odds.
-        device: device of draws and ground truths.
-        split: training, validation or test, each with its own part of a raster; deployment has
-            the whole raster. Other kinds differ between splits only by the generator's seed.
+    Each mission draws one of the kinds of `sensor.simulation` with equal odds. The splits training,
+    validation and test have their own parts of a raster; deployment has the whole raster. Other
+    kinds differ between splits only by the generator's seed.
 
     Attributes:
         kinds: names of the kinds.
@@ -123,11 +121,7 @@ class Terrain:
     def build(self, draws: TerrainDraws, out: Tensor | None = None) -> Tensor:
         """Return the ground truths [E, R, C] bool, True = region of interest.
 
-        The same draws give the same maps.
-
-        Args:
-            draws: from `draw`.
-            out: tensor to write and return; None for a new one.
+        They are written into `out` if it is given. The same draws give the same maps.
         """
         num = len(draws.kind)
         if out is None:

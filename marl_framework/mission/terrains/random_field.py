@@ -13,8 +13,7 @@ from marl_framework.mission.terrains.raster import above, upsample
 
 _TILES = 4  # per spacing of the lattice: 1.25 m in the paper's mission
 _FIELD = 4  # windows across a field, so that a window does not see its period
-_EXPONENTS = (2.0, 3.5)  # of the coarse part
-_FINE_EXPONENT = 1.0
+_EXPONENTS, _FINE_EXPONENT = (2.0, 3.5), 1.0
 _FINE_SHARES = (0.0, 0.7)  # of the fine part
 _NUM_NUMBERS = 2
 
@@ -50,8 +49,7 @@ class Landscape:
     A mission is a window of a Gaussian random field four times as long and wide. The field is
     the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. Each mission
     draws the exponent a, from 2 to 3.5, and the fine part's share of the variance within a
-    window, from 0 to 0.7. Windows of measured ground lie in these ranges, by their correlation
-    over 1.2 m and the length of their borders.
+    window, from 0 to 0.7. Windows of measured ground lie in these ranges.
 
     Raises:
         ConfigError: the threshold is not a percentile.
@@ -110,15 +108,10 @@ class Landscape:
 
 
 def field_amplitude(shape: tuple[int, int], extent: tuple[float, float], exponent: float) -> Tensor:
-    """Return the spectral amplitude k^(-exponent/2) of a Gaussian random field.
+    """Return the spectral amplitude k^(-exponent/2) of maps (R, C) of an extent [m].
 
-    Args:
-        shape: (R, C).
-        extent: size of the map [m]; wavenumbers k are per metre, so clusters are as wide as long.
-        exponent: the power spectrum falls as k^(-exponent).
-
-    Returns:
-        [R, C // 2 + 1] float32, 0 for the mean; layout of `torch.fft.rfft2`.
+    Wavenumbers k are per metre, so clusters are as wide as long. The result is 0 for the mean,
+    [R, C // 2 + 1] float32; layout of `torch.fft.rfft2`.
     """
     (rows, cols), (x_dim, y_dim) = shape, extent
     k = wavenumbers(shape, (x_dim / rows, y_dim / cols)) * max(x_dim, y_dim)
@@ -127,11 +120,9 @@ def field_amplitude(shape: tuple[int, int], extent: tuple[float, float], exponen
 
 
 def wavenumbers(shape: tuple[int, int], cell: tuple[float, float]) -> Tensor:
-    """Return the wavenumbers of a field, [R, C // 2 + 1] float64; layout of `torch.fft.rfft2`.
+    """Return the wavenumbers of fields (R, C) with the extent of a cell, per unit of it.
 
-    Args:
-        shape: (R, C).
-        cell: extent of a cell; wavenumbers are per unit of it.
+    They are [R, C // 2 + 1] float64; layout of `torch.fft.rfft2`.
     """
     kx = torch.fft.fftfreq(shape[0], cell[0], dtype=torch.float64)
     ky = torch.fft.rfftfreq(shape[1], cell[1], dtype=torch.float64)

@@ -9,7 +9,7 @@ from kornia.geometry.transform import remap
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.kernels.area import grid_coordinates
+from marl_framework.kernels.cells import grid_coordinates
 from marl_framework.mission.terrains.raster_file import find_windows
 
 WINDOW, SYMMETRY = 0, 1

@@ -1,8 +1,7 @@
 """Measured maps on the host: reading the file and finding the windows to fly over.
 
 The map [x, y] is cut across one axis into a strip for each split. Each window lies entirely in
-the strip of its split, so training, validation and test never share a pixel. `raster` does the
-rest on the device.
+the strip of its split, so training, validation and test never share a pixel.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -183,10 +183,6 @@ def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
         window: (P, Q) [pixels].
     """
     p, q = window
-    if p > measured.shape[0] or q > measured.shape[1]:
-        return np.zeros(
-            [max(0, n - w + 1) for n, w in zip(measured.shape, window, strict=True)], bool
-        )
     total = cv2.integral((~measured).view(np.uint8))  # gaps before each pixel along both axes
     return (total[p:, q:] - total[:-p, q:] - total[p:, :-q] + total[:-p, :-q]) == 0
 
@@ -236,14 +232,16 @@ def split_windows(
     (first, second), score = cuts[axis]
     if score == 0:
         return None
-    edges = (0, first, second, measured.shape[axis])
-    strips = {}
-    for k, split in enumerate(SPLITS):
-        strip, start = [slice(None), slice(None)], [slice(None), slice(None)]
-        strip[axis] = slice(edges[k], edges[k + 1])
-        start[axis] = slice(edges[k], edges[k + 1] - window[axis] + 1)
-        strips[split] = ((strip[0], strip[1]), admissible[start[0], start[1]])
-    return strips
+
+    def between(low: int, high: int) -> tuple[slice, slice]:
+        along = slice(low, high)
+        return (along, slice(None)) if axis == 0 else (slice(None), along)
+
+    edges = zip(SPLITS, pairwise((0, first, second, measured.shape[axis])), strict=True)
+    return {
+        split: (between(low, high), admissible[between(low, high - window[axis] + 1)])
+        for split, (low, high) in edges
+    }
 
 
 @dataclass(frozen=True)
@@ -277,19 +275,14 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     side = (extent[0] / raster.resolution, extent[1] / raster.resolution)
     pixels = (math.ceil(side[0] - 1e-9), math.ceil(side[1] - 1e-9))
     if min(pixels) < 2:
-        raise _error(
-            "resolution",
-            f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
-            f"{_metres(extent)}, which must be at least 2 x 2 pixels",
-        )
+        text = f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
+        raise _error("resolution", f"{text}{_metres(extent)}, which must be at least 2 x 2 pixels")
     if split == DEPLOYMENT:
         strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
         if not admissible.any():
-            raise _error(
-                "path",
-                f"{raster.name} covers {_covered(raster)} and has no measured window of "
-                f"{_metres(extent)}; use a larger map: a team flies the area of its training",
-            )
+            text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
+            advice = "use a larger map: a team flies the area of its training"
+            raise _error("path", f"{text}{_metres(extent)}; {advice}")
     else:
         strips = split_windows(raster.measured, pixels)
         if strips is None:
@@ -311,10 +304,8 @@ def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
             f"{high:g}; set a number between them, such as {(low + high) / 2:g}",
         )
     if not isinstance(threshold, str) and not low <= threshold < high:
-        raise _error(
-            "threshold",
-            f"{threshold:g} must divide the values of {raster.name}, {low:g} to {high:g}",
-        )
+        text = f"must divide the values of {raster.name}, {low:g} to {high:g}"
+        raise _error("threshold", f"{threshold:g} {text}")
 
 
 def _metres(extent: tuple[float, float]) -> str:

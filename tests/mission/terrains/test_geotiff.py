@@ -118,12 +118,12 @@ def test_metres_to_degrees_and_back_is_within_a_centimetre(
     np.testing.assert_allclose(back.transform(*degrees[0]), (x, y), atol=0.01)
 
 
-def test_nodata_and_scale_are_those_of_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [{"crs": UTM, "transform": NORTH_UP}, {}])
+def test_nodata_and_scale_are_those_of_the_file(tmp_path: Path, at: dict[str, Any]) -> None:
     raw = slope().astype(np.int16)
     raw[3, 5] = -9999
-    at = {"crs": UTM, "transform": NORTH_UP}
     path = write(tmp_path / "m.tif", raw, nodata=-9999, scale=(0.1, 20.0), **at)
-    image = np.rot90(read(path).values)
+    image = np.rot90(read(path, resolution=0.5).values)
     assert np.argwhere(np.isnan(image)).tolist() == [[3, 5]]
     assert image[2, 7] == pytest.approx(0.1 * 207 + 20)
 
@@ -140,30 +140,11 @@ def test_unmeasured_values_stay_where_they_are(tmp_path: Path) -> None:
     assert np.isnan(found.values[5:-5, 5:-5]).sum() == pytest.approx(100 * 0.6 / 0.556, rel=0.2)
 
 
-def test_an_unmeasured_value_needs_no_coordinates(tmp_path: Path) -> None:
-    raw = slope()
-    raw[3, 5] = -9999
-    found = read(write(tmp_path / "m.tif", raw, nodata=-9999), resolution=1.0)
-    assert np.argwhere(np.isnan(np.rot90(found.values))).tolist() == [[3, 5]]
-
-
 def test_a_map_in_degrees_is_resampled_to_the_resolution_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tif", slope(), crs=DEGREES, transform=IN_DEGREES)
     assert read(path, resolution=2.0).resolution == 2.0
     assert read(path).resolution == pytest.approx(0.556, abs=0.001)  # 5e-6 degrees of latitude
     assert 4 * read(path, resolution=1.0).values.size > read(path, resolution=0.5).values.size
-
-
-def test_a_resolution_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.tif", slope(), crs=DEGREES, transform=IN_DEGREES)
-    with pytest.raises(ConfigError, match=r"raster\.resolution: 0.001 m .*60 x 80"):
-        read(path, resolution=1e-3)
-
-
-def test_complex_numbers_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.tif", slope().astype(np.complex64), crs=UTM, transform=NORTH_UP)
-    with pytest.raises(ConfigError, match=r"raster\.path: .*complex64"):
-        read(path)
 
 
 def test_a_band_has_a_number_or_a_name(tmp_path: Path) -> None:
@@ -177,18 +158,12 @@ def test_a_band_has_a_number_or_a_name(tmp_path: Path) -> None:
         read(path, key="3")
 
 
-def test_a_map_without_coordinates_is_read_as_before(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.tif", slope())
-    assert not is_geotiff(path)
+@pytest.mark.parametrize("at", [{}, {"transform": NORTH_UP}])
+def test_a_map_without_a_coordinate_system_has_no_place(tmp_path: Path, at: dict[str, Any]) -> None:
+    path = write(tmp_path / "m.tif", slope(), **at)
+    assert is_geotiff(path) == bool(at)
     found = read(path, resolution=2.0)
     assert (found.resolution, found.place) == (2.0, None)
-
-
-def test_a_map_without_a_coordinate_system_needs_a_resolution(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.tif", slope(), transform=NORTH_UP)
-    with pytest.raises(ConfigError, match=r"raster\.resolution: "):
-        read(path)
-    assert read(path, resolution=2.0).place is None
 
 
 @pytest.mark.parametrize("bigtiff", ["YES", "NO"])
@@ -200,22 +175,24 @@ def test_all_kinds_of_geotiff_are_recognised(tmp_path: Path, bigtiff: str, endia
     np.testing.assert_array_equal(read(path).values, np.rot90(slope(), -1))
 
 
-def test_a_resolution_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.tif", slope(), crs=UTM, transform=NORTH_UP)
-    assert read(path, resolution=0.5).resolution == 0.5
-    with pytest.raises(ConfigError, match=r"raster\.resolution: 1\.2 .*0\.5 m"):
-        read(path, resolution=1.2)
-
-
 @pytest.mark.parametrize(
-    "bad",
-    [{"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, {"transform": Affine(0, 0, 5, 0, 0, 5)}],
-    ids=["not on Earth", "pixels without extent"],
+    ("image", "bad", "resolution", "key"),
+    [
+        (slope(), {"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, None, "path"),  # not on Earth
+        (slope(), {"transform": Affine(0, 0, 5, 0, 0, 5)}, None, "path"),  # pixels without extent
+        (slope().astype(np.complex64), {}, None, "path: .*complex64"),
+        (slope(), {}, 1.2, r"resolution: 1\.2 .*0\.5 m"),  # contradicts the file
+        (slope(), {"crs": DEGREES, "transform": IN_DEGREES}, 1e-3, "resolution: 0.001 .*60 x 80"),
+        (slope(), {"crs": None}, None, "resolution"),
+    ],
 )
-def test_a_map_without_a_place_is_refused(tmp_path: Path, bad: dict[str, Any]) -> None:
-    path = write(tmp_path / "m.tif", slope(), **{"crs": UTM, "transform": NORTH_UP, **bad})
-    with pytest.raises(ConfigError, match=r"raster\.path: .*m\.tif"):
-        read(path)
+def test_maps_that_do_not_serve_are_refused(
+    tmp_path: Path, image: np.ndarray, bad: dict[str, Any], resolution: float | None, key: str
+) -> None:
+    path = write(tmp_path / "m.tif", image, **{"crs": UTM, "transform": NORTH_UP, **bad})
+    with pytest.raises(ConfigError, match=rf"raster\.{key}.*") as caught:
+        read(path, resolution=resolution)
+    assert "m.tif" in str(caught.value)
 
 
 def test_a_torn_file_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

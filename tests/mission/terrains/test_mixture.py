@@ -61,16 +61,6 @@ def test_many_environments_equal_as_many_times_one(kind, device, monkeypatch) ->
     assert len({t.cpu().numpy().tobytes() for t in truth}) > 5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_fixes_the_terrain(kind) -> None:
-    def truth(seed: int) -> torch.Tensor:
-        terrain = Terrain(configuration(kind), "cpu", "validation")
-        return terrain.build(drawn(terrain, 6, seed))
-
-    assert torch.equal(truth(1), truth(1))
-    assert not torch.equal(truth(1), truth(2))
-
-
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_build_compiles_as_one_graph(kind, monkeypatch) -> None:
     torch.compiler.reset()  # each terrain is a recompilation of one method; their number is bounded

@@ -276,28 +276,25 @@ def test_a_huge_list_of_windows_is_thinned_out_evenly(tmp_path, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("shape", "extent", "values", "text"),
+    ("shape", "extent", "values", "split", "text"),
     [
         # 160 m hold three windows of 53.3 m, which 53 pixels fill.
-        ((160, 90), (54, 54), {}, r"path: .*160 x 90 m .*54 x 54 m.* 53 x 53 m"),
-        ((40, 40), (50, 50), {}, r"path: .*40 x 40 m .* 13 x 13 m"),
-        ((80, 80), (50, 50), {"resolution": 0.5}, r"path: .*40 x 40 m .* 13 x 13 m"),
-        ((40, 40), (50, 50), {"resolution": 60.0}, r"resolution: .*60 m.* 2 x 2 pixels"),
-        ((99, 99), (20, 20), {"threshold": 1e4}, r"threshold: 10000 "),
-        ((99, 99), (20, 20), {"threshold": -1e4}, r"threshold: -10000 "),
+        ((160, 90), (54, 54), {}, "test", r"path: .*160 x 90 m .*54 x 54 m.* 53 x 53 m"),
+        ((40, 40), (50, 50), {}, "test", r"path: .*40 x 40 m .* 13 x 13 m"),
+        ((80, 80), (50, 50), {"resolution": 0.5}, "test", r"path: .*40 x 40 m .* 13 x 13 m"),
+        ((40, 40), (50, 50), {"resolution": 60.0}, "test", r"resolution: .*60 m.* 2 x 2 pixels"),
+        ((99, 99), (20, 20), {"threshold": 1e4}, "test", r"threshold: 10000 "),
+        ((99, 99), (20, 20), {"threshold": -1e4}, "test", r"threshold: -10000 "),
+        ((40, 30), (50, 20), {}, DEPLOYMENT, r"path: .*40 x 30 m \(100% measured\)"),
     ],
 )
-def test_maps_that_do_not_serve_say_what_would(tmp_path, shape, extent, values, text) -> None:
+def test_maps_that_do_not_serve_say_what_would(
+    tmp_path, shape, extent, values, split, text
+) -> None:
     path = saved(tmp_path, bumps(*shape))
     with pytest.raises(ConfigError, match=rf"^sensor\.simulation\.raster\.{text}") as caught:
-        Terrain(configuration(path, extent, **values), "cpu", "training")
+        Terrain(configuration(path, extent, **values), "cpu", split)
     assert "map.npy" in str(caught.value)
-
-
-def test_a_map_too_small_to_be_deployed_over_says_how_large_it_is(tmp_path) -> None:
-    path = saved(tmp_path, bumps(40, 30))
-    with pytest.raises(ConfigError, match=r"raster\.path: .*40 x 30 m \(100% measured\)"):
-        find_windows(configuration(path, (50, 20)), DEPLOYMENT)
 
 
 def test_a_mask_needs_a_value_between_its_own(tmp_path) -> None:
