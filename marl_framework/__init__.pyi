@@ -22,7 +22,7 @@ from .device import resolve_device as resolve_device
 from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
 from .exporting.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
 from .mission.camera import Camera as Camera
-from .mission.draws import ResetDraws as ResetDraws, StepDraws as StepDraws
+from .mission.state import ResetDraws as ResetDraws, StepDraws as StepDraws
 from .mission.environment import (
     MissionEnvironment as MissionEnvironment,
     StepResult as StepResult,

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from marl_framework.config.model import Config
-from marl_framework.mission.draws import StepDraws
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, StepDraws
 
 
 def small_config(

@@ -32,9 +32,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
-from marl_framework.mission.draws import StepDraws
 from marl_framework.mission.environment import MissionEnvironment, StepResult
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, StepDraws
 from marl_framework.observations.builder import make_builder
 from marl_framework.planners import RandomPlanner
 from marl_framework.stage_timer import StageTimer

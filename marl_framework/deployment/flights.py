@@ -25,9 +25,9 @@ from marl_framework.evaluation import mission_page, report
 from marl_framework.evaluation.comparison import batch_size, fly_into_run
 from marl_framework.evaluation.figures import film_strip, mission_figure, mission_gif
 from marl_framework.evaluation.flight import FlightRecord, MissionStreams, evaluate
-from marl_framework.mission.draws import ResetDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT
+from marl_framework.mission.state import ResetDraws
 from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner

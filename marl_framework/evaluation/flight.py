@@ -21,10 +21,10 @@ from marl_framework.command_line import warn
 from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, map_metrics, roi_entropy
 from marl_framework.mission.accuracy import f1
-from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
+from marl_framework.mission.state import ResetDraws, StepDraws
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 

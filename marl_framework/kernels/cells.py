@@ -33,7 +33,7 @@ KERNELS = {
 
 
 def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float = 0.5) -> Tensor:
-    """Update the belief of cells with one reading each; cells without a reading do not change.
+    """Return the belief of cells after one reading each; cells without a reading do not change.
 
     logit p' = logit clamp(p) + log(odds of the reading) - logit prior, as in the published code.
     With a prior of 0.5 that is the rule of Bayes; another prior counts again at every reading.
@@ -41,12 +41,8 @@ def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float = 
     Args:
         belief: P(region of interest), any shape.
         readings: +1, -1, or 0 for no reading; broadcastable to `belief`.
-        odds: of the two readings, see `sensor.reading_odds`; [..., 2], without its last axis
-            broadcastable to `belief`.
+        odds: see `sensor.reading_odds`; [..., 2], without its last axis broadcastable to `belief`.
         prior: belief before any reading.
-
-    Returns:
-        The updated belief, same shape.
     """
     positive, negative = odds.unbind(-1)
     factor = torch.where(readings > 0, positive, negative) * ((1 - prior) / prior)
@@ -91,11 +87,7 @@ def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Te
 def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
     """Return the shares of equal parts of an axis that intervals cover, [..., outputs, S] float32.
 
-    Args:
-        low: first cell of each of S intervals, [..., S].
-        high: one past the last cell.
-        cells: number of cells of the axis.
-        outputs: number of parts.
+    `low` is the first cell of each of S intervals, `high` one past the last, both [..., S].
     """
     width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
     start = torch.arange(outputs, device=low.device).unsqueeze(1) * width
@@ -136,13 +128,10 @@ def grid_coordinates(index: Tensor, size: int) -> Tensor:
 
 
 def part_sums(version: Version, beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
-    """Return sums of p, H(p) and p·H(p) over parts of maps, [..., 3, P, Q].
+    """Return sums of beliefs p, of H(p) and of p·H(p) over parts of maps, [..., 3, P, Q].
 
-    Args:
-        version: compiled loops or Triton.
-        beliefs: probabilities p, [..., R, C].
-        row_ends: the row after the last one of each part, [P] int64.
-        col_ends: the same for columns, [Q].
+    Beliefs are [..., R, C]; parts end before rows [P] and columns [Q], int64. The version is that
+    of compiled loops or Triton.
     """
     maps = beliefs.flatten(0, -3).contiguous()
     sums = sum_parts if version is Version.TRITON else load("cells", version).part_sums

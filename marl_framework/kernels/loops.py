@@ -48,10 +48,7 @@ def use_all_threads() -> None:
 
 
 def _forget_if_outdated(loop: Any) -> None:
-    """Remove a cached loop that was compiled with other versions of the functions that it calls.
-
-    numba compares the loop's own file alone. So the SHA-256 of all files lies beside each loop.
-    """
+    """Remove a cached loop compiled with other versions of its functions; numba checks one file."""
     if not hasattr(loop, "stats"):  # NUMBA_DISABLE_JIT leaves functions unchanged
         return
     name = f"{Path(loop.py_func.__code__.co_filename).stem}.{loop.__name__}"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.kernels.versions import Kernel, check_contiguous, launch, power_of_two
+from marl_framework.kernels.versions import Kernel, block, check_contiguous, launch
 
 KERNELS = {
     "draw_actor_maps": Kernel("observations.builder.ObservationBuilder.actor", triton="draw_actor"),
@@ -141,7 +141,7 @@ class Sizes(NamedTuple):
         _, n, _, x, y = out.shape
         if not out[0, 0].is_contiguous() or out.stride(0) != n * out.stride(1):
             raise ValueError("out: maps of a UAV, and UAVs, must follow one another in memory")
-        wide, strips = (max(16, power_of_two(number)) for number in (y, 2 * n + 2))
+        wide, strips = (max(16, block(number)) for number in (y, 2 * n + 2))
         rows, cols = cells
         return cls(rows, cols, n, x, y, levels, out.stride(1), wide, strips, masked)
 
@@ -183,11 +183,7 @@ def draw_critic_maps(
     num_actions: int,
     out: Tensor,
 ) -> None:
-    """Draw what only the critic sees of each UAV, as `draw_actor_maps`.
-
-    `inputs` and `places` are the fields of `CriticInputs` and `CriticPlaces`; for `boxes` see
-    `ActorTables`.
-    """
+    """Draw what only the critic sees, as `draw_actor_maps`; fields of the critic's tuples."""
     check_contiguous(*inputs, boxes)
     sizes = Sizes.of(out, boxes.shape[2], cells, has_inactive)
     constants = {"S": sizes, "AT": CriticPlaces(*places), "ACTIONS": num_actions}
@@ -257,20 +253,16 @@ TurnedSizes = namedtuple("TurnedSizes", "CELLS SEEN OWN OTHERS A BLOCK_A")
 def take_turned(
     index: Tensor, which: Tensor, tables: list[Tensor], flown: list[Tensor], map_of_actions: int
 ) -> list[Tensor]:
-    """Return transitions as symmetries show them; the fields of `Turned`.
+    """Return transitions `index` under symmetries `which`, [B] int64 each; fields of `Turned`.
 
-    Args:
-        index: of the transitions, [B] int64.
-        which: symmetry of each, [B] int64.
-        tables: fields of `Tables`.
-        flown: fields of `Flown`.
-        map_of_actions: critic map that shows actions; -1 for none.
+    `tables` and `flown` are fields of `Tables` and `Flown`; `map_of_actions` is the critic map that
+    shows actions, -1 for none.
     """
     check_contiguous(index, which, *tables, *flown)
     out, given = _empty(index, flown), Flown(*flown)
     size = tables[0].shape[1]
     seen, own, a = (x.shape[1] for x in (given.observations, given.critic_maps, given.masks))
-    sizes = TurnedSizes(size, seen, own, map_of_actions, a, power_of_two(a))
+    sizes = TurnedSizes(size, seen, own, map_of_actions, a, block(a))
     programs = len(index), -(-size // CELLS)
     tensors = index, which, Tables(*tables), given, out
     launch("maps.take", programs, *tensors, S=sizes, num_warps=1)

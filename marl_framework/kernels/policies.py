@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, check_contiguous, launch, power_of_two
+from marl_framework.kernels.versions import Kernel, block, check_contiguous, launch
 
 KERNELS = {
     "choose_actions": Kernel("algorithms.rollout.draw_one_by_one", triton="choose"),
@@ -95,7 +95,7 @@ def choose_actions(
     check_contiguous(*choice._replace(moves=moves[0]))
     e, n, a = logits.shape
     y, z = moves.shape[2:4]
-    sizes = ChoiceSizes(y, z, n, a, power_of_two(n), power_of_two(a))
+    sizes = ChoiceSizes(y, z, n, a, block(n), block(a))
     programs = (-(-e // MISSIONS),)
     launch("policies.choose", programs, choice, moves.stride(0), e, S=sizes, num_warps=1)
 
@@ -177,11 +177,7 @@ def descent_rule(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the divisor of gradients, 1 to skip the step else 0, and 1 if numbers are bad else 0.
 
-    Args:
-        loss: scalar.
-        norm: of the gradient, scalar.
-        halted: above 0 to skip the step, scalar or None.
-        maximum_norm: to which gradients are clipped.
+    All are scalars. The step is also skipped if `halted` is given and above 0.
     """
     scale, skip, bad = (torch.empty_like(norm) for _ in range(3))
     given = loss if halted is None else halted
@@ -214,5 +210,5 @@ def _launch(name: str, tensors: tuple[Tensor, ...], *flags: Any) -> None:
     """Launch a kernel for B transitions; the first tensor, of a network, is [B, A]."""
     check_contiguous(*tensors)
     number, actions = tensors[0].shape
-    sizes, programs = Sizes(actions, power_of_two(actions), *flags), (-(-number // BLOCK),)
+    sizes, programs = Sizes(actions, block(actions), *flags), (-(-number // BLOCK),)
     launch(f"policies.{name}", programs, *tensors, number, S=sizes, num_warps=4)

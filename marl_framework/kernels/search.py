@@ -38,10 +38,7 @@ class Tables(NamedTuple):
 def outlook(tables: Tables, places: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
     """Return the removed entropy and the weighted entropy around each goal, both [B, A].
 
-    Args:
-        tables: of the lattice.
-        places: positions, [B] int64.
-        left: entropy around each lattice position, [B, X, Y].
+    `places` are positions, [B] int64, `left` the entropy around lattice positions, [B, X, Y].
     """
     loops = load("search", Version.LOOPS)
     gains, around = torch.empty(2, len(places), tables.goals.shape[1])
@@ -63,7 +60,7 @@ def fly(
     """Fly greedily until no moves are left.
 
     Args:
-        tables: of the lattice.
+        tables: those of the lattice.
         places: first positions, [B] int64; equally many in each of E missions.
         first_allowed: first actions, [B, A] bool.
         allowed_moves: actions that missions allow, [E, P, A] bool.
@@ -94,10 +91,8 @@ def fly(
 def find_repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
     """Return which ranked paths end where a better one of the same value does, [E, R] bool.
 
-    Args:
-        values: the highest first, [E, R].
-        ends: numbers of places, [E, R] int64.
-        tolerance: difference of equal values, as a share of them.
+    `values` [E, R] are the highest first, `ends` [E, R] int64 are places; `tolerance` is the
+    difference of equal values, as a share of them.
     """
     loops = load("search", Version.LOOPS)
     repeated = torch.empty(values.shape, dtype=torch.bool)

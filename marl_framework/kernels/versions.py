@@ -69,13 +69,10 @@ def load(contract: str, version: Version) -> Any:
 
 
 def launch(kernel: str, programs: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """Launch a Triton kernel on the GPU of its tensors; booleans come as int8.
+    """Launch a Triton kernel, `contract.name`, on the GPU of its tensors; booleans come as int8.
 
-    Args:
-        kernel: names of contract and kernel, with a dot between them.
-        programs: number of programs along each axis.
-        arguments: tensors, numbers, and named tuples of tensors; the first has a tensor.
-        options: constants of the kernel and options of Triton.
+    Arguments are tensors, numbers, and named tuples of tensors; the first has a tensor. Options are
+    constants of the kernel and options of Triton.
     """
     contract, _, name = kernel.partition(".")
     given = [_as_bytes(argument) for argument in arguments]
@@ -96,6 +93,6 @@ def check_contiguous(*tensors: Tensor) -> None:
         raise ValueError("kernels need contiguous tensors")
 
 
-def power_of_two(number: int) -> int:
-    """Return the least power of two that is no less than a number: the size of a block."""
+def block(number: int) -> int:
+    """Return the size of a block for a number of items: the least power of two that holds them."""
     return 1 << (number - 1).bit_length()

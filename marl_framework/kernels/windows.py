@@ -14,20 +14,16 @@ import torch
 from torch import Tensor
 
 from marl_framework.kernels import cells
-from marl_framework.kernels.versions import (
-    Kernel,
-    Version,
-    check_contiguous,
-    launch,
-    load,
-    power_of_two,
-)
+from marl_framework.kernels.versions import Kernel, Version, block, check_contiguous, launch, load
 
 KERNELS = {
     "read": Kernel("kernels.windows.read", "read_loop", "read"),
     "fuse_own": Kernel("kernels.windows.fuse_own", "own_loop", "fuse add_parts"),
     "fuse_global": Kernel("kernels.windows.fuse_global", "global_loop", "fuse add_parts"),
+    "window_bits": Kernel("kernels.windows.window_bits", triton="window_bits"),
 }
+_WORD = 2**32 - 1
+_MULTIPLIERS, _STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
 
 class Footprint(NamedTuple):
@@ -123,7 +119,7 @@ def read(
         view: UAVs.
         truth: region of interest, [E, R, C] bool.
         bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; for Triton also the keys from which
-            it draws them (`words.window_bits`), [E] int64.
+            it draws them (`window_bits`), [E] int64.
         readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
         pooled: area means over X × Y parts of the unclipped footprints, [E, N, X, Y], written.
     """
@@ -148,6 +144,36 @@ def read(
 def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
     """Return the area means of readings, see `read`; by plain operators."""
     return cells.area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
+
+
+def window_bits(keys: Tensor, n: int, window: tuple[int, ...]) -> Tensor:
+    """Return the bits of all windows of N UAVs, [E, N, K_x, K_y] int16, from keys [E] int64.
+
+    A counter serves the next eight cells of a window row.
+    """
+    rows, cols = window
+    counters_per_row = -(-cols // 8)
+    counters = torch.arange(n * rows * counters_per_row, device=keys.device)
+    words = philox(keys.unsqueeze(1), counters.expand(len(keys), -1))
+    cells = torch.stack((words & 0xFFFF, words >> 16), -1)
+    cells = cells.view(len(keys), n, rows, 8 * counters_per_row)
+    return cells[..., :cols].to(torch.int16).contiguous()
+
+
+def philox(keys: Tensor, counters: Tensor) -> Tensor:
+    """Return the four 32-bit words of Philox4x32-10 for each counter, [..., 4] int64."""
+    zeros = torch.zeros_like(counters)
+    words, key = [counters, zeros, zeros, zeros], [keys & _WORD, keys >> 32 & _WORD]
+    for _ in range(10):
+        first, second = (words[k] * m for k, m in zip((0, 2), _MULTIPLIERS, strict=True))
+        words = [
+            (second >> 32 & _WORD) ^ words[1] ^ key[0],
+            second & _WORD,
+            (first >> 32 & _WORD) ^ words[3] ^ key[1],
+            first & _WORD,
+        ]
+        key = [(k + step) & _WORD for k, step in zip(key, _STEPS, strict=True)]
+    return torch.stack(words, -1)
 
 
 def fuse_own(
@@ -292,11 +318,10 @@ class Sizes(NamedTuple):
         """Return the constants for readings, whole maps and pooled maps."""
         n, kx, ky = readings.shape[1:]
         (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
-        return cls(n, kx, ky, r, c, x, y, power_of_two(y), **flags)
+        return cls(n, kx, ky, r, c, x, y, block(y), **flags)
 
 
-# Without a limit the assembler spills a few registers to fit more warps.
-_OPTIONS = {"num_warps": 4, "maxnreg": 128}
+_OPTIONS = {"num_warps": 4, "maxnreg": 128}  # without a limit registers are spilled
 
 
 @torch.library.custom_op("marl_framework::read_windows", mutates_args=("readings", "pooled"))
@@ -383,7 +408,7 @@ def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
     written, start = (beliefs, parts, sums), 0.5 if prior is None else prior
     launch("windows.fuse", (number * x,), *inputs, *written, start, S=sizes, **_OPTIONS)
     added = parts, sums, pooled, pooled_uncertainty, totals
-    options = {**_OPTIONS, "BLOCK_X": power_of_two(x)}
+    options = {**_OPTIONS, "BLOCK_X": block(x)}
     sizes = sizes._replace(blank=False, own=False, heard=False)  # they make no difference
     launch("windows.add_parts", (number,), *added, S=sizes, **options)
     return totals

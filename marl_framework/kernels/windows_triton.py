@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 
 from marl_framework.kernels import cells_triton as cells
-from marl_framework.kernels.words_triton import window_bits
 
 # Tiles were chosen by counting registers, once for all: kernels that try out several tiles can be
 # neither recorded nor repeated.
 _ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
+_CELLS = tl.constexpr(8)  # of a window row that a counter of random bits serves
 
 # Footprints -------------------------------------------------------------------------------
 
@@ -39,6 +39,18 @@ def _inside(box, rows, cols, last):
 
 
 # Readings ---------------------------------------------------------------------------------
+
+
+@triton.jit
+def window_bits(key, i, rows, first_col, S: tl.constexpr):
+    """Draw the bits of a tile of the window of UAV i; see `windows.window_bits`."""
+    columns = tl.arange(0, _COLS // _CELLS) + first_col // _CELLS
+    wide: tl.constexpr = (S.KY + _CELLS - 1) // _CELLS
+    a, b, c, d = tl.randint4x(key, (i * S.KX + rows)[:, None] * wide + columns[None, :])
+    # Cells 0 and 1 from a, 2 and 3 from b, …: first those of even number, then the odd ones.
+    low = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+    drawn = tl.interleave(low & 0xFFFF, low >> 16)
+    return drawn.to(tl.uint16).to(tl.int16, bitcast=True)
 
 
 @triton.jit
@@ -84,7 +96,7 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
                 if S.keys:
                     drawn = tl.zeros([_ROWS, _COLS], tl.int16)
                     if sees:
-                        drawn = window_bits(key, i, rows - window_row, c0, S, _COLS)
+                        drawn = window_bits(key, i, rows - window_row, c0, S)
                 else:
                     drawn = tl.load(bits + window + at, mask=inside, other=0)
                 flipped = drawn < tl.where(interest, flip_interest, flip_other)

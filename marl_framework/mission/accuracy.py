@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from marl_framework.kernels.cells import INTEREST_ABOVE
@@ -23,11 +22,6 @@ def f1(belief: Tensor, truth: Tensor) -> Tensor:
     hits = count(predicted & truth).to(belief.dtype)
     total = count(predicted) + count(truth)
     return 2 * hits / total.clamp(min=1).to(belief.dtype)
-
-
-def f1_in_chunks(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return `f1`, with masks of a few missions at once."""
-    return torch.cat([f1(*chunk) for chunk in chunks(belief, truth)])
 
 
 def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -72,8 +72,11 @@ class Camera:
         self._has_inactive = config.missions.has_inactive
         lattice, sizes = config.geometry.lattice_shape, config.geometry.cell_size
         view, spacing = config.sensor.field_of_view, config.experiment.constraints.spacing
-        self.sides = [
-            [_side(h, angle, res) for h in config.geometry.altitudes]
+        self.sides = [  # even numbers
+            [
+                math.floor(2 * h * math.tan(math.radians(angle) / 2) / res + _EPS) // 2 * 2
+                for h in config.geometry.altitudes
+            ]
             for angle, res in zip((view.angle_x, view.angle_y), sizes, strict=True)
         ]
         wide, high = (min(max(s), n) for s, n in zip(self.sides, self.shape, strict=True))
@@ -164,9 +167,3 @@ class Camera:
         """
         up, down = self.shift[positions[..., 2]][..., None, None, :].unbind(-1)
         return 0.5 + readings * torch.where(readings > 0, up, down)
-
-
-def _side(altitude: float, angle: float, resolution: float) -> int:
-    """Return the side of a footprint [cells], an even number."""
-    seen = math.floor(2 * altitude * math.tan(math.radians(angle) / 2) / resolution + _EPS)
-    return 2 * (seen // 2)

@@ -21,14 +21,13 @@ from marl_framework.kernels.cells import (
 from marl_framework.kernels.windows import pool_readings
 from marl_framework.kernels.words import random_words
 from marl_framework.mission.camera import Camera
-from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import find_zones
 from marl_framework.mission.obstacles import NUMBERS, Obstacles
 from marl_framework.mission.reward import TeamReward, Utility
 from marl_framework.mission.seeding import split_seed
-from marl_framework.mission.state import MissionState, assign, fill
+from marl_framework.mission.state import MissionState, ResetDraws, StepDraws, assign, fill
 from marl_framework.mission.terrains.mixture import Terrain
 
 
@@ -58,8 +57,7 @@ class MissionEnvironment:
         config: the mission.
         num_envs: number of missions E.
         device: of all tensors.
-        split: training, validation, test or deployment, each with its own seeds; splits of a
-            raster share no window.
+        split: training, validation, test or deployment, each with its own seeds and windows.
         seed: replaces `environment.seed`.
         rank: number of the process in a distributed run, each with its own seed.
 
@@ -92,7 +90,11 @@ class MissionEnvironment:
         self.terrain = Terrain(config, device, split)
         self.zones = find_zones(config, self.terrain, split)
         self.obstacles = Obstacles(config, self.lattice, split)
-        self._moves = self._fixed_moves()
+        self._needs_moves = self.zones is not None and self.zones.follows_windows
+        self._moves_differ = self._needs_moves or self.obstacles.number > 0
+        self._moves = self.lattice.table()  # those that are open in all missions
+        if self.zones is not None and not self._needs_moves:
+            self._moves = self.zones.moves().to(device)
         self.fusion = Fusion(config, self.camera)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
@@ -142,8 +144,8 @@ class MissionEnvironment:
             keys = torch.empty(e, dtype=torch.int64, device=self.device)
             keys.random_(-(2**63), None, generator=self.generator)
             return StepDraws(keys, self._uniform(e, n, n))
-        words = self._words
-        if words is None or not reuse:  # 64 random bits serve four cells
+        words = self._words if reuse else None
+        if words is None:  # 64 random bits serve four cells
             words = torch.empty(-(-e * n * kx * ky // 4), dtype=torch.int64, device=self.device)
         if reuse:
             self._words = words
@@ -201,7 +203,7 @@ class MissionEnvironment:
         if self._has_cost:
             assign(state.left, state.limit, mask)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
-        if draws.moves is None and self.zones is not None and self.zones.follows_windows:
+        if draws.moves is None and self._needs_moves:
             raise ValueError("draws.moves must be given for zones over windows of a map")
         sizes = state.team_size
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
@@ -314,18 +316,6 @@ class MissionEnvironment:
             total.copy_(cells.flatten(1).sum(1, dtype=torch.float64))
         self._reward.begin(state)
 
-    def _fixed_moves(self) -> Tensor:
-        """Return the moves that are open in all missions, [X, Y, Z, A] bool."""
-        if self.zones is None or self.zones.follows_windows:
-            return self.lattice.table()
-        return self.zones.moves().to(self.device)
-
-    @property
-    def _moves_differ(self) -> bool:
-        """Whether missions may have zones of their own."""
-        windows = self.zones is not None and self.zones.follows_windows
-        return windows or self.obstacles.number > 0
-
     def empty_state(self) -> MissionState:
         """Return memory for E missions; `reset` starts them."""
         e, n = self.num_envs, self.n_agents
@@ -340,27 +330,20 @@ class MissionEnvironment:
             global_belief=zeros(*self.camera.shape),
             positions=zeros(n, 3, dtype=torch.int64),
             t=zeros(dtype=torch.int64),
-            communication_range=zeros(),
             readings=zeros(n, *self.camera.window, dtype=torch.int8),
-            pooled_readings=zeros(n, x, y),
             heard=zeros(n, n, dtype=torch.bool),
-            pooled_beliefs=zeros(n, x, y),
-            pooled_global=zeros(x, y),
-            pooled_uncertainty=zeros(n, x, y),
-            pooled_global_uncertainty=zeros(x, y),
             moves=self._of_all(self._moves),
             open_share=self._of_all(self.lattice.open_share(self._moves)),
-            weighted_entropy=zeros(dtype=torch.float64),
-            entropy=zeros(dtype=torch.float64),
-            f1=zeros(),
             active=zeros(n, dtype=torch.bool).fill_(True),
             team_size=zeros(dtype=torch.int64).fill_(n),
             sector=zeros(n, dtype=torch.int64).fill_(n),
             budget=zeros(dtype=torch.int64).fill_(self.episode_length - 1),
-            failure_rate=zeros(),
-            crash_rate=zeros(),
-            limit=zeros(n, dtype=torch.float64),
-            left=zeros(n, dtype=torch.float64),
+            **{f"pooled_{name}": zeros(n, x, y) for name in ("readings", "beliefs", "uncertainty")},
+            **{f"pooled_{name}": zeros(x, y) for name in ("global", "global_uncertainty")},
+            **{name: zeros() for name in ("communication_range", "f1")},
+            **{name: zeros() for name in ("failure_rate", "crash_rate")},
+            **{name: zeros(dtype=torch.float64) for name in ("weighted_entropy", "entropy")},
+            **{name: zeros(n, dtype=torch.float64) for name in ("limit", "left")},
         )
 
     def _of_all(self, table: Tensor) -> Tensor:
@@ -380,7 +363,7 @@ def hear(
     Args:
         metres: positions [E, N, 3] [m].
         ranges: communication range [E] [m].
-        uniform: draws in [0, 1), one for each ordered pair, [E, N, N].
+        uniform: draws in [0, 1), [E, N, N].
         failure_rate: a message is lost if its draw lies below this; for all missions or [E].
         active: UAVs that fly, [E, N] bool; the others hear only themselves. None: all fly.
     """

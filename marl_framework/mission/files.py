@@ -11,19 +11,14 @@ from marl_framework.mission.terrains.raster_file import locate
 
 
 def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def files_read(config: Config) -> dict[str, str]:
     """Return checksums of the map and the no-fly zones of missions, by key and name.
 
-    Raises:
-        OSError: one cannot be read.
+    An OSError says that one cannot be read.
     """
     files: dict[str, Path] = {}
     raster, zones = config.sensor.simulation.raster.path, config.experiment.constraints.no_fly_zones

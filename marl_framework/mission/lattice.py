@@ -28,11 +28,7 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
 
 
 def action_costs(config: Config) -> list[float]:
-    """Return the cost of each action and its reading (`experiment.constraints.cost`).
-
-    Raises:
-        ConfigError: the limit is below the cost of a move, or all costs are 0.
-    """
+    """Return the cost of each action and its reading, or raise a ConfigError."""
     constraints = config.experiment.constraints
     cost, spacing = constraints.cost, constraints.spacing
     costs = []
@@ -81,18 +77,18 @@ class Lattice:
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
         # Sums of steps such as 0.1 are not exact: a cost above the rest by less than this is paid.
         self._rounding = 1e-9 * max(config.missions.cost_limits)
-        moves = zip(steps, costs, strict=True)
-        level = [cost for (dx, dy, dz), cost in moves if dz == 0 and (dx or dy)]
+        level = [
+            c for (*planar, dz), c in zip(steps, costs, strict=True) if dz == 0 and any(planar)
+        ]
         self._level_cost = max(min(level), 1e-9)
-        self._starts = config.experiment.missions.start
-        self._n_agents = config.missions.most_agents
-        self._has_inactive = config.missions.has_inactive
-        self._teams_differ = len(set(config.missions.team_sizes)) > 1
+        self._starts, team_sizes = config.experiment.missions.start, config.missions.team_sizes
+        self._n_agents, self._has_inactive = max(team_sizes), config.missions.has_inactive
+        self._teams_differ = len(set(team_sizes)) > 1
         if self._starts == "corners":
-            self._corners = torch.zeros(self._n_agents + 1, self._n_agents, 2, dtype=torch.int64)
-            for size in config.missions.team_sizes:
-                self._corners[size, :size] = torch.tensor(self._corner_cells(size))
-            self._corners = self._corners.to(device)
+            corners = torch.zeros(self._n_agents + 1, self._n_agents, 2, dtype=torch.int64)
+            for size in team_sizes:
+                corners[size, :size] = torch.tensor(self._corner_cells(size))
+            self._corners = corners.to(device)
 
     def metres(self, positions: Tensor) -> Tensor:
         """Return (x, y, altitude) [m] of lattice indices [..., 3] int64: [..., 3] float32."""
@@ -182,9 +178,8 @@ class Lattice:
             active: UAVs that fly, [E, N] bool; the others take no cell. None: all fly.
 
         Returns:
-            Actions [E, N] and the masks they were chosen under, [E, N, A] bool. An action that
-            leads to the (x, y) that an earlier UAV has chosen is masked, at any altitude, unless
-            it is the last one left.
+            Actions [E, N] and their masks, [E, N, A] bool. An action that leads to the (x, y) that
+            an earlier UAV has chosen is masked, unless it is the last one left.
         """
         if allowed is None:
             allowed = self.boundary_mask(positions)
@@ -213,8 +208,7 @@ class Lattice:
     ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
-        Inactive UAVs of smaller teams stand where the first one starts: nothing avoids them, and
-        they have an allowed action there.
+        Inactive UAVs of smaller teams stand where the first one starts, and can move there.
 
         Args:
             keys: uniform draws in [0, 1), [E, X·Y]. The N largest select the distinct cells of
@@ -246,16 +240,12 @@ class Lattice:
 
         Four UAVs start as in the paper: at 10 m and 40 m of 50 m.
         """
-        side = max(2, math.isqrt(n_agents - 1) + 1)
-        steps = [0.2 + 0.6 * k / (side - 1) for k in range(side)]
-        grid = [
-            (round(u * (self.shape[0] - 1)), round(v * (self.shape[1] - 1)))
-            for u, v in product(steps, steps)
-        ]
-        last = side - 1
-        first = [0, side * side - 1, last, side * last]
-        order = first + [k for k in range(side * side) if k not in first]
-        cells = [grid[k] for k in order[:n_agents]]
+        last = max(1, math.isqrt(n_agents - 1))
+        x, y, _ = self.shape
+        u, v = ([round((0.2 + 0.6 * k / last) * (n - 1)) for k in range(last + 1)] for n in (x, y))
+        corners = [(u[0], v[0]), (u[-1], v[-1]), (u[0], v[-1]), (u[-1], v[0])]
+        inner = [k for k in product(range(last + 1), repeat=2) if {*k} - {0, last}]
+        cells = [*corners, *((u[i], v[j]) for i, j in inner)][:n_agents]
         if len(set(cells)) < len(cells):
             raise ConfigError(
                 f"experiment.missions.start: corners has fewer than {n_agents} distinct cells on a "

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
@@ -64,11 +64,8 @@ class NoFlyZones:
     def moves(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
         """Return the lattice's moves that touch no zone, [X, Y, Z, A] bool on the CPU.
 
-        Args:
-            origin: lower left corner of the area on the map [m].
-
-        Raises:
-            ConfigError: a UAV cannot start.
+        `origin` is the lower left corner of the area on the map [m]. A ConfigError says that a UAV
+        cannot start.
         """
         moves = self._lattice.table() & ~self.closed(origin)
         self._check_starts(moves, origin)
@@ -101,12 +98,9 @@ class NoFlyZones:
                     )
 
     def closed(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
-        """Return the moves that touch a zone, [X, Y, Z, A] bool on the CPU.
+        """Return the moves that touch a zone or its border, [X, Y, Z, A] bool on the CPU.
 
-        A zone includes its border. Moves from and to closed positions are closed.
-
-        Args:
-            origin: lower left corner of the area on the map [m].
+        `origin` is the lower left corner of the area on the map [m].
         """
         shape, spacing = self._lattice.shape, self._lattice.spacing
         x, y = (
@@ -133,12 +127,9 @@ class NoFlyZones:
         return torch.from_numpy(closed)
 
     def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:
-        """Return whether a straight flight touches a zone.
+        """Return whether a straight flight touches a zone, from (x, y, altitude) to another [m].
 
-        Args:
-            start: (x, y, altitude) in the area [m].
-            end: the same.
-            origin: lower left corner of the area on the map [m].
+        They are in an area with an `origin` on the map, its lower left corner [m].
         """
         for zone in self.zones:
             part = _part_between(start[2], end[2] - start[2], zone.floor, zone.height)
@@ -170,11 +161,7 @@ def _touch(shape: Any, start: Array, end: Array) -> Array:
 
 
 def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | None:
-    """Read the zones that a configuration names; None if it names none.
-
-    Raises:
-        ConfigError: the file is not a file of zones, or the location of the area is unknown.
-    """
+    """Read the zones that a configuration names, or raise a ConfigError; None if it names none."""
     name = config.experiment.constraints.no_fly_zones
     if name is None:
         return None
@@ -184,7 +171,13 @@ def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | Non
         raise _error("zones need shapely; pip install 'marl_framework[geo]'") from error
     tree = _read(name)
     place = None if tree.get("coordinates") == "metres" else _place(config, terrain, split, name)
-    zones = list(_zones(tree, name, place))
+    zones = []
+    for number, feature in enumerate(tree["features"], start=1):
+        try:
+            zones.append(_zone(feature, place))
+        except Exception as error:  # shapely raises many kinds
+            text = " ".join(str(error).split())[:200]
+            raise _error(f"{name}, feature {number}: {text}") from error
     return NoFlyZones(zones, config, split == DEPLOYMENT and terrain.raster is not None)
 
 
@@ -225,15 +218,6 @@ def _read(name: str) -> Mapping[str, Any]:
     if tree.get("coordinates", "metres") != "metres":
         raise _error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
     return tree
-
-
-def _zones(tree: Mapping[str, Any], name: str, place: Place | None) -> Iterator[Zone]:
-    for number, feature in enumerate(tree["features"], start=1):
-        try:
-            yield _zone(feature, place)
-        except Exception as error:  # shapely raises many kinds
-            text = " ".join(str(error).split())[:200]
-            raise _error(f"{name}, feature {number}: {text}") from error
 
 
 def _zone(feature: Any, place: Place | None) -> Zone:

@@ -36,7 +36,7 @@ class Obstacles:
 
         Args:
             draws: numbers in [0, 1), [E, K, 5].
-            starts: lattice indices, [E, N, 3], see `Lattice.start_positions`.
+            starts: lattice indices, [E, N, 3].
         """
         u = draws.double()
         edges = []

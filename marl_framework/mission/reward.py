@@ -11,7 +11,7 @@ from torch import Tensor
 from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RewardConfig
-from marl_framework.mission.accuracy import f1_in_chunks
+from marl_framework.mission.accuracy import chunks, f1
 from marl_framework.mission.state import MissionState
 
 _KEY = "experiment.reward.function"
@@ -31,8 +31,8 @@ class Utility(NamedTuple):
 Reward = Callable[[MissionState, Tensor, Utility], Tensor]
 """Shared reward of the team, [E] float32.
 
-Called after every step with the missions after it, the actions flown, [E, N], and the information
-gained. It runs on the device and must not read tensors back to the host.
+Called with the missions after a step, the actions flown, [E, N], and the information gained. It
+must not read tensors back to the host.
 """
 
 
@@ -43,10 +43,7 @@ def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
     relative = absolute / mean(w(after)·H(before)), 0 where that is 0
     (Westheider et al. 2023, section III-C).
 
-    Args:
-        sums: from `windows.fuse_global`, [3, E] float64.
-        state: its sums of entropies are updated.
-        cells: number of cells of the map, R·C.
+    The sums are those of `windows.fuse_global`, [3, E] float64, over maps of R·C `cells`.
     """
     gain, reweighted, removed = sums
     available = state.weighted_entropy + reweighted
@@ -88,7 +85,8 @@ class TeamReward:
     def begin(self, state: MissionState) -> None:
         """Write the F1 from which gains count."""
         if self._config.f1_scale:
-            state.f1.copy_(f1_in_chunks(state.global_belief, state.truth))
+            parts = chunks(state.global_belief, state.truth)
+            state.f1.copy_(torch.cat([f1(*part) for part in parts]))
 
     def __call__(self, state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
         """Return the reward of a step; see `Reward`."""

@@ -78,23 +78,18 @@ def error_rates(config: Config) -> Tensor:
     sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
     if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
         raise ConfigError(f"{_KEY}: {name} must have miss(altitude) and false_alarm(altitude)")
-    rates = [_checked_rates(name, sensor, altitude) for altitude in config.geometry.altitudes]
+    rates = []
+    for altitude in config.geometry.altitudes:
+        at, pair = f"({altitude:g})", (sensor.miss(altitude), sensor.false_alarm(altitude))
+        for method, rate in zip(("miss", "false_alarm"), pair, strict=True):
+            if not isinstance(rate, Real) or not 0 < rate < 1:
+                text = f"{_KEY}: {name}.{method}{at} must be a number between 0 and 1"
+                raise ConfigError(f"{text}, got {rate!r:.60}")
+        if sum(pair) >= 1:
+            text = f"{_KEY}: {name}: miss{at} + false_alarm{at} must be below 1"
+            raise ConfigError(f"{text}, got {sum(pair):g}")
+        rates.append([float(rate) for rate in pair])
     return torch.tensor(rates, dtype=torch.float64).clamp(_LOWEST, _HIGHEST)
-
-
-def _checked_rates(name: str, sensor: Sensor, altitude: float) -> tuple[float, float]:
-    at = f"({altitude:g})"
-    rates = sensor.miss(altitude), sensor.false_alarm(altitude)
-    for method, rate in zip(("miss", "false_alarm"), rates, strict=True):
-        if not isinstance(rate, Real) or not 0 < rate < 1:
-            raise ConfigError(
-                f"{_KEY}: {name}.{method}{at} must be a number between 0 and 1, got {rate!r:.60}"
-            )
-    if sum(rates) >= 1:
-        raise ConfigError(
-            f"{_KEY}: {name}: miss{at} + false_alarm{at} must be below 1, got {sum(rates):g}"
-        )
-    return float(rates[0]), float(rates[1])
 
 
 def reading_odds(rates: Tensor) -> Tensor:

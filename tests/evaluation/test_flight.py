@@ -23,9 +23,9 @@ from marl_framework.evaluation.flight import (
     validate,
 )
 from marl_framework.evaluation.report import final_values
-from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import split_seed
+from marl_framework.mission.state import ResetDraws, StepDraws
 from marl_framework.planners import (
     InformationGainPlanner,
     Planner,

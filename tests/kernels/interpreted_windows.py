@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.kernels.versions import Version
-from marl_framework.kernels.words import window_bits
+from marl_framework.kernels.windows import window_bits
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.state import MissionState

@@ -77,17 +77,6 @@ def test_the_prior_of_a_configuration_has_the_limits_of_beliefs():
         small_config(prior=0.99 * PROBABILITY_FLOOR)
 
 
-def test_entropy_in_bits():
-    assert entropy(torch.tensor([0.5, 0.25, 0.0])).tolist() == pytest.approx(
-        [
-            1.0,
-            0.25 * 2 + 0.75 * np.log2(4 / 3),
-            0.00147,
-        ],
-        abs=1e-5,
-    )
-
-
 def test_interest_weight_has_three_levels():
     p = torch.tensor([0.0, 0.4989, 0.4991, 0.5, 0.5009, 0.5011, 1.0])
     assert interest_weight(p).tolist() == [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]

@@ -23,6 +23,8 @@ from marl_framework.mission.environment import MissionEnvironment
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
+ROOT = Path(__file__).parents[2]
+
 
 @given(
     shape=st.tuples(*[st.tuples(st.integers(1, 20), st.integers(0, 60))] * 2), seed=st.integers(0)
@@ -75,13 +77,8 @@ def test_compiled_and_plain_missions_are_equal(options):
         )
         torch.testing.assert_close(compiled.reward, plain.reward, rtol=1e-4, atol=1e-5)
         for name, tensor in states[1].tensors():
-            torch.testing.assert_close(
-                getattr(states[0], name),
-                tensor,
-                rtol=1e-5,
-                atol=3e-6,
-                msg=lambda m, name=name: f"{name}: {m}",
-            )
+            found = getattr(states[0], name)
+            torch.testing.assert_close(found, tensor, rtol=1e-5, atol=3e-6, msg=name)
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
@@ -98,16 +95,17 @@ def test_results_do_not_depend_on_the_number_of_threads():
     assert torch.equal(*beliefs)
 
 
+def printed(code: str, folder: Path, **variables: str) -> str:
+    """Return the output of a process on one thread."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, check=True, stdout=PIPE, text=True)
+    return done.stdout
+
+
 def test_the_loops_leave_the_number_of_threads_as_it_is():
     code = "import torch, marl_framework.kernels.loops; print(torch.get_num_threads())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "1\n"
+    assert printed(code, ROOT) == "1\n"
 
 
 SUMS = """
@@ -128,16 +126,7 @@ print([number.hex() for number in state.weighted_entropy.tolist() + utility.abso
 
 @pytest.mark.soak
 def test_the_run_that_compiles_gives_the_same_bits_as_those_that_load(tmp_path):
-    first, second = (
-        subprocess.run(
-            [sys.executable, "-c", SUMS],
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for _ in range(2)
-    )
+    first, second = (printed(SUMS, ROOT, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert any(tmp_path.rglob("*.nbc"))
     assert first == second
 
@@ -153,10 +142,7 @@ print(part_sums(torch.full((1, 2, 2), 0.5), torch.tensor([2]), torch.tensor([2])
 @pytest.mark.soak
 def test_a_change_of_what_loops_use_reaches_those_in_the_cache(tmp_path):
     def summed() -> float:
-        command = [sys.executable, "-c", ENTROPY]
-        caches = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-        done = subprocess.run(command, cwd=tmp_path, env=caches, check=True, stdout=PIPE)
-        return float(done.stdout)
+        return float(printed(ENTROPY, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")))
 
     package = Path(marl_framework.__file__).parent
     shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -26,11 +26,10 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, configure_backends, launched_on, resolve_precision
 from marl_framework.kernels.versions import Version, version_for, window_kernels
-from marl_framework.kernels.words import window_bits
-from marl_framework.mission.draws import StepDraws
+from marl_framework.kernels.windows import window_bits
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.fusion import Fusion
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, StepDraws
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 from marl_framework.training.trainer import Trainer

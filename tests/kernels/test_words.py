@@ -6,7 +6,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from marl_framework.kernels.words import philox, random_words, window_bits
+from marl_framework.kernels.windows import philox, window_bits
+from marl_framework.kernels.words import random_words
 
 
 def filled(words: int, seed: int, compiled: bool = True) -> torch.Tensor:

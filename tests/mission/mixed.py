@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from marl_framework.kernels.versions import Version
-from marl_framework.mission.draws import ResetDraws, StepDraws
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import small_config
 

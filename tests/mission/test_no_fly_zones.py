@@ -127,26 +127,21 @@ def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "message"),
+    ("start", "at", "agents", "message"),
     [
-        ("corners", r"UAV 1 of 3 .*5, 5 m.*experiment\.missions\.start"),
-        ("published", r"published .*experiment\.missions\.start"),
+        ("corners", 5, 3, r"UAV 1 of 3 .*5, 5 m.*experiment\.missions\.start"),
+        # Only nine UAVs start on a grid that has the middle of the area.
+        ("corners", 15, (4, 9, 16), r"UAV 7 of 9 .*15, 15 m"),
+        ("published", 5, 3, r"published .*experiment\.missions\.start"),
     ],
 )
-def test_a_start_in_a_zone_is_one_clear_line(start: str, message: str, tmp_path: Path) -> None:
-    path = write_zones(tmp_path / "z.json", feature(shapely.box(4, 4, 6, 6)))
+def test_a_start_in_a_zone_is_one_clear_line(
+    start: str, at: int, agents: Any, message: str, tmp_path: Path
+) -> None:
+    box = shapely.box(at - 1, at - 1, at + 1, at + 1)
+    path = write_zones(tmp_path / "z.json", feature(box))
     with pytest.raises(ConfigError, match=message):
-        environment(path, missions={"start": start})
-    open_corners = write_zones(tmp_path / "z.json", SQUARE)
-    if start == "corners":
-        assert environment(open_corners, missions={"start": start}).zones is not None
-
-
-def test_the_corners_of_every_team_are_looked_at(tmp_path: Path) -> None:
-    """Only nine UAVs start on a grid that has the middle of the area."""
-    middle = write_zones(tmp_path / "z.json", feature(shapely.box(14, 14, 16, 16)))
-    with pytest.raises(ConfigError, match=r"UAV 7 of 9 .*15, 15 m"):
-        environment(middle, missions={"start": "corners"}, agents=(4, 9, 16))
+        environment(path, missions={"start": start}, agents=agents)
 
 
 def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from marl_framework.kernels import maps, versions, windows
 from marl_framework.kernels.maps import ActorInputs, CriticInputs
 from marl_framework.kernels.policies import Choice
 from marl_framework.kernels.versions import Version, load
-from marl_framework.kernels.words import window_bits
+from marl_framework.kernels.windows import window_bits
 from marl_framework.mission import environment
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations import task

@@ -62,8 +62,7 @@ def place_at(latitude: float, longitude: float) -> Place:
 def transform(source: Any, target: Any, points: Array) -> Array:
     """Convert points [P, 2] between coordinate systems, x or longitude first.
 
-    Raises:
-        ValueError: a point has no coordinates in the target.
+    A ValueError says that the target does not have them.
     """
     from rasterio.warp import transform as convert
 
@@ -114,9 +113,6 @@ def read_geotiff(
     Returns:
         Values [row, column] float32, NaN where nothing was measured; metres per pixel; and the
         place. Without a coordinate system these are the given resolution and None.
-
-    Raises:
-        ConfigError: the band, the coordinate system or the resolution does not fit.
     """
     require_rasterio(_PATH, f"{name} is a GeoTIFF")
     import rasterio
@@ -211,15 +207,13 @@ def _resample(
 
 def _band(file: Any, name: str, key: str | None) -> int:
     """Return the number of the band that a key names, from 1."""
-    if key is None and file.count == 1:
-        return 1
     listed = [text or str(n) for n, text in enumerate(file.descriptions, start=1)]
-    if key in listed:
-        return listed.index(key) + 1
-    if key is not None and key.isdecimal() and 1 <= int(key) <= file.count:
-        return int(key)
-    if key is None:
+    if key is None and file.count > 1:
         raise ConfigError(f"{_KEY}: {name} has {file.count} bands; name one of {', '.join(listed)}")
+    if key is None or key in listed:
+        return 1 if key is None else listed.index(key) + 1
+    if key.isdecimal() and 1 <= int(key) <= file.count:
+        return int(key)
     raise ConfigError(f"{_KEY}: {name} has no band {key!r}; it has {', '.join(listed)}")
 
 

@@ -19,10 +19,7 @@ _NUM_NUMBERS = 2
 
 
 class RandomField:
-    """Gaussian random fields with a power-law spectrum, cut at half of their range.
-
-    `sensor.simulation.cluster_radius` is the exponent of the spectrum.
-    """
+    """Gaussian random fields with the spectrum k^-`cluster_radius`, cut at half of their range."""
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
         self._shape, self._device = config.geometry.map_shape, device

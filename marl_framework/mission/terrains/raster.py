@@ -75,12 +75,10 @@ def above(values: Tensor, threshold: float | str) -> Tensor:
 
 
 def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:
-    """Flip and turn each window, [E, P, Q].
+    """Flip and turn each window, [E, P, Q], by the bits of a symmetry, [E] int64.
 
-    Args:
-        pixels: [E, P, Q].
-        symmetry: [E] int64. Bit 2 swaps x and y (square windows only), then bit 0 flips x, then
-            bit 1 flips y; 3 is a half turn, 5 and 6 are the quarter turns.
+    Bit 2 swaps x and y (square windows only), then bit 0 flips x, then bit 1 flips y; 3 is a half
+    turn, 5 and 6 are the quarter turns.
     """
     swap, flip_x, flip_y = (((symmetry >> bit) & 1 == 1)[:, None, None] for bit in (2, 0, 1))
     if pixels.shape[-2] == pixels.shape[-1]:
@@ -90,16 +88,13 @@ def orient(pixels: Tensor, symmetry: Tensor) -> Tensor:
 
 
 def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) -> Tensor:
-    """Resample windows bilinearly to the cells of the map, [E, R, C] float32.
+    """Resample windows [E, P, Q] bilinearly to the cells of the map, [E, R, C] float32.
 
     Values belong to the centres of pixels and cells: cell r of R reads the window at
     (r + 0.5) · side / R - 0.5 pixels, as OpenCV's INTER_LINEAR. Beyond the outermost centres the
     border value holds. A window of R × C whole pixels is unchanged.
 
-    Args:
-        pixels: [E, P, Q].
-        side: extent of the window [pixels], not necessarily whole, from the edge of pixel 0.
-        shape: (R, C).
+    `side` is the extent of the window [pixels], not necessarily whole, from the edge of pixel 0.
     """
 
     def centres(axis: int) -> Tensor:
@@ -122,14 +117,10 @@ def upsample(pixels: Tensor, side: tuple[float, float], shape: tuple[int, int]) 
 
 
 def percentile(values: Tensor, percent: float) -> Tensor:
-    """Return the largest value not above each map's percentile, [E, 1, 1].
+    """Return the largest value of maps [E, R, C] not above their percentiles, [E, 1, 1].
 
-    `values > percentile(values, p)` marks the same cells as numpy's interpolated percentile.
-    `torch.quantile` refuses large inputs; `torch.kthvalue` is not deterministic on CUDA.
-
-    Args:
-        values: [E, R, C].
-        percent: in (0, 100).
+    `values > percentile(values, p)` marks the same cells as numpy's interpolated percentile, p in
+    (0, 100). `torch.quantile` refuses large inputs; `torch.kthvalue` is not deterministic on CUDA.
     """
     flat = values.flatten(1)
     num = flat.shape[1]

@@ -176,11 +176,9 @@ def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
 
 
 def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
-    """Return the first pixels of fully measured windows, [X - P + 1, Y - Q + 1] bool.
+    """Return the first pixels of windows (P, Q) that are all `measured`, [X, Y] bool.
 
-    Args:
-        measured: [X, Y].
-        window: (P, Q) [pixels].
+    They are [X - P + 1, Y - Q + 1] bool.
     """
     p, q = window
     total = cv2.integral((~measured).view(np.uint8))  # gaps before each pixel along both axes

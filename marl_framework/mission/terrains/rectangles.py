@@ -9,10 +9,8 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 
-# Columns of the draws: which side, corner, axis or diagonal; complement or not; shares of the
-# axes that are covered.
-_PLACE, _COMPLEMENT, _SHARES = 0, 1, 2
-_NUM_DRAWS = 10
+# Columns of the draws: which side, corner, axis or diagonal; complement or not; covered shares.
+_PLACE, _COMPLEMENT, _SHARES, _NUM_DRAWS = 0, 1, 2, 10
 
 Interval = tuple[Tensor, Tensor]
 """First cell and one past the last, [E] int64 each."""
