@@ -87,7 +87,7 @@ def test_maps_built_in_chunks_are_the_same() -> None:
     env = world(DISCS)
     draws = env.terrain.draw(9, env.generator)
     whole = env.terrain.build(draws)
-    env.terrain._chunk = 2
+    env.terrain.most_at_once = 2
     assert torch.equal(env.terrain.build(draws), whole)
 
 

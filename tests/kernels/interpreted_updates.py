@@ -89,12 +89,8 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     takes_returns=st.booleans(),
     all_act=st.booleans(),
 )
-@example(
-    number=BLOCK + 1, seed=0, epsilon=0.1, entropy=0.5, clip=0.2, takes_returns=True, all_act=True
-)
-@example(
-    number=BLOCK + 1, seed=0, epsilon=0.0, entropy=0.5, clip=0.0, takes_returns=False, all_act=False
-)
+@example(BLOCK + 1, 0, 0.1, 0.5, 0.2, True, True)
+@example(BLOCK + 1, 0, 0.0, 0.5, 0.0, False, False)
 @QUIET
 def test_losses_and_gradients_are_those_of_autograd(
     number: int,

@@ -80,9 +80,7 @@ def assert_twins(found: MissionState, expected: MissionState, rounds: int = 1) -
         else:
             wide = name in {"weighted_entropy", "entropy"}
             rtol, atol = (5e-7, 0.0) if wide else (0.0, 2e-7 * rounds)
-            torch.testing.assert_close(
-                ours, tensor, rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
-            )
+            torch.testing.assert_close(ours, tensor, rtol=rtol, atol=atol, msg=name)
 
 
 @given(

@@ -146,18 +146,11 @@ def test_meta_and_fake_tensors_step_with_the_kernels() -> None:
     result = env.step(state, moves.to("meta"), meta_draws(env))
     assert result.reward.shape == (3,)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        fakes = {name: torch.empty_like(t, device="cuda") for name, t in state.tensors()}
-        sums = torch.ops.marl_framework.fuse_global(
-            fakes["readings"],
-            torch.empty(3, env.n_agents, 8, dtype=torch.int64, device="cuda"),
-            torch.empty(3, env.n_agents, 2, device="cuda"),
-            torch.empty(3, dtype=torch.bool, device="cuda"),
-            fakes["global_belief"],
-            fakes["pooled_global"],
-            fakes["pooled_global_uncertainty"],
-            True,
-            None,
-        )
+        view = env.fusion.view(state, torch.empty(3, dtype=torch.bool, device="meta"))
+        seen = state.readings, view.boxes, view.odds, view.active
+        maps = state.global_belief, state.pooled_global, state.pooled_global_uncertainty
+        fakes = (torch.empty_like(tensor, device="cuda") for tensor in (*seen, *maps))
+        sums = torch.ops.marl_framework.fuse_global(*fakes, True, None)
         context = launched_on(torch.empty(1, device="cuda:1"))
     assert (sums.shape, sums.dtype, sums.device.type) == ((3, 3), torch.float64, "cuda")
     assert isinstance(context, torch.cuda.device)  # kernels start on the tensor's GPU
@@ -180,19 +173,14 @@ def test_strided_memory_is_refused(version: Version) -> None:
 def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Pretend a GPU, and what kernels need beside it."""
 
-    def pretend(
-        capability: tuple[int, int] = (9, 0),
-        triton: bool = True,
-        compiler: bool = True,
-        headers: bool = True,
-    ) -> None:
+    def pretend(capability: tuple[int, int] = (9, 0), lacks: str = "") -> None:
+        spec = None if lacks == "triton" else SimpleNamespace()
+        compiler = None if lacks == "compiler" else "/usr/bin/gcc"
+        (tmp_path / "Python.h").touch() if lacks != "headers" else None
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        spec = SimpleNamespace() if triton else None
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-        which = "/usr/bin/gcc" if compiler else None
-        monkeypatch.setattr("shutil.which", lambda name: which)
-        (tmp_path / "Python.h").touch() if headers else None
+        monkeypatch.setattr("shutil.which", lambda name: compiler)
         monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
 
     return pretend
@@ -202,9 +190,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     ("lack", "reason", "fix"),
     [
         ({"capability": (7, 5)}, "capability 7.5", ""),
-        ({"triton": False}, "triton", "pip install triton"),
-        ({"compiler": False}, "compiler", "gcc"),
-        ({"headers": False}, "Python.h", "python3-dev"),
+        ({"lacks": "triton"}, "triton", "pip install triton"),
+        ({"lacks": "compiler"}, "compiler", "gcc"),
+        ({"lacks": "headers"}, "Python.h", "python3-dev"),
     ],
 )
 def test_a_gpu_that_cannot_run_them_gets_plain_operators_and_a_reason(
@@ -277,13 +265,8 @@ def test_missions_on_a_gpu_are_those_of_plain_operators_and_repeat() -> None:
     close = dict.fromkeys(("beliefs", "global_belief"), 5e-5)
     for name, tensor in expected.tensors():
         assert getattr(again, name).equal(getattr(found, name)), name
-        torch.testing.assert_close(
-            getattr(found, name),
-            tensor,
-            rtol=1e-5,
-            atol=close.get(name, 3e-6) if tensor.is_floating_point() else 0.0,
-            msg=lambda m, name=name: f"{name}: {m}",
-        )
+        off = close.get(name, 3e-6) if tensor.is_floating_point() else 0.0
+        torch.testing.assert_close(getattr(found, name), tensor, rtol=1e-5, atol=off, msg=name)
 
 
 @pytest.mark.gpu

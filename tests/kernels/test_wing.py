@@ -20,10 +20,8 @@ WING = {
     if not path.stem.endswith(("_numba", "_triton"))
 }
 CONTRACTS = {name: module for name, module in WING.items() if hasattr(module, "KERNELS")}
-ENTRIES: dict[str, tuple[str, Kernel]] = {
-    name: (contract, kernel)
-    for contract, module in CONTRACTS.items()
-    for name, kernel in module.KERNELS.items()
+ENTRIES: dict[str, Kernel] = {
+    name: kernel for module in CONTRACTS.values() for name, kernel in module.KERNELS.items()
 }
 
 CELLS = "test_cells.test_loops_are_as_exact"
@@ -76,15 +74,13 @@ def compiled(module: ModuleType, suffix: str) -> set[str]:
 
 def test_contracts_claim_every_kernel_and_nothing_else() -> None:
     for contract, module in CONTRACTS.items():
-        for suffix, names in (
-            ("numba", [kernel.loops for kernel in module.KERNELS.values()]),
-            ("triton", [kernel.triton for kernel in module.KERNELS.values()]),
-        ):
+        for suffix, field in (("numba", "loops"), ("triton", "triton")):
+            names = [getattr(kernel, field) for kernel in module.KERNELS.values()]
             claimed = set(" ".join(names).split())
             if not (FOLDER / f"{contract}_{suffix}.py").exists():
                 assert not claimed, contract
                 continue
-            pytest.importorskip({"numba": "numba", "triton": "triton"}[suffix])
+            pytest.importorskip(suffix)
             found = compiled(import_module(f"marl_framework.kernels.{contract}_{suffix}"), suffix)
             assert found - {"padded", "cell_weight"} == claimed, (contract, suffix)
     files = {path.stem.rsplit("_", 1)[0] for path in FOLDER.glob("*_*.py") if path.stem[0] != "_"}
@@ -92,8 +88,8 @@ def test_contracts_claim_every_kernel_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_kernel_has_a_plain_version(name: str) -> None:
-    _, kernel = ENTRIES[name]
+def test_a_kernel_has_a_plain_version_and_is_compared_with_it(name: str) -> None:
+    kernel = ENTRIES[name]
     module, _, member = kernel.twin.rpartition(".")
     owner: Any
     try:
@@ -104,11 +100,6 @@ def test_a_kernel_has_a_plain_version(name: str) -> None:
     plain = getattr(owner, member)
     assert callable(plain)
     assert plain.__doc__
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_a_kernel_is_compared_with_it(name: str) -> None:
-    _, kernel = ENTRIES[name]
     for versions, test in zip((kernel.loops, kernel.triton), COMPARED_BY[name], strict=True):
         assert bool(versions) == bool(test)
         if test:

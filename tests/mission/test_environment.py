@@ -6,6 +6,7 @@ import torch
 
 from marl_framework.kernels.cells import bayes_update, weighted_entropy
 from marl_framework.mission.environment import MissionEnvironment, hear
+from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, SPLITS, split_seed
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import meta_draws, random_actions, small_config
@@ -98,9 +99,7 @@ def test_a_masked_reset_leaves_the_others_bit_for_bit():
     anew = env.reset(fresh)
     for name, tensor in state.tensors():
         assert torch.equal(tensor[~mask], getattr(before, name)[~mask]), name
-        torch.testing.assert_close(
-            tensor[mask], getattr(anew, name)[mask], msg=lambda m, name=name: f"{name}: {m}"
-        )
+        torch.testing.assert_close(tensor[mask], getattr(anew, name)[mask], msg=name)
     assert not torch.equal(state.truth[mask], before.truth[mask])
 
 
@@ -208,3 +207,24 @@ def test_step_and_observation_run_on_the_meta_device():
     assert observation.shape == (3, 4, 7, 7, 7)
     assert critic.shape == (3, 4, 12, 7, 7)
     assert weighted_entropy(observation).device.type == "meta"
+
+
+def test_neighbouring_streams_never_collide() -> None:
+    seeds = [
+        split_seed(seed, split, rank)
+        for base in (0, MAX_SEED - 12)
+        for seed in range(base, base + 12)
+        for split in SPLITS
+        for rank in range(MAX_RANK)
+    ]
+    assert len(set(seeds)) == len(seeds) == 2 * 12 * 3 * MAX_RANK
+    assert 0 <= min(seeds) <= max(seeds) < 2**32
+
+
+@pytest.mark.parametrize(
+    ("seed", "split", "rank"),
+    [(-1, "test", 0), (MAX_SEED, "test", 0), (0, "test", -1), (0, "test", MAX_RANK), (0, "x", 0)],
+)
+def test_values_out_of_range_are_refused(seed: int, split: str, rank: int) -> None:
+    with pytest.raises(ValueError, match=r"split|seed|rank"):
+        split_seed(seed, split, rank)

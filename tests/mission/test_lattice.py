@@ -15,13 +15,9 @@ def lattice_of(**options) -> Lattice:
 
 def test_action_sets_have_the_documented_order():
     assert action_offsets(4) == [(-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0)]
-    assert action_offsets(6)[0] == (0, 0, 1)
-    assert action_offsets(6)[5] == (0, 0, -1)
-    nine = action_offsets(9)
-    assert nine[0] == (-1, -1, 0)
-    assert nine[1] == (-1, 0, 0)
-    assert nine[4] == (0, 0, 0)
-    full = action_offsets(27)
+    assert action_offsets(6) == [(0, 0, 1), *action_offsets(4), (0, 0, -1)]
+    nine, full = action_offsets(9), action_offsets(27)
+    assert [nine[k] for k in (0, 1, 4)] == [(-1, -1, 0), (-1, 0, 0), (0, 0, 0)]
     assert [step[2] for step in full[::9]] == [1, 0, -1]
     assert full[13] == (0, 0, 0)
 

@@ -104,10 +104,7 @@ BAD = {
         "feature 1: .*height 4 .*floor 9",
     ),
     "no place": (collection(SQUARE), "deployment.origin"),
-    "beyond the globe": (
-        collection(feature(shapely.box(180, 0, 190, 5))),
-        "feature 1: .*degrees",
-    ),
+    "globe": (collection(feature(shapely.box(180, 0, 190, 5))), "feature 1: .*degrees"),
     "all starts": (in_metres(feature(shapely.box(-1, -1, 31, 31))), "0 starts .*3 UAVs"),
     "few starts": (in_metres(feature(shapely.box(-1, -1, 31, 29))), "7 starts .*8 UAVs"),
 }
@@ -119,7 +116,7 @@ def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
     text, message = BAD[case]
     if text is not None:
         path.write_text(text)
-    origin = ORIGIN if case == "beyond the globe" else None
+    origin = ORIGIN if case == "globe" else None
     agents = 8 if case == "few starts" else 3
     with pytest.raises(ConfigError, match=f"^{KEY}: .*{message}") as caught:
         environment(path, agents=agents, deployment={"origin": origin})

@@ -42,12 +42,8 @@ class Constant:
         return self.rates[1]
 
 
-class Missing:
-    def __init__(self, config: object) -> None:
-        pass
-
-    def miss(self, altitude: float) -> float:
-        return 0.1
+class Missing(Constant):
+    false_alarm = None
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,8 @@ def touches(path: Any, zones: list[tuple[Any, float, float]], samples: int = 41)
     """Whether a flight [T, 3] in metres has a point in a zone, as sampled along it."""
     start, end = path[:-1, None], path[1:, None]
     points = (start + np.linspace(0, 1, samples)[:, None] * (end - start)).reshape(-1, 3)
+    x, y, z = points.T
     return any(
-        bool(
-            (
-                shapely.intersects_xy(shape, points[:, 0], points[:, 1])
-                & (points[:, 2] >= floor)
-                & (points[:, 2] <= height)
-            ).any()
-        )
+        bool((shapely.intersects_xy(shape, x, y) & (floor <= z) & (z <= height)).any())
         for shape, floor, height in zones
     )

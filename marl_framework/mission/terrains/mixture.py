@@ -62,6 +62,7 @@ class Terrain:
     Attributes:
         kinds: names of the kinds.
         shape: cells of a map (R, C).
+        most_at_once: number of missions that are built at once.
 
     Raises:
         ConfigError: a kind cannot be loaded; the raster cannot be read or is too small.
@@ -84,7 +85,7 @@ class Terrain:
         self._slots = {name: list(self._drawing).index(methods[name]) for name in order}
         usual = _BYTES_PER_CELL * self.shape[0] * self.shape[1]
         needed = (getattr(part, "bytes_per_mission", usual) for part in self._parts.values())
-        self._chunk = max(1, _MEMORY // max(needed))
+        self.most_at_once = max(1, _MEMORY // max(needed))
 
     def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
         """Draw the random numbers behind the ground truths of `num` missions."""
@@ -125,11 +126,11 @@ class Terrain:
         """
         num = len(draws.kind)
         if out is None:
-            if num <= self._chunk:
+            if num <= self.most_at_once:
                 return self._build_part(draws)
             out = self._empty(draws)
-        for start in range(0, num, self._chunk):
-            part = slice(start, start + self._chunk)
+        for start in range(0, num, self.most_at_once):
+            part = slice(start, start + self.most_at_once)
             out[part] = self._build_part(draws[part])
         return out
 

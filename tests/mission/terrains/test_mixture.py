@@ -25,9 +25,8 @@ def test_each_mission_gets_its_own_kind() -> None:
 
 
 def test_kinds_come_equally_often() -> None:
-    terrain = Terrain(configuration("mixed"), "cpu", "training")
+    assert Terrain(configuration("mixed"), "cpu", "training").kinds == KINDS[:-2]
     draws = drawn(Terrain(configuration("split", "band", "corner"), "cpu", "training"), 3000)
-    assert terrain.kinds == KINDS[:-2]
     assert draws.kind.bincount().tolist() == pytest.approx([1000] * 3, abs=100)
 
 
@@ -48,7 +47,7 @@ def test_only_what_the_kinds_need_is_drawn_and_rectangles_share_theirs(kinds, sh
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_environments_equal_as_many_times_one(kind, device, monkeypatch) -> None:
+def test_many_environments_equal_as_many_times_one(kind, device) -> None:
     terrain = Terrain(configuration(kind), device, "training")
     draws = drawn(terrain, 8)
     truth = terrain.build(draws)
@@ -56,16 +55,16 @@ def test_many_environments_equal_as_many_times_one(kind, device, monkeypatch) ->
     assert truth.shape == (8, *terrain.shape)
     alone = [terrain.build(draws[e : e + 1]) for e in range(8)]
     assert torch.equal(torch.cat(alone), truth)
-    monkeypatch.setattr(terrain, "_chunk", 3)  # two full chunks and a rest
+    terrain.most_at_once = 3  # two full parts and a rest
     assert torch.equal(terrain.build(draws), truth)
     assert len({t.cpu().numpy().tobytes() for t in truth}) > 5
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
-def test_build_compiles_as_one_graph(kind, monkeypatch) -> None:
+def test_build_compiles_as_one_graph(kind) -> None:
     torch.compiler.reset()  # each terrain is a recompilation of one method; their number is bounded
     terrain = Terrain(configuration(kind), "cpu", "training")
-    monkeypatch.setattr(terrain, "_chunk", 2)
+    terrain.most_at_once = 2
     draws = drawn(terrain, 3)
     compiled = torch.compile(terrain.build, fullgraph=True, backend="eager", dynamic=False)
     assert torch.equal(compiled(draws), terrain.build(draws))

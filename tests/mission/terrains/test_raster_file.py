@@ -28,7 +28,7 @@ from marl_framework.mission.terrains.raster_file import (
     read_raster,
     split_windows,
 )
-from tests.mission.terrains.maps import bumps, configuration, saved
+from tests.mission.terrains.small_terrains import bumps, over_map, saved
 
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)  # x first: 4 along x, 3 along y
 
@@ -208,10 +208,8 @@ def test_a_fully_measured_map_is_cut_60_20_20_across_its_longer_axis() -> None:
     strips = split_windows(np.ones((300, 100), bool), (10, 10))
     assert strips is not None
     edges = [(strips[split][0][0].start, strips[split][0][0].stop) for split in SPLITS]
-    assert edges[0][0] == 0
-    assert edges[0][1] == edges[1][0]
-    assert edges[1][1] == edges[2][0]
-    assert edges[2][1] == 300
+    (begin, first), (second, third), (last, end) = edges
+    assert (begin, first, third, end) == (0, second, last, 300)
     windows = [int(strips[split][1].sum()) for split in SPLITS]
     np.testing.assert_allclose(np.array(windows) / sum(windows), [0.6, 0.2, 0.2], atol=0.01)
 
@@ -229,7 +227,7 @@ def test_windows_with_unmeasured_pixels_are_never_flown(tmp_path_factory, gaps, 
     values[gaps] = np.nan
     assume(split_windows(~gaps, (4, 4)) is not None)
     path = saved(tmp_path_factory.mktemp("gaps"), values)
-    terrain = RasterTerrain(configuration(path, resolution=12.5), torch.device("cpu"), split)
+    terrain = RasterTerrain(over_map(path, resolution=12.5), torch.device("cpu"), split)
     every = torch.arange(terrain.num_windows)
     assert not bool(terrain.windows(torch.stack((every, every % 8), 1)).isnan().any())
 
@@ -243,7 +241,7 @@ def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, e
     path = saved(tmp_path, values)
     seen = {}
     for split in SPLITS:
-        found = find_windows(configuration(path, extent, resolution=10.0), split)
+        found = find_windows(over_map(path, extent, resolution=10.0), split)
         p, q = found.pixels
         assert (p, q) == (extent[0] // 10, extent[1] // 10)
         blocks = [found.values[r : r + p, c : c + q] for r, c in found.corners]
@@ -255,9 +253,9 @@ def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, e
 
 
 def test_every_window_is_drawn_and_none_more_often_than_others(tmp_path) -> None:
-    terrain = Terrain(configuration(saved(tmp_path, bumps(24, 6)), resolution=10.0), "cpu", "test")
+    terrain = Terrain(over_map(saved(tmp_path, bumps(24, 6)), resolution=10.0), "cpu", "test")
     draws = terrain.draw(4000, torch.Generator().manual_seed(0))
-    count = len(find_windows(configuration(tmp_path / "map.npy", resolution=10.0), "test").corners)
+    count = len(find_windows(over_map(tmp_path / "map.npy", resolution=10.0), "test").corners)
     windows, symmetries = (column.bincount() for column in draws.numbers[0].unbind(1))
     assert len(windows) == count
     assert windows.min() > 0.7 * 4000 / count
@@ -265,7 +263,7 @@ def test_every_window_is_drawn_and_none_more_often_than_others(tmp_path) -> None
 
 
 def test_a_huge_list_of_windows_is_thinned_out_evenly(tmp_path, monkeypatch) -> None:
-    config = configuration(saved(tmp_path, bumps(60, 20)), resolution=10.0)
+    config = over_map(saved(tmp_path, bumps(60, 20)), resolution=10.0)
     full = find_windows(config, "training").corners
     monkeypatch.setattr(raster_module, "MAX_WINDOWS", 50)
     thin = find_windows(config, "training").corners
@@ -293,7 +291,7 @@ def test_maps_that_do_not_serve_say_what_would(
 ) -> None:
     path = saved(tmp_path, bumps(*shape))
     with pytest.raises(ConfigError, match=rf"^sensor\.simulation\.raster\.{text}") as caught:
-        Terrain(configuration(path, extent, **values), "cpu", split)
+        Terrain(over_map(path, extent, **values), "cpu", split)
     assert "map.npy" in str(caught.value)
 
 
@@ -302,8 +300,8 @@ def test_a_mask_needs_a_value_between_its_own(tmp_path) -> None:
     mask = (bumps(160, 160) > 0).astype(np.float32)
     path = saved(tmp_path, mask)
     with pytest.raises(ConfigError, match=r"raster\.threshold: p60 .* 0\.5$"):
-        Terrain(configuration(path, (20, 20)), "cpu", "training")
-    Terrain(configuration(path, (20, 20), threshold=0.5), "cpu", "training")
+        Terrain(over_map(path, (20, 20)), "cpu", "training")
+    Terrain(over_map(path, (20, 20), threshold=0.5), "cpu", "training")
 
 
 def test_the_size_that_an_error_offers_is_the_largest_that_fits(tmp_path) -> None:
@@ -311,12 +309,12 @@ def test_the_size_that_an_error_offers_is_the_largest_that_fits(tmp_path) -> Non
     values[np.random.default_rng(2).random(values.shape) < 0.003] = np.nan
     path = saved(tmp_path, values)
     with pytest.raises(ConfigError, match=r"environment\.x_dim") as caught:
-        Terrain(configuration(path, (60, 40)), "cpu", "training")
+        Terrain(over_map(path, (60, 40)), "cpu", "training")
     (fit,) = re.findall(r"y_dim to ([\d.]+) x ([\d.]+) m", str(caught.value))
     fit_x, fit_y = map(float, fit)
     assert fit_x / fit_y == pytest.approx(1.5, abs=0.05)
     for split in SPLITS:
-        assert len(find_windows(configuration(path, (fit_x, fit_y)), split).corners) > 0
+        assert len(find_windows(over_map(path, (fit_x, fit_y)), split).corners) > 0
     more = (fit_x + 1, (fit_x + 1) / 1.5)  # one pixel more does not
     with pytest.raises(ConfigError, match=r"raster\.path: "):
-        find_windows(configuration(path, more), "test")
+        find_windows(over_map(path, more), "test")
