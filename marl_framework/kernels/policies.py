@@ -38,8 +38,9 @@ class Sizes(NamedTuple):
 
     A: int
     BLOCK_A: int
-    given: bool = False
-    """Whether the optional tensor is given: returns or weights."""
+    returns: bool = False
+    weights: bool = False
+    """Whether the optional tensors are given."""
     entropy: float = 0.0
     clip: float = 0.0
     BLOCK: int = BLOCK
@@ -127,7 +128,7 @@ def policy_advantages(
     probabilities, advantages = torch.empty_like(logits), logits.new_empty(len(logits))
     given = actions if returns is None else returns
     inputs = logits, masks, epsilon, values, actions, given, probabilities, advantages
-    _launch("advantages", inputs, returns is not None)
+    _launch("advantages", inputs, returns=returns is not None)
     return probabilities, advantages
 
 
@@ -152,7 +153,8 @@ def actor_gradient(
     gradient, parts = torch.empty_like(logits), _parts(logits)
     counts = advantages if weights is None else weights
     inputs = logits, masks, epsilon, actions, advantages, old, counts, gradient, parts
-    _launch("actor_loss", inputs, weights is not None, entropy_coefficient, clip_ratio)
+    constants = {"entropy": entropy_coefficient, "clip": clip_ratio}
+    _launch("actor_loss", inputs, weights=weights is not None, **constants)
     return gradient, parts
 
 
@@ -167,7 +169,7 @@ def critic_gradient(
     gradient, parts = torch.empty_like(values), _parts(values)
     counts = targets if weights is None else weights
     inputs = values, actions, targets, counts, gradient, parts
-    _launch("critic_loss", inputs, weights is not None)
+    _launch("critic_loss", inputs, weights=weights is not None)
     return gradient, parts
 
 
@@ -206,9 +208,9 @@ def _parts(outputs: Tensor) -> Tensor:
     return outputs.new_empty(-(-len(outputs) // BLOCK))
 
 
-def _launch(name: str, tensors: tuple[Tensor, ...], *flags: Any) -> None:
+def _launch(name: str, tensors: tuple[Tensor, ...], **flags: Any) -> None:
     """Launch a kernel for B transitions; the first tensor, of a network, is [B, A]."""
     check_contiguous(*tensors)
     number, actions = tensors[0].shape
-    sizes, programs = Sizes(actions, block(actions), *flags), (-(-number // BLOCK),)
+    sizes, programs = Sizes(actions, block(actions), **flags), (-(-number // BLOCK),)
     launch(f"policies.{name}", programs, *tensors, number, S=sizes, num_warps=4)

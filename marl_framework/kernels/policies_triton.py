@@ -105,7 +105,7 @@ def advantages(
     rows, known, at, inside = _block(B, S)
     p, _, _ = policy(logits, _allowed(masks, at, inside), epsilon, at, inside)
     value = tl.load(values + at, mask=inside, other=0.0)
-    if S.given:
+    if S.returns:
         gained = tl.load(returns + rows, mask=known, other=0.0)
     else:
         gained = tl.load(
@@ -141,7 +141,7 @@ def actor_loss(
     if S.entropy > 0:
         loss += S.entropy * tl.sum(p * _log(p), 1)
         slopes += S.entropy * _log(p)  # up to a constant, which the softmax takes out
-    if S.given:
+    if S.weights:
         counts = tl.load(weights + rows, mask=known, other=0.0)
         loss *= counts
         counted = (counts != 0)[:, None]  # a slope may be infinite, and that times 0 no number
@@ -160,7 +160,7 @@ def critic_loss(values, actions, targets, weights, gradient, parts, B, S: tl.con
     error = value - tl.load(targets + rows, mask=known, other=0.0)
     slope = 2 * error / B
     loss = error * error
-    if S.given:
+    if S.weights:
         counts = tl.load(weights + rows, mask=known, other=0.0)
         slope *= counts
         loss *= counts

@@ -380,7 +380,8 @@ def _fuse_global(
 ) -> Tensor:
     """See `fuse_global`; `odds` are [E, N, 2]."""
     maps = Maps(belief, pooled, pooled_uncertainty, tracks, prior)
-    return _fuse((readings, active, boxes, odds, active), maps, team=True)  # no `heard`
+    inputs = readings, active, boxes, odds, active  # the first `active` stands for `heard`
+    return _fuse(inputs, maps, team=True, own=True, heard=True)
 
 
 @_read_windows.register_fake

@@ -16,10 +16,7 @@ def file_checksum(path: Path) -> str:
 
 
 def files_read(config: Config) -> dict[str, str]:
-    """Return checksums of the map and the no-fly zones of missions, by key and name.
-
-    An OSError says that one cannot be read.
-    """
+    """Return checksums of the map and the no-fly zones of missions, by key and name."""
     files: dict[str, Path] = {}
     raster, zones = config.sensor.simulation.raster.path, config.experiment.constraints.no_fly_zones
     if raster is not None and "raster" in config.sensor.simulation.kinds:

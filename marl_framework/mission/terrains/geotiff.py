@@ -173,7 +173,6 @@ def _on_map(file: Any, pixels: Array) -> Array:
 def _resample(
     file: Any, values: Array, name: str, system: Any, resolution: float
 ) -> tuple[Array, float, Place]:
-    """Return a band north up in another coordinate system, bilinearly interpolated."""
     from rasterio.transform import from_origin
     from rasterio.warp import Resampling, reproject
 

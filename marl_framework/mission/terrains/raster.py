@@ -24,9 +24,6 @@ class RasterTerrain:
         num_symmetries: number of symmetries that keep the shape of a window; quarter turns only
             if it is square.
         place: location of the whole map; None if its file has none.
-
-    Raises:
-        ConfigError: the file cannot be read, or is too small or too coarse for its windows.
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
