@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.helpers.machine_code import Launch, recorded
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.judging import TritonLosses
+from marl_framework.algorithms.losses import TritonLosses
 from marl_framework.config.model import Config
 from marl_framework.kernels.cells import part_sums
 from marl_framework.kernels.policies import choose_actions

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +15,7 @@ from torch import Tensor, nn
 from marl_framework.algorithms.batch import Symmetries, Transitions
 from marl_framework.algorithms.diagnostics import describe_batch, join, summarize
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.judging import Losses, TritonLosses
-from marl_framework.algorithms.losses import td_lambda_returns
+from marl_framework.algorithms.losses import Losses, TritonLosses, td_lambda_returns
 from marl_framework.algorithms.optimisers import (
     Learner,
     Step,
@@ -22,13 +23,11 @@ from marl_framework.algorithms.optimisers import (
     load_scaler,
     set_rate,
 )
-from marl_framework.algorithms.policy import kl_divergence
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.algorithms.teacher import Teacher
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import (
     autocast,
@@ -58,8 +57,7 @@ def update_target(target: nn.Module, source: nn.Module, tau: float) -> None:
 class ActorCritic(ABC):
     """An actor and a critic, updated under automatic mixed precision.
 
-    An algorithm defines its critic (`new_critic`), the transitions that it learns from
-    (`transitions`) and the credit of an action (`credited`). It may change the critic's loss.
+    A subclass defines `new_critic`, `transitions` and `credited`.
 
     Args:
         config: networks, learning and compute.
@@ -103,11 +101,11 @@ class ActorCritic(ABC):
             )
         configure_backends(compute, self.device)
         self._symmetries, self._graphs = symmetries, graphs
-        self._losses = _make_losses(compute, self.device)
+        triton = uses_triton(compute, self.device)
+        self._losses = TritonLosses(self.device) if triton else Losses()
         self._halted = torch.zeros((), device=self.device)  # 1 after the policy moved too far
-        self._teacher: Teacher | None = None
-        actor = make_actor(config.networks, compute, sizes)
-        self.actor = place(actor, compute, self.device)
+        self._teacher: nn.Module | None = None
+        self.actor = place(make_actor(config.networks, compute, sizes), compute, self.device)
         self.critic = place(self.new_critic(config), compute, self.device)
         self.modules = {"actor": self.actor, "critic": self.critic}
         if self.has_target:
@@ -178,7 +176,12 @@ class ActorCritic(ABC):
     # Learning -----------------------------------------------------------------------------
 
     def follow_teacher(self, actor: nn.Module) -> None:
-        """Pull the policy towards a trained actor, as `learning.teacher` says; see `Teacher`.
+        """Add the weighted KL(teacher ‖ policy) to the actor's loss (`learning.teacher`).
+
+        Schmitt et al. 2018, arXiv 1803.03835; the weight falls linearly to 0.
+
+        Args:
+            actor: the teacher, from observations [B, C_a, X, Y] to logits [B, A]; it is frozen.
 
         Raises:
             ConfigError: updates are recorded as CUDA graphs.
@@ -188,7 +191,20 @@ class ActorCritic(ABC):
                 "learning.teacher.weight: does not work with CUDA graphs; "
                 "set compute.cuda_graphs=false"
             )
-        self._teacher = Teacher(actor, self.learning.teacher)
+        self._teacher = actor.requires_grad_(False)
+
+    def _teacher_weight(self) -> float:
+        """Return the weight of the teacher in the current training step."""
+        teacher, step = self.learning.teacher, self.training_steps
+        share = max(1 - step / teacher.anneal_steps, 0.0) if teacher.anneal_steps else 1.0
+        return teacher.weight * share
+
+    @torch.no_grad()
+    def _ask(self, teacher: nn.Module, flat: Transitions) -> Transitions:
+        """Return transitions with the teacher's policy."""
+        with self._amp():
+            logits = torch.cat([teacher(part) for part in flat.observations.split(4096)])
+        return replace(flat, teacher=policy_probabilities(logits, flat.masks, 0.0))
 
     def update(
         self,
@@ -200,19 +216,15 @@ class ActorCritic(ABC):
     ) -> dict[str, Tensor]:
         """Make training steps: targets once, then `data_passes` over all transitions.
 
-        Each pass makes `batch_number` updates for each training step, so the transitions of K
-        steps get as many updates together as they would one step after the other. For arguments
-        see `Algorithm.update`.
+        Each pass makes `batch_number` updates for each training step. For arguments see
+        `Algorithm.update`.
 
         Returns:
             Scalars on the device (names of `training.logging.METRICS`): means over all batches of
             all ranks. Those that describe policy and critic are of the networks before each update
             of the last pass.
         """
-
-        def make(floor: float | Tensor) -> dict[str, Tensor]:
-            return self._make_updates(rollout, floor, generator, steps)
-
+        make = partial(self._make_updates, rollout, generator, steps)
         self._set_rates(rate)
         if self._graphs is None:
             stats = make(epsilon)
@@ -228,17 +240,15 @@ class ActorCritic(ABC):
     def _make_updates(
         self,
         rollout: Rollout,
-        epsilon: float | Tensor,
         generator: torch.Generator | None,
         steps: int,
+        epsilon: float | Tensor,
     ) -> dict[str, Tensor]:
-        """Make all updates of some training steps; return the scalars of `update`."""
         learning = self.learning
         epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
-        if self._teacher is not None:
-            with self._amp():
-                flat = self._teacher.label(flat, self.training_steps)
+        if self._teacher is not None and self._teacher_weight():
+            flat = self._ask(self._teacher, flat)
         self._halted.zero_()
         number = learning.batch_number * steps
         records = []
@@ -264,7 +274,6 @@ class ActorCritic(ABC):
         return summarize(records, flat)
 
     def _micro_batches(self, batch: Transitions) -> list[Transitions]:
-        """Return parts of at most `learning.micro_batch` transitions as views."""
         size = self.learning.micro_batch or len(batch)
         return [batch[start : start + size] for start in range(0, len(batch), size)]
 
@@ -291,8 +300,7 @@ class ActorCritic(ABC):
         """Update the actor on a batch; return π and advantages of its parts before."""
         learning, losses, sizes = self.learning, self._losses, [len(part) for part in parts]
         single = len(parts) == 1
-        judged: list[tuple[Tensor, Tensor]] = []
-        divergences: list[Tensor] = []
+        judged, divergences = [], []
         # Normalising needs all advantages first; the only part keeps its gradient meanwhile.
         first = []
         if single or learning.normalize_advantages:
@@ -313,16 +321,11 @@ class ActorCritic(ABC):
                 if part.weights is not None:
                     divergence = divergence * part.weights
                 divergences.append(divergence.sum())
-            loss = losses.actor(
-                policy,
-                part,
-                scaled[index] if scaled else advantages,
-                epsilon,
-                learning.entropy_coefficient,
-                learning.clip_ratio,
-            )
-            if self._teacher is not None and part.teacher is not None:
-                loss = loss + self._teacher.weight * losses.teacher_kl(policy, part, epsilon)
+            advantages = scaled[index] if scaled else advantages
+            options = learning.entropy_coefficient, learning.clip_ratio
+            loss = losses.actor(policy, part, advantages, epsilon, *options)
+            if part.teacher is not None:
+                loss = loss + self._teacher_weight() * losses.teacher_kl(policy, part, epsilon)
             return loss
 
         loss = self._actor.backward(sizes, loss_of)
@@ -334,22 +337,16 @@ class ActorCritic(ABC):
     def _judge(
         self, part: Transitions, values: Tensor, epsilon: float | Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the policy for `Losses.actor`, π and the advantages of the actions taken."""
-        credit = self.credited(part)
+        """Return the result of `Losses.judge`, with the advantages of the part if it has some."""
         with self._amp():
             logits = self._actor.network(part.observations)
-        judged = self._losses.judge(logits, part, values, epsilon, credit)
+        judged = self._losses.judge(logits, part, values, epsilon, self.credited(part))
         return judged if part.advantages is None else (*judged[:2], part.advantages)
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
         """Train the critic alone on whole episodes, in one pass; then copy it to its target.
 
-        Args:
-            rollout: whole episodes.
-            generator: shuffles and turns the transitions; on the networks' device.
-
-        Returns:
-            Mean loss of the batches, on the device.
+        Returns the mean loss of the batches, on the device; for arguments see `Algorithm.update`.
         """
         flat, losses = self.transitions(rollout), []
         for batch in flat.shuffled(self.learning.batch_number, generator, self._symmetries):
@@ -360,7 +357,6 @@ class ActorCritic(ABC):
         return torch.stack(losses).mean()
 
     def _follow_critic(self, steps: int) -> None:
-        """Update the target critic after `steps` training steps."""
         learning, every = self.learning, self.learning.copy_rate
         if learning.target_update_mode == "soft":
             tau = learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps
@@ -369,7 +365,6 @@ class ActorCritic(ABC):
             update_target(self.target_critic, self.critic, 1.0)
 
     def _set_rates(self, factor: float) -> None:
-        """Set both learning rates to the configured ones times `factor`."""
         set_rate(self.actor_optimizer, self.learning.actor.learning_rate * factor)
         set_rate(self.critic_optimizer, self.learning.critic.learning_rate * factor)
 
@@ -399,8 +394,3 @@ class ActorCritic(ABC):
             self._graphs.forget()  # recordings use the optimisers' former tensors
         load_scaler(self.scaler, state["scaler"])
         self.training_steps = int(state["training_step"])
-
-
-def _make_losses(compute: ComputeConfig, device: torch.device) -> Losses:
-    """Return the fastest losses for a device."""
-    return TritonLosses(device) if uses_triton(compute, device) else Losses()

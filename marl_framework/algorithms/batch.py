@@ -44,13 +44,7 @@ class Transitions:
 
     @classmethod
     def of(cls, rollout: Rollout, targets: Tensor, **others: Tensor) -> Transitions:
-        """Return all transitions of a rollout with their targets [T, E, N], as views.
-
-        Args:
-            rollout: whole episodes.
-            targets: [T, E, N].
-            others: optional fields by name, [T, E, N].
-        """
+        """Return all transitions of a rollout, as views; targets and others are [T, E, N]."""
         if rollout.active is not None:
             others["weights"] = rollout.active.float()
         return cls(

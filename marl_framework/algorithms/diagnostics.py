@@ -18,8 +18,7 @@ from marl_framework.algorithms.ranks import (
     variance_over_ranks,
 )
 
-_POWER_SUMS = "power_sums"
-"""Power sums of targets, their residuals and advantages, [3, 3]; on several ranks only."""
+_POWER_SUMS = "power_sums"  # of targets, residuals and advantages, [3, 3]; on several ranks only
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
@@ -55,9 +54,8 @@ def describe_batch(
     if number_of_ranks() == 1 and counted is None:
         explained = _explained(residuals.var(), batch.targets.var())
         return found | {"explained_variance": explained, "advantage_std": advantages.std()}
-    sums = torch.stack(
-        [power_sums(each, counted) for each in (batch.targets, residuals, advantages)]
-    )
+    spread = (batch.targets, residuals, advantages)
+    sums = torch.stack([power_sums(each, counted) for each in spread])
     if number_of_ranks() > 1:
         return found | {_POWER_SUMS: sums}
     return found | _spreads(variance_over_ranks(sums).to(q.dtype))
@@ -90,12 +88,9 @@ def summarize(records: Sequence[dict[str, Tensor]], flat: Transitions) -> dict[s
 def _spreads(variances: Tensor) -> dict[str, Tensor]:
     """Return diagnostics from variances of targets, residuals and advantages, [..., 3]."""
     targets, residuals, advantages = variances.unbind(-1)
-    return {
-        "explained_variance": _explained(residuals, targets),
-        "advantage_std": advantages.sqrt(),
-    }
+    explained = _explained(residuals, targets)
+    return {"explained_variance": explained, "advantage_std": advantages.sqrt()}
 
 
 def _explained(residuals: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of the targets' variance that the critic explains."""
     return 1 - residuals / targets.clamp(min=1e-8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -45,9 +46,9 @@ class CudaBackend:
         Raises:
             RuntimeError: it cannot be recorded; the generator's state is unchanged.
         """
-        graph = torch.cuda.CUDAGraph()
-        before = None if generator is None else generator.get_state()
+        graph, before = torch.cuda.CUDAGraph(), None
         if generator is not None:
+            before = generator.get_state()
             graph.register_generator_state(generator)
         try:
             # The outer context leaves the stream; a failed recording does not.
@@ -76,12 +77,10 @@ class _Recording:
 
 
 class Graphs:
-    """Runs functions as CUDA graphs.
+    """Runs functions as CUDA graphs: eagerly twice, then recorded, then replayed.
 
-    A function runs eagerly twice and is recorded on its third call; its Python code does not run
-    after that. Therefore its tensors must keep their addresses, all random numbers must come from
-    one generator, and nothing may be read back to the host. If a recording fails, it warns once and
-    runs everything eagerly from then on.
+    Tensors must keep their addresses, all random numbers must come from one generator, and nothing
+    may be read back to the host. If a recording fails, everything runs eagerly, after a warning.
 
     Args:
         device: device of all tensors.
@@ -117,12 +116,12 @@ class Graphs:
             scalar = torch.zeros((), dtype=torch.float64, device=self._device)
             known = self._recordings[key] = _Recording(owner, generator, scalar)
         known.number.fill_(number)
+        bound = partial(function, known.number)
         if self._works and known.replay is None and known.calls >= WARM_UP:
-            self._record(known, function)
+            self._record(known, bound)
         if known.replay is None:
             known.calls += 1
-            scalar = known.number
-            return self._backend.eager(lambda: function(scalar))
+            return self._backend.eager(bound)
         known.replay()
         result: Result = known.result
         return result
@@ -131,22 +130,17 @@ class Graphs:
         """Drop all recordings, before tensors in them are replaced."""
         self._recordings.clear()
 
-    def _record(self, known: _Recording, function: Callable[[Tensor], Result]) -> None:
+    def _record(self, known: _Recording, function: Callable[[], Result]) -> None:
         try:
-            known.result, known.replay = self._backend.capture(
-                lambda: function(known.number), known.generator
-            )
+            known.result, known.replay = self._backend.capture(function, known.generator)
         except RuntimeError as error:
             self._works = False
             self.forget()  # earlier recordings draw from the generator's former state
             # PyTorch raises its own error at the end of a failed recording, over the cause.
             cause = error.__context__
             reason = str(cause if isinstance(cause, RuntimeError) else error).partition("\n")[0]
-            warnings.warn(
-                f"compute.cuda_graphs: off from now on, a recording failed: {reason}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            message = f"compute.cuda_graphs: off from now on, a recording failed: {reason}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
@@ -162,15 +156,14 @@ def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
     """
     if not is_recorded(compute, device):
         return None
-    reason = None
     if number_of_ranks() > 1:
         reason = "several ranks; train on one rank"
     elif compute.gradient_checkpointing:
         reason = "compute.gradient_checkpointing; set it to false"
     elif resolve_precision(compute.precision, device) == torch.float16:
         reason = "float16; use compute.precision=bfloat16 or float32"
-    if reason is not None:
-        raise ConfigError(
-            f"compute.cuda_graphs: does not work with {reason}, or compute.cuda_graphs=false"
-        )
-    return Graphs(device)
+    else:
+        return Graphs(device)
+    raise ConfigError(
+        f"compute.cuda_graphs: does not work with {reason}, or compute.cuda_graphs=false"
+    )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from marl_framework.algorithms.policy import log_probabilities, policy_entropy
-from marl_framework.algorithms.ranks import mean_over_ranks
+from marl_framework.algorithms.batch import Transitions
+from marl_framework.algorithms.optimisers import decide
+from marl_framework.algorithms.policy import (
+    kl_divergence,
+    log_probabilities,
+    policy_entropy,
+    policy_probabilities,
+)
+from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks
+from marl_framework.kernels import losses as kernels
 
 DEVIATION_FLOOR = 1e-8
 """Added to the standard deviation by which advantages are divided."""
@@ -60,13 +70,9 @@ def td_lambda_returns(
 def counterfactual_advantage(
     values: Tensor, probabilities: Tensor, actions: Tensor, returns: Tensor | None = None
 ) -> Tensor:
-    """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'): what the own action added, others held fixed.
+    """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'), or G - Σ_a' π(a'|o)·Q(s, a') with returns G.
 
-    With returns, G - Σ_a' π(a'|o)·Q(s, a'): the baseline is the same, and the value of the action
-    comes from the mission flown instead of the critic.
-
-    A baseline adds no bias if it does not depend on the own action. This one does a little: the
-    critic sees the actions of all other UAVs (`other_actions`), and those that choose later choose
+    The baseline adds a small bias: UAVs that choose later, whose actions the critic sees, choose
     from masks that the own action has changed.
 
     Args:
@@ -82,10 +88,7 @@ def counterfactual_advantage(
 def critic_loss(
     values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Return the mean squared error of Q(s, a) [B, A] against TD(λ) targets [B].
-
-    For `weights` see `mean_of`.
-    """
+    """Return the mean squared error of Q(s, a) [B, A] against targets [B]; see `mean_of`."""
     return mean_of((taken(values, actions) - targets).square(), weights)
 
 
@@ -135,8 +138,7 @@ def actor_loss(
     """Return -mean(A·log π(a)) - entropy_coefficient·mean(entropy of π).
 
     With a clip ratio c > 0 the first term is the clipped surrogate of PPO (Schulman et al.
-    2017, equation 7), -mean min(ρ·A, clip(ρ, 1 - c, 1 + c)·A) with ρ = π(a)/π_old(a): repeated
-    passes over the same transitions then keep the policy near the one that flew them.
+    2017, equation 7), -mean min(ρ·A, clip(ρ, 1 - c, 1 + c)·A) with ρ = π(a)/π_old(a).
 
     Args:
         probabilities: π of the acting policy, [B, A].
@@ -149,7 +151,8 @@ def actor_loss(
     """
     advantages = advantages.detach()
     chosen = taken(probabilities, actions)
-    if clip_ratio > 0 and old_probabilities is not None:
+    if clip_ratio > 0:
+        assert old_probabilities is not None
         ratio = chosen / taken(old_probabilities, actions)
         clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
         loss = -mean_of(torch.minimum(ratio * advantages, clipped * advantages), weights)
@@ -163,7 +166,147 @@ def actor_loss(
 def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks.
 
-    For `weights` see `mean_of`; they have the mean 1 over the batches of all ranks.
+    The mean of `weights` [B] over these batches is 1.
     """
     centred = advantages - mean_over_ranks(mean_of(advantages, weights))
     return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + DEVIATION_FLOOR)
+
+
+class Losses:
+    """Policies, advantages and losses of an update, by plain operators."""
+
+    decide = staticmethod(decide)
+    normalized = staticmethod(normalized)
+
+    def floor(self, epsilon: float | Tensor) -> float | Tensor:
+        """Return the floor of the policy as an argument of the other methods."""
+        return epsilon
+
+    def judge(
+        self,
+        logits: Tensor,
+        part: Transitions,
+        values: Tensor,
+        epsilon: float | Tensor,
+        returns: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the policy, and `counterfactual_advantage` of the actions taken.
+
+        Args:
+            logits: output of the actor, [B, A], with gradient.
+            part: the transitions.
+            values: Q(s, ·), [B, A].
+            epsilon: result of `floor`.
+            returns: TD(λ) returns, [B], or None.
+
+        Returns:
+            The policy as an argument of the other methods, with gradient; π [B, A] and advantages
+            [B], without.
+        """
+        policy = policy_probabilities(logits, part.masks, epsilon)
+        pi = policy.detach()
+        return policy, pi, counterfactual_advantage(values, pi, part.actions, returns)
+
+    def actor(
+        self,
+        policy: Tensor,
+        part: Transitions,
+        advantages: Tensor,
+        epsilon: float | Tensor,
+        entropy_coefficient: float,
+        clip_ratio: float,
+    ) -> Tensor:
+        """Return `actor_loss` of transitions; policy and advantages come from `judge`."""
+        flown = part.old_probabilities, clip_ratio, part.weights
+        return actor_loss(policy, part.actions, advantages, entropy_coefficient, *flown)
+
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
+        assert part.teacher is not None
+        return mean_of(kl_divergence(part.teacher, policy), part.weights)
+
+    def critic(self, values: Tensor, part: Transitions) -> Tensor:
+        """Return `critic_loss` of transitions with values [B, A]."""
+        return critic_loss(values, part.actions, part.targets, part.weights)
+
+
+def _normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return `normalized` advantages, with fewer kernels on one rank."""
+    if number_of_ranks() > 1 or weights is not None:
+        return normalized(advantages, weights)
+    deviation, mean = torch.std_mean(advantages, correction=0)
+    return (advantages - mean) / (deviation + DEVIATION_FLOOR)
+
+
+class TritonLosses(Losses):
+    """Policies, advantages and losses by `kernels.policies`; their policy is its logits."""
+
+    decide = staticmethod(kernels.descent_rule)
+    normalized = staticmethod(_normalized)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def floor(self, epsilon: float | Tensor) -> Tensor:
+        """See `Losses.floor`."""
+        if isinstance(epsilon, Tensor):
+            return epsilon
+        return torch.full((), epsilon, dtype=torch.float64, device=self._device)
+
+    def judge(
+        self,
+        logits: Tensor,
+        part: Transitions,
+        values: Tensor,
+        epsilon: float | Tensor,
+        returns: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Losses.judge`."""
+        logits, values = _exact(logits), _exact(values)
+        policy = logits.detach(), part.masks, self.floor(epsilon)
+        return logits, *kernels.policy_advantages(*policy, values, part.actions, returns)
+
+    def actor(
+        self,
+        policy: Tensor,
+        part: Transitions,
+        advantages: Tensor,
+        epsilon: float | Tensor,
+        entropy_coefficient: float,
+        clip_ratio: float,
+    ) -> Tensor:
+        """See `Losses.actor`."""
+        logits = policy.detach(), part.masks, self.floor(epsilon)
+        flown = part.actions, advantages, part.old_probabilities, part.weights
+        gradient, parts = kernels.actor_gradient(*logits, *flown, entropy_coefficient, clip_ratio)
+        return _WithGradient.apply(policy, parts.sum(), gradient)
+
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        """See `Losses.teacher_kl`."""
+        policy = policy_probabilities(policy, part.masks, epsilon)
+        return super().teacher_kl(policy, part, epsilon)
+
+    def critic(self, values: Tensor, part: Transitions) -> Tensor:
+        """See `Losses.critic`."""
+        values = _exact(values)
+        wanted = part.actions, part.targets, part.weights
+        gradient, parts = kernels.critic_gradient(values.detach(), *wanted)
+        return _WithGradient.apply(values, parts.sum(), gradient)
+
+
+def _exact(outputs: Tensor) -> Tensor:
+    return outputs.float().contiguous()  # as kernels need them
+
+
+class _WithGradient(torch.autograd.Function):
+    """A loss with a known gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * scale, None, None

@@ -81,10 +81,8 @@ class Learner:
 
     def step(self, loss: Tensor, halted: Tensor | None = None) -> Step:
         """Apply the gradients of `loss`, unless `halted` is above 0; see `apply_gradients`."""
-        norm, bad = apply_gradients(
-            loss, self.optimizer, self._scaler, self._norm, halted, self._decision
-        )
-        return Step(loss, norm, bad)
+        rule = self._norm, halted, self._decision
+        return Step(loss, *apply_gradients(loss, self.optimizer, self._scaler, *rule))
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
@@ -106,10 +104,7 @@ def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimiser's state in the memory order of its parameters; keep the learning rate.
-
-    The order may differ if a run is resumed on another device.
-    """
+    """Load an optimiser's state in its parameters' memory order; keep the learning rate."""
     groups = optimizer.state_dict()["param_groups"]  # the configuration may have changed
     optimizer.load_state_dict({**state, "param_groups": groups})
     for parameter, known in optimizer.state.items():
@@ -137,10 +132,9 @@ def apply_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
 
-    The device decides and the host never waits. A fused optimiser leaves everything unchanged if
-    its `found_inf` is 1. It divides gradients by its `grad_scale`, so clipping needs no pass of its
-    own. Optimisers that are not fused (`meta`) make every step. Overflowing gradients of scaled
-    float16 losses are expected; the scaler skips them and lowers its scale.
+    The device decides and the host never waits: a fused optimiser divides gradients by its
+    `grad_scale` and changes nothing if its `found_inf` is 1. Optimisers that are not fused (`meta`)
+    make every step. A scaler itself skips overflowing gradients of float16 losses.
 
     Args:
         loss: loss whose gradients the parameters hold; parameters without one do not change.
@@ -181,5 +175,4 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients: with few kernels on a GPU, few passes on a CPU."""
     if gradients[0].device.type != "cpu":
         return nn.utils.get_total_norm(gradients)
-    flat = [gradient.flatten() for gradient in gradients]
-    return torch.stack([torch.dot(g, g) for g in flat]).sum().sqrt()
+    return torch.stack([torch.dot(g, g) for g in map(Tensor.flatten, gradients)]).sum().sqrt()

@@ -31,10 +31,9 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
 
 
 def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tensor:
-    """Sample from π [..., A] by an exponential race: no host sync, usable in CUDA graphs.
+    """Sample from π [..., A] by an exponential race, argmax π_a / e_a with e_a exponential.
 
-    argmax π_a / e_a with e_a exponential is distributed as π (the Gumbel-max trick before its
-    logarithm). A masked action never wins, even if logits that are not finite make all NaN.
+    A masked action never wins, even if π is NaN.
 
     Args:
         probabilities: [..., A].

@@ -17,6 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 
 NORMALIZER = "value_normalizer"
+"""Key of the state of `ValueNormalizer`."""
 _LEAST_VARIANCE = 1e-2
 _UPDATE_SHARE = 1e-5  # share of the running means that a training step replaces, in the long run
 _PRIOR = 1e-12  # weight of the initial mean 0 and deviation 1
@@ -25,8 +26,7 @@ _PRIOR = 1e-12  # weight of the initial mean 0 and deviation 1
 class ValueNormalizer(nn.Module):
     """Scales values by mean and deviation of all targets so far (Yu et al. 2022, section 5.1).
 
-    Keeps running means of targets and their squares, as in the published code. Values are
-    unchanged until the first update.
+    Values are unchanged until the first update.
     """
 
     mean: Tensor
@@ -40,10 +40,7 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Add the targets of a training step, of all ranks, unless one is not finite.
-
-        For `weights` see `losses.mean_of`.
-        """
+        """Add the targets of a training step, of all ranks; see `mean_of`. Ignore bad numbers."""
         exact = targets.double()
         moments = (mean_of(exact, weights), mean_of(exact.square(), weights))
         new = mean_over_ranks(torch.stack(moments))
@@ -64,7 +61,6 @@ class ValueNormalizer(nn.Module):
         return outputs * deviation + mean
 
     def _moments(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and deviation in the precision of a tensor."""
         mean = self.mean / self.weight
         variance = (self.square / self.weight - mean.square()).clamp(min=_LEAST_VARIANCE)
         return mean.to(like.dtype), variance.sqrt().to(like.dtype)
@@ -73,8 +69,8 @@ class ValueNormalizer(nn.Module):
 class PPO(StateValues):
     """An actor and a critic V(s) under proximal policy optimisation (Schulman et al. 2017).
 
-    Targets and advantages are computed once per training step, by the critic before its updates:
-    generalised advantage estimation (Schulman et al. 2016), which is the TD(λ) return minus V(s).
+    Targets and advantages are those of the critic before its updates: generalised advantage
+    estimation (Schulman et al. 2016), which is the TD(λ) return minus V(s).
 
     Raises:
         ConfigError: `learning.clip_ratio` is 0.
@@ -106,14 +102,9 @@ class PPO(StateValues):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return `losses.value_loss` of outputs [B, 1] against normalised targets."""
         assert part.old_values is not None
-        return value_loss(
-            outputs.squeeze(1),
-            self._normalizer.normalize(part.targets),
-            part.old_values,
-            self.learning.value_clip,
-            self.learning.huber_delta,
-            part.weights,
-        )
+        targets, learning = self._normalizer.normalize(part.targets), self.learning
+        options = learning.value_clip, learning.huber_delta, part.weights
+        return value_loss(outputs.squeeze(1), targets, part.old_values, *options)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `ActorCritic` and the moments of the targets."""
@@ -127,3 +118,13 @@ class PPO(StateValues):
         """Load the result of `state_dict`; ignore other keys of `state`."""
         super().load_state_dict(state)
         self.take_value_scale(state)
+
+
+class IPPO(PPO):
+    """PPO of each UAV with a critic of its own observation (de Witt et al. 2020)."""
+
+    central = False
+
+
+class MAPPO(PPO):
+    """PPO with a central critic of observation and the team's state (Yu et al. 2022)."""

@@ -1,8 +1,7 @@
 """Means and gradients over all ranks.
 
-A rank is one process of PyTorch's process group, which `training.distributed` makes. Each flies the
-same number of missions, so a mean of the ranks' means is the mean over everything. Without a
-process group there is one rank, and nothing is exchanged.
+A rank is one process of PyTorch's process group. Each flies the same number of missions, so a mean
+of the ranks' means is the mean over everything. Without a process group there is one rank.
 """
 
 from __future__ import annotations
@@ -46,44 +45,35 @@ def means_over_ranks(
     Args:
         values: tensors to average, by name.
         spreads: numbers of this rank, by the name of their standard deviation.
-        counted: which of these numbers count, bool; None = all.
+        counted: the numbers that count, bool; None = all.
 
     Returns:
-        The mean of each value over the ranks; the standard deviation of the numbers of all ranks
-        together. In float64 on several ranks or with `counted`.
+        Means and deviations by name; in float64 on several ranks or with `counted`.
     """
     if number_of_ranks() == 1 and counted is None:
         return {**values, **{name: numbers.std() for name, numbers in spreads.items()}}
     tensors = {**values, **{name: power_sums(each, counted) for name, each in spreads.items()}}
     flat = mean_over_ranks(torch.cat([value.double().flatten() for value in tensors.values()]))
     parts = flat.split([value.numel() for value in tensors.values()])
-    means = {
-        name: part.view_as(value)
-        for (name, value), part in zip(tensors.items(), parts, strict=True)
-    }
+    pairs = zip(tensors.items(), parts, strict=True)
+    means = {name: part.view_as(value) for (name, value), part in pairs}
     return means | {name: variance_over_ranks(means[name]).sqrt() for name in spreads}
 
 
 def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Return the count of numbers, their sum and the sum of their squares, [3] float64.
+    """Return the count of numbers [...], their sum and the sum of their squares, [3] float64.
 
-    Args:
-        numbers: any shape.
-        counted: which of them count, bool; None = all.
+    With `counted` [...], bool, of some of them.
     """
     numbers = numbers.detach().double()
-    if counted is not None:
-        numbers = numbers.where(counted, 0.0)
-        count = counted.sum().double()
-    else:
-        count = torch.full_like(numbers.sum(), numbers.numel())
-    return torch.stack((count, numbers.sum(), numbers.square().sum()))
+    if counted is None:
+        counted = torch.ones_like(numbers, dtype=torch.bool)
+    numbers = numbers.where(counted, 0.0)
+    return torch.stack((counted.sum().double(), numbers.sum(), numbers.square().sum()))
 
 
 def variance_over_ranks(sums: Tensor) -> Tensor:
     """Return the variance of the numbers of all ranks together, [...] float64.
-
-    A mean of the ranks' own variances would lack the spread of their means.
 
     Args:
         sums: means over the ranks of `power_sums`, [..., 3].
@@ -95,23 +85,16 @@ def variance_over_ranks(sums: Tensor) -> Tensor:
 def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module:
     """Return a network whose backward pass computes the mean gradient of all ranks.
 
-    The network itself does not change and keeps the names of its parameters; save that one. A
-    network on the meta device has no numbers to share.
+    The network itself keeps the names of its parameters; save that one.
     """
     if number_of_ranks() == 1 or device.type == "meta":
         return network
-    return DistributedDataParallel(
-        network,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-    )
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(network, device_ids=ids, gradient_as_bucket_view=True)
 
 
 def exchange_gradients(network: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-    """Return a context for a forward and backward pass that exchanges gradients now, or later.
-
-    Micro-batches add up their gradients; one exchange, with the last micro-batch, serves all.
-    """
+    """Return a context for a forward and backward pass that exchanges gradients now, or later."""
     if now or not isinstance(network, DistributedDataParallel):
         return nullcontext()
     context: AbstractContextManager[None] = network.no_sync()

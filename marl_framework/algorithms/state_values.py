@@ -18,13 +18,7 @@ from marl_framework.networks.registry import make_critic
 
 
 class SomeChannels(nn.Module):
-    """A network that does not see some channels of its input.
-
-    Args:
-        network: network of the other channels.
-        channels: number of input channels.
-        hidden: indices of the hidden channels, ascending.
-    """
+    """A network that sees [B, channels, X, Y] without the `hidden` channels, in ascending order."""
 
     def __init__(self, network: nn.Module, channels: int, hidden: Iterable[int]) -> None:
         super().__init__()
@@ -35,7 +29,7 @@ class SomeChannels(nn.Module):
         self._slices = [slice(start + 1, end) for start, end in edges if end > start + 1]
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Return the network's output of [B, C, X, Y]."""
+        """Return the network's output."""
         seen = [maps[:, part] for part in self._slices]
         output: Tensor = self.network(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
         return output
@@ -78,3 +72,16 @@ class StateValues(ActorCritic):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the mean squared error of V(s) [B, 1] against the targets."""
         return mean_of((outputs.squeeze(1) - part.targets).square(), part.weights)
+
+
+class IAC(StateValues):
+    """IAC-V (Foerster et al. 2018): each UAV learns from its own observation, as it flies.
+
+    All UAVs share the weights of one actor and one critic, as in COMA.
+    """
+
+    central = False
+
+
+class CentralV(StateValues):
+    """Central-V (Foerster et al. 2018): V(s) of the team's state, no credit for single UAVs."""

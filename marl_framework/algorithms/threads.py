@@ -1,10 +1,8 @@
 """Work on a CPU: a share of the batch for each core, on threads that never wait for each other.
 
 PyTorch splits every operation among all threads. In bfloat16 the threads of oneDNN's backward
-convolution then wait for each other in a loop, thousands of times a pass. If another process uses
-one of the cores, each wait lasts until the scheduler has moved on: training becomes a hundred times
-slower. Here each thread takes its share of the batch through the whole network instead, and meets
-the others once, at the end of the pass.
+convolution wait for each other thousands of times a pass. If another process uses one of the cores,
+training becomes a hundred times slower.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ def shares_of(rows: int) -> int:
 def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
     """Return a network whose passes give each thread a share of the batch, on a CPU.
 
-    The network itself does not change and keeps the names of its parameters. Only networks with
-    `independent_rows = True` are shared: each row of the output depends on one row of the input,
-    nothing is drawn at random, and no buffer changes.
+    Only networks with `independent_rows = True` are shared: each row of the output depends on one
+    row of the input, nothing is drawn at random, and no buffer changes.
     """
     if device.type == "cpu" and getattr(network, "independent_rows", False):
         return _BatchThreads(network)
@@ -40,14 +37,11 @@ def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
 
 
 class _BatchThreads(nn.Module):
-    """Passes of a network, its batch divided among PyTorch's threads."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the network's output [B, …] of [B, …]."""
         shares = shares_of(len(rows))
         if shares < 2:
             output: Tensor = self.network(rows)
@@ -87,8 +81,7 @@ class _Divided(torch.autograd.Function):
 
 def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> list[Tensor]:
     """Return the outputs of all shares; with their graphs if the network learns."""
-    mixed = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu")
+    mixed, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def share(part: Tensor) -> Tensor:  # modes belong to a thread
         with torch.set_grad_enabled(learns), torch.autocast("cpu", dtype, mixed):
@@ -99,7 +92,7 @@ def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> lis
 
 
 def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
-    """Return `work` of each row of the columns, each row on its own thread and core.
+    """Return `work` of each row of the columns, each on its own thread and core.
 
     Modes of the calling thread, such as `torch.no_grad`, do not hold there.
     """
@@ -115,12 +108,7 @@ def _workers(number: int) -> list[ThreadPoolExecutor]:
     usual = torch.get_num_threads()
     workers = [ThreadPoolExecutor(1) for _ in range(number)]
     for worker in workers:
-        worker.submit(_use_one_core).result()
+        worker.submit(torch.set_num_threads, 1).result()  # also the default of new threads
+        worker.submit(torch.get_num_threads).result()  # fixes the number for this thread
     torch.set_num_threads(usual)
     return workers
-
-
-def _use_one_core() -> None:
-    """Limit operations of the calling thread, and of no other, to one core."""
-    torch.set_num_threads(1)  # also the default of new threads; `_workers` sets that back
-    torch.get_num_threads()  # fixes the number for this thread

@@ -10,10 +10,10 @@ from typing import Any
 
 ALGORITHMS = {
     "coma": "marl_framework.algorithms.coma.COMAWrapper",
-    "iac": "marl_framework.algorithms.iac.IAC",
-    "central_v": "marl_framework.algorithms.central_v.CentralV",
-    "ippo": "marl_framework.algorithms.ippo.IPPO",
-    "mappo": "marl_framework.algorithms.mappo.MAPPO",
+    "iac": "marl_framework.algorithms.state_values.IAC",
+    "central_v": "marl_framework.algorithms.state_values.CentralV",
+    "ippo": "marl_framework.algorithms.ppo.IPPO",
+    "mappo": "marl_framework.algorithms.ppo.MAPPO",
 }
 
 KNOWN_TO = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.judging import Losses, TritonLosses
+from marl_framework.algorithms.losses import Losses, TritonLosses
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.ranks import balanced
 from marl_framework.kernels.cells import part_sums
