@@ -11,7 +11,7 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
 
 

@@ -18,7 +18,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state, predictor_weights
+from marl_framework.observations.prediction import predictor_state, predictor_weights
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.stage_timer import StageTimer

@@ -16,7 +16,7 @@ from marl_framework.evaluation import options
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import load_predictor
+from marl_framework.observations.prediction import load_predictor
 from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.team import find_checkpoint

@@ -13,6 +13,7 @@ from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.config.parts import ALGORITHMS
+from marl_framework.networks.registry import check_outputs
 from marl_framework.runs.checkpoint import check_plain
 
 _KEY = "experiment.algorithm"
@@ -32,9 +33,8 @@ def make_algorithm(
         ConfigError: it cannot be loaded, or lacks a method, an attribute or an actor.
     """
     name = config.experiment.algorithm
-    part = load_part(
-        ALGORITHMS.get(name, name), _KEY, "config", "sizes", "device", "symmetries", "graphs"
-    )
+    parameters = "config", "sizes", "device", "symmetries", "graphs"
+    part = load_part(ALGORITHMS.get(name, name), _KEY, *parameters)
     made: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
     missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
     missing += [attribute for attribute in _ATTRIBUTES if not hasattr(made, attribute)]
@@ -60,12 +60,4 @@ def _check_custom(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
     if seen.is_meta:  # made to estimate memory
         return
     with torch.random.fork_rng(devices=[]):
-        logits = algorithm.act(seen)
-    wanted = [2, 3, sizes.num_actions]
-    if not isinstance(logits, torch.Tensor) or list(logits.shape) != wanted:
-        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise ConfigError(
-            f"{name}.act must return logits {wanted} of observations {list(seen.shape)}, got {got}"
-        )
-    if not logits.isfinite().all():
-        raise ConfigError(f"{name}.act must return finite logits; observations of 0 gave others")
+        check_outputs(algorithm.act(seen), [2, 3, sizes.num_actions], f"{name}.act", seen)

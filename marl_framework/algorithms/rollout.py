@@ -18,9 +18,9 @@ from marl_framework.config.model import NetworkSizes
 class TeamTask(Protocol):
     """Environment of an algorithm: E episodes of T steps for N agents, on one device.
 
-    Optional: `draw_actions` samples the actions of all agents at once instead of `choose_in_order`.
-    It takes logits [E, N, A], uniform draws [E, N, A] and the policy's floor [] float64, and writes
-    actions [E, N], masks and probabilities [E, N, A] into its other arguments.
+    Optional: `draw_actions` samples all actions at once instead of `choose_in_order`. It takes
+    logits and uniform draws [E, N, A] and the policy's floor [] float64, and writes actions [E, N],
+    masks and probabilities [E, N, A] into its other arguments.
 
     Optional: a task with `has_inactive` True has `active`, [E, N] bool, the agents that act now.
     Actions of inactive agents are ignored; an agent's episode ends with its last action.
@@ -43,9 +43,9 @@ class TeamTask(Protocol):
         """Call `choose(i, mask[E, A])` for agents 0 … N - 1; return actions [E, N] and masks."""
 
     def critic_maps(self, actions: Tensor, out: Tensor) -> Tensor:
-        """Write channels that only the critic sees into `out`, [E, N, C_c - C_a, X, Y]; return it.
+        """Write channels that only the critic sees, with all `actions` [E, N], into `out`.
 
-        All agents have chosen their `actions` [E, N].
+        Return it, [E, N, C_c - C_a, X, Y].
         """
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ class Rollout:
 
 
 class RolloutCollector:
-    """Flies E episodes with the current policy.
+    """Flies E episodes with a policy.
 
     Args:
         task: the environment.
@@ -100,9 +100,7 @@ class RolloutCollector:
         precision: torch.dtype = torch.float32,
     ) -> None:
         self.task = task
-        self._num_metrics = num_metrics
-        self._precision = precision
-        self._graphs = graphs
+        self._num_metrics, self._precision, self._graphs = num_metrics, precision, graphs
         self._reused: dict[int, Rollout] = {}
 
     def collect(
@@ -119,20 +117,15 @@ class RolloutCollector:
         """
         missions = rounds * self.task.num_envs
         if self._graphs is None:
-            return self._fly_all(policy, epsilon, self._empty(missions))
+            return self._fly_all(policy, self._empty(missions), epsilon)
         if rounds not in self._reused:
             self._reused[rounds] = self._empty(missions)
-        rollout = self._reused[rounds]
-        return self._graphs.run(
-            ("rollout", rounds, policy),
-            rollout,
-            lambda number: self._fly_all(policy, number, rollout),
-            epsilon,
-            self.task.generator,
-        )
+        rollout, key = self._reused[rounds], ("rollout", rounds, policy)
+        fly = partial(self._fly_all, policy, rollout)
+        return self._graphs.run(key, rollout, fly, epsilon, self.task.generator)
 
     def _fly_all(
-        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
+        self, policy: Callable[[Tensor], Tensor], rollout: Rollout, epsilon: float | Tensor
     ) -> Rollout:
         size = self.task.num_envs
         # Autocast drops its cast weights when its outermost context ends; this one keeps them for
@@ -145,7 +138,6 @@ class RolloutCollector:
     def _fly(
         self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
     ) -> None:
-        """Write one episode of E missions into a rollout of E missions."""
         task = self.task
         at_once = getattr(task, "draw_actions", None)
         draw = at_once or partial(draw_one_by_one, task)
@@ -163,17 +155,15 @@ class RolloutCollector:
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
     def _empty(self, missions: int) -> Rollout:
-        """Return an unwritten rollout."""
         task, sizes = self.task, self.task.sizes
         lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)
-        own = sizes.critic_channels - sizes.actor_channels
         empty = partial(torch.empty, device=task.device)
         maps = partial(empty, dtype=self._precision)
         masked = getattr(task, "has_inactive", False)
         return Rollout(
             observations=maps(*team, sizes.actor_channels, *sizes.shape),
-            critic_maps=maps(*team, own, *sizes.shape),
+            critic_maps=maps(*team, sizes.critic_channels - sizes.actor_channels, *sizes.shape),
             actions=empty(team, dtype=torch.int64),
             masks=empty(*team, sizes.num_actions, dtype=torch.bool),
             probabilities=empty(*team, sizes.num_actions),

@@ -19,7 +19,7 @@ from marl_framework.config.schedule import passes
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.tasks import TEACHERS
-from marl_framework.observations.predictor import predictor_weights
+from marl_framework.observations.prediction import predictor_weights
 from marl_framework.training.rounds import RoundTrainer
 
 

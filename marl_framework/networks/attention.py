@@ -13,11 +13,10 @@ from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers, 
 class AttentionNetwork(HiddenAndHead):
     """Attention over a token for the UAV and its maps, and one for each UAV that it hears.
 
-    The input starts with a plane for each UAV of the team, its own first (`heard_uavs`). A plane of
-    0 marks a UAV that was not heard; it is masked. So the output does not depend on the order of
-    the others or on UAVs that are not heard, and the same weights serve any team. The maps that
-    follow pass through the convolutions of `ConvolutionalNetwork`. Layers normalise first (Xiong et
-    al. 2020) and are followed by a hidden layer of twice the width.
+    The input starts with a plane for each UAV of the team, its own first (`heard_uavs`); planes of
+    0, of UAVs not heard, are masked. The output does not depend on the order of the others, and the
+    same weights serve any team. The maps that follow pass through the convolutions of
+    `ConvolutionalNetwork`. Layers normalise first (Xiong et al. 2020).
 
     Args:
         channels: number of input channels.
@@ -65,9 +64,8 @@ class _Layer(nn.Module):
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.project = nn.Linear(width, 3 * width)
         self.mix = nn.Linear(width, width)
-        self.hidden = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
-        )
+        wide = 2 * width
+        self.hidden = nn.Sequential(nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width))
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         parts = self.project(self.first(tokens)).unflatten(-1, (3, self._heads, -1))

@@ -36,11 +36,10 @@ def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
     """Run `hidden_layers`; on a GPU cast all weights at once."""
     device = maps.device.type
     if device != "cuda" or not torch.is_autocast_enabled(device):
-        found: Tensor = layers(maps)
-        return found
-    dtype = torch.get_autocast_dtype(device)
+        hidden: Tensor = layers(maps)
+        return hidden
     names, weights = zip(*layers.named_parameters(), strict=True)
-    cast = _CastAll.apply(dtype, *weights)
+    cast = _CastAll.apply(torch.get_autocast_dtype(device), *weights)
     return functional_call(layers, dict(zip(names, cast, strict=True)), (maps,))
 
 
@@ -81,9 +80,8 @@ class HiddenAndHead(nn.Module, ABC):
 class ConvolutionalNetwork(HiddenAndHead):
     """Three convolutions without padding, two linear layers, ReLU after all but the last.
 
-    Kernels are 5, 4 and 4 wide, as in the paper (11 × 11 → 7 → 4 → 1; Westheider et al. 2023,
-    section IV-B); on an input too small for one, that kernel shrinks to the remaining size
-    (6 × 6 → 2 → 1 → 1).
+    Kernels are 5, 4 and 4 wide (Westheider et al. 2023, section IV-B); on an input too small for
+    one, that kernel shrinks to the remaining size (6 × 6 → 2 → 1 → 1).
 
     Args:
         channels: number of input channels.
@@ -118,9 +116,9 @@ class _CastAll(torch.autograd.Function):
 
 
 def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    found = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
-    torch._foreach_copy_(found, tensors)
-    return found
+    cast = tuple(torch.empty_like(tensor, dtype=dtype) for tensor in tensors)
+    torch._foreach_copy_(cast, tensors)
+    return cast
 
 
 def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:

@@ -14,9 +14,8 @@ CHANNELS = 3
 class MapPredictor(nn.Module):
     """Predicts the share of each lattice cell's entropy that lies in the region of interest.
 
-    The input is a belief averaged onto the lattice and onto a grid `PARTS` times as fine, which
-    shows the edges of the observed area. Dilated convolutions have a wide view; means and maxima
-    over the map give every cell global features. Works on any lattice.
+    The input is a belief averaged onto the lattice and onto a grid `PARTS` times as fine. Means and
+    maxima over the map give every cell global features. Works on any lattice.
 
     Args:
         width: number of channels of the hidden layers.
@@ -24,31 +23,14 @@ class MapPredictor(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.fine = nn.Sequential(
-            nn.Conv2d(CHANNELS, width // 2, 3, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(width // 2, width, PARTS, stride=PARTS),
-            nn.SiLU(),
-        )
+        half, act = width // 2, nn.SiLU()
+        finest = nn.Conv2d(CHANNELS, half, 3, padding=1)
+        self.fine = nn.Sequential(finest, act, nn.Conv2d(half, width, PARTS, stride=PARTS), act)
         self.coarse = nn.Conv2d(CHANNELS, width, 3, padding=1)
-        self.near = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(width, width, 3, padding=2, dilation=2),
-            nn.SiLU(),
-        )
-        self.everywhere = nn.Sequential(
-            nn.Linear(2 * width, width), nn.SiLU(), nn.Linear(width, width)
-        )
-        self.far = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(width, width, 3, padding=3, dilation=3),
-            nn.SiLU(),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.SiLU(),
-            nn.Conv2d(width, 1, 1),
-        )
+        self.near = nn.Sequential(_dilated(width, 1), act, _dilated(width, 2), act)
+        self.everywhere = nn.Sequential(nn.Linear(2 * width, width), act, nn.Linear(width, width))
+        layers = _dilated(width, 1), act, _dilated(width, 3), act, _dilated(width, 1), act
+        self.far = nn.Sequential(*layers, nn.Conv2d(width, 1, 1))
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
         """Return logits [B, X, Y] of maps [B, C, PARTS·X, PARTS·Y] and [B, C, X, Y]."""
@@ -56,5 +38,9 @@ class MapPredictor(nn.Module):
         hidden = hidden + self.near(hidden)
         whole = torch.cat((hidden.mean((-2, -1)), hidden.amax((-2, -1))), dim=-1)
         hidden = hidden + self.everywhere(whole)[..., None, None]
-        found: Tensor = self.far(hidden).squeeze(1)
-        return found
+        logits: Tensor = self.far(hidden).squeeze(1)
+        return logits
+
+
+def _dilated(width: int, dilation: int) -> nn.Conv2d:
+    return nn.Conv2d(width, width, 3, padding=dilation, dilation=dilation)

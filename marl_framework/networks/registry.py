@@ -21,10 +21,7 @@ def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkS
 
 
 def make_critic(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
-    """Return a network from critic inputs [B, C_c, X, Y] to values of a UAV's own actions [B, A].
-
-    The input holds the other UAVs' actions, not the own one (Foerster et al. 2018, section 4).
-    """
+    """Return a network from critic inputs [B, C_c, X, Y] to values of own actions [B, A]."""
     return _make("critic", networks, compute, sizes.critic_channels, sizes)
 
 
@@ -71,7 +68,6 @@ def _check_output(
     precision = torch.float32
     if compute.precision != "float16":  # no CPU supports it
         precision = resolve_precision(compute.precision, seen.device)
-    shown = f"observations {list(seen.shape)}"
     for kind in dict.fromkeys((torch.float32, precision)):
         try:
             with torch.enable_grad(), autocast(seen.device, precision):
@@ -79,22 +75,29 @@ def _check_output(
         except Exception as error:
             text = " ".join(str(error).split())[:200] or type(error).__name__
             dtype = str(kind).removeprefix("torch.")
-            raise ConfigError(f"{name} fails on {shown} of {dtype}: {text}") from error
-    wanted = [2, sizes.num_actions]
-    if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
-        got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ConfigError(f"{name} must make outputs {wanted} of {shown}, got {got}")
-    if not out.isfinite().all():
-        raise ConfigError(f"{name} must make finite outputs; observations of 0 gave others")
+            where = f"observations {list(seen.shape)} of {dtype}"
+            raise ConfigError(f"{name} fails on {where}: {text}") from error
+    check_outputs(out, [2, sizes.num_actions], name, seen)
     if not out.requires_grad:
         raise ConfigError(f"{name} must make outputs with a gradient; do not detach them")
 
 
-def output_varies(layer: nn.Module) -> bool:
-    """Return whether a layer's output depends on chance, the rest of the batch or past batches.
+def check_outputs(out: object, wanted: list[int], name: str, seen: torch.Tensor) -> None:
+    """Check the outputs of a custom part, `name`, for observations `seen` of 0.
 
-    Then flight and training would see different policies. Layers in evaluation mode stay in it.
+    Raises:
+        ConfigError: they are not finite, or not a tensor of the shape `wanted`.
     """
+    if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
+        got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        shown = f"observations {list(seen.shape)}"
+        raise ConfigError(f"{name} must make outputs {wanted} of {shown}, got {got}")
+    if not out.isfinite().all():
+        raise ConfigError(f"{name} must make finite outputs; observations of 0 gave others")
+
+
+def output_varies(layer: nn.Module) -> bool:
+    """Return whether a layer's output depends on chance, the rest of the batch or past batches."""
     if not layer.training:
         return isinstance(layer, _BatchNorm) and layer.running_mean is None
     dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)

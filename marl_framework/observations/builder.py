@@ -19,10 +19,9 @@ from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.channels import CHANNELS, Channel, Scene, World
-from marl_framework.observations.drawing import constant, heard_planes
+from marl_framework.observations.drawing import constant
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import MapPrediction
-from marl_framework.observations.predictor import load_predictor
+from marl_framework.observations.prediction import MapPrediction, load_predictor
 
 
 class ObservationBuilder:
@@ -110,8 +109,10 @@ class ObservationBuilder:
         footprint = camera.footprint(state.positions)
         rows = covered(footprint.row0, footprint.row1, camera.shape[0], self.shape[0])
         cols = covered(footprint.col0, footprint.col1, camera.shape[1], self.shape[1])
-        levels = scene.levels(self._world.lattice.shape[2])
-        return heard_planes(rows, cols, levels, scene.heard(), self._order)
+        levels, heard = scene.levels(self._world.lattice.shape[2]), scene.heard()
+        seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)
+        known = heard.gather(2, self._order.expand_as(heard))
+        return seen[:, self._order] * known[..., None, None]
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.
@@ -126,13 +127,7 @@ class ObservationBuilder:
     def critic_only(
         self, state: MissionState, actions: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        """Return what only the critic sees: [E, N, C_c - C_a, X, Y], the rest of `critic`.
-
-        Args:
-            state: the missions, before `actions` are flown.
-            actions: chosen by all UAVs, [E, N].
-            out: as for `actor`.
-        """
+        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]; see `critic` and `actor`."""
         scene, rows = Scene(self._world, state, actions), self._own
         if not rows:
             return self._memory(state, 0, out)
@@ -170,19 +165,14 @@ class ObservationBuilder:
         """Return memory for the maps of each UAV: `out` if it is given."""
         if out is not None:
             return out
-        lead = state.positions.shape[:2]
-        return torch.empty(*lead, channels, *self.shape, device=state.positions.device)
+        lead, device = state.positions.shape[:2], state.positions.device
+        return torch.empty(*lead, channels, *self.shape, device=device)
 
 
 def make_builder(
     environment: MissionEnvironment, config: Config | None = None
 ) -> ObservationBuilder:
-    """Return the fastest builder for missions.
-
-    Args:
-        environment: the missions.
-        config: the same missions, seen through other channels; the environment's by default.
-    """
+    """Return the fastest builder for missions; `config` may choose other channels for them."""
     config, version = config or environment.config, environment.fusion.version
     return ObservationBuilder(config, environment.lattice, environment.camera, version)
 
@@ -203,13 +193,11 @@ def _stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
 
 def _shared(scene: Scene, rows: Sequence[Channel]) -> Tensor:
     """Draw some of the critic's own channels, [E, N, …, X, Y]."""
-    return torch.stack(
-        [row.draw(scene).expand(-1, scene.world.n_agents, -1, -1) for row in rows], 2
-    )
+    drawn = [row.draw(scene).expand(-1, scene.world.n_agents, -1, -1) for row in rows]
+    return torch.stack(drawn, 2)
 
 
 def _places(rows: Sequence[Channel]) -> dict[str, int]:
-    """Return the places of the channels that kernels draw."""
     return {row.name: k for k, row in enumerate(rows) if row.in_kernel}
 
 
@@ -224,7 +212,6 @@ def _fill(
 
 
 def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
-    """Return the predictor of a channel that shows predictions."""
     if not config.observation.sees_prediction:
         return None
     # Its weights stay trainable: autocast keeps the casts of no others.

@@ -27,12 +27,7 @@ from marl_framework.observations.drawing import FootprintStrips, centre_on, cons
 class World:
     """Constants of missions that channels show.
 
-    Args:
-        config: the missions.
-        lattice: of the missions.
-        camera: of the missions.
-        predict: returns predictions [..., X, Y] of beliefs [..., R, C]; None if no channel shows
-            any.
+    `predict` returns predictions [..., X, Y] of beliefs [..., R, C]; None if no channel shows any.
     """
 
     def __init__(
@@ -53,13 +48,7 @@ class World:
 
 
 class Scene:
-    """Missions to draw.
-
-    Args:
-        world: their constants.
-        state: `Seen`, or `MissionState` for the critic's channels.
-        actions: chosen actions, [E, N], for the critic's channels.
-    """
+    """Missions to draw: `Seen` for the actor; `MissionState` and actions [E, N] for the critic."""
 
     def __init__(self, world: World, state: Any, actions: Tensor | None = None) -> None:
         self.world, self.state, self.actions = world, state, actions
@@ -97,12 +86,7 @@ class Scene:
         return paint(cells, values, order, background, self.world.shape)
 
     def centred(self, maps: Tensor, beyond: Sequence[float] = ()) -> Tensor:
-        """Return maps [E, N, C, X, Y] with the UAV at the centre.
-
-        Args:
-            maps: of each UAV.
-            beyond: value of each channel beyond the lattice; 0 by default.
-        """
+        """Return maps [E, N, C, X, Y] with the UAV at the centre; see `drawing.centre_on`."""
         return centre_on(maps, self.state.positions[..., :2], beyond)
 
     def strips(self) -> FootprintStrips:

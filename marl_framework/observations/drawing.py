@@ -1,7 +1,4 @@
-"""Maps on the planning lattice, [..., X, Y]: painting, shifting, footprints.
-
-Everything is batched over E missions and N UAVs. Nothing here knows a configuration or a state.
-"""
+"""Maps on the planning lattice, [..., X, Y], of E missions and N UAVs: shifts and footprints."""
 
 from __future__ import annotations
 
@@ -52,9 +49,6 @@ def paint(
 def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
     """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
 
-    `kornia.geometry.transform.remap` at the cells' centres with nearest sampling copies values
-    exactly.
-
     Args:
         maps: [E, N, C, X, Y].
         planar: lattice indices (x, y), [E, N, 2].
@@ -76,18 +70,19 @@ def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Ten
     centred = shifted.view_as(maps)
     for channel, value in enumerate(beyond):
         if value:
-            outside_rows, outside_cols = (rows < 0) | (rows >= x), (cols < 0) | (cols >= y)
-            outside = outside_rows.unsqueeze(2) | outside_cols.unsqueeze(1)
-            centred[:, :, channel].masked_fill_(outside.view_as(centred[:, :, channel]), value)
+            outside = ((rows < 0) | (rows >= x)).unsqueeze(2) | (
+                (cols < 0) | (cols >= y)
+            ).unsqueeze(1)
+            plane = centred[:, :, channel]
+            plane.masked_fill_(outside.view_as(plane), value)
     return centred
 
 
 class FootprintStrips:
     """Footprints of a team on the coarsest grid that their edges cut out of the map.
 
-    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact and
-    tiny, and the strips' overlaps with the lattice's cells give the area means, so that no
-    footprint is drawn at full resolution.
+    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact, and
+    the strips' overlaps with the lattice's cells give the area means.
 
     Args:
         footprint: of all UAVs, [E, N].
@@ -105,11 +100,7 @@ class FootprintStrips:
     def heard_map(self, heard: Tensor) -> Tensor:
         """Return maps that are 1 in the own footprint, 0 in a heard one, else 0.5.
 
-        Args:
-            heard: [E, N, N] bool.
-
-        Returns:
-            Area means [E, N, X, Y].
+        Area means [E, N, X, Y], of `heard` [E, N, N] bool.
         """
         own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
         rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
@@ -136,23 +127,3 @@ def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor
     start, end = edges[:, :-1], edges[:, 1:]
     covers = (start.unsqueeze(1) >= low.unsqueeze(2)) & (end.unsqueeze(1) <= high.unsqueeze(2))
     return covers.to(torch.float32), covered(start, end, cells, outputs)
-
-
-def heard_planes(
-    rows: Tensor, cols: Tensor, levels: Tensor, heard: Tensor, order: Tensor
-) -> Tensor:
-    """Return a plane for each UAV of the team: [E, N, N, X, Y]; those not heard are 0.
-
-    Plane k of UAV i is the share of each lattice cell that UAV `order[i, k]` sees, times its
-    altitude level.
-
-    Args:
-        rows: shares of the lattice's rows in each footprint, [E, X, N].
-        cols: shares of its columns, [E, Y, N].
-        levels: altitude levels (z + 1)/Z [E, N].
-        heard: who hears whom [E, N, N].
-        order: [N, N] int64.
-    """
-    seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)  # [E, N, X, Y]
-    known = heard.gather(2, order.expand_as(heard))
-    return seen[:, order] * known[..., None, None]

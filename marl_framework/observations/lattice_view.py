@@ -35,7 +35,7 @@ class LatticeView:
         lattice: as given.
         moves: number of moves of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
-        version: of the kernels.
+        version: version of the kernels.
         tables: effect of each of the P positions.
     """
 
@@ -46,26 +46,20 @@ class LatticeView:
         device = lattice.offsets.device
         self.version = version_for(config.compute, device)
         camera = Camera(config, "cpu")
-        spacing = config.experiment.constraints.spacing
-        cells: list[Tensor] = []
-        fine: list[Tensor] = []
-        shares: list[Tensor] = []
-        numbers: list[Tensor] = []
-        for axis in (0, 1):
-            edges = _borders(
-                lattice.shape[axis], spacing / config.geometry.cell_size[axis], camera.shape[axis]
-            )
+        spacing, self._shape = config.experiment.constraints.spacing, camera.shape
+        self._cells, self._fine, shares, numbers = [], [], [], []
+        for axis, size in enumerate(camera.shape):
+            edges = _borders(lattice.shape[axis], spacing / config.geometry.cell_size[axis], size)
             low, high = (bound.double().unsqueeze(-1) for bound in camera.spans(axis))
             width = (edges[1:] - edges[:-1]).clamp(min=1e-9)
             shares.append(interval_overlap(low, high, edges[:-1], width).float().to(device))
-            cells.append(_members(edges, camera.shape[axis]).to(device))
-            members = _members(_divided(edges, parts), camera.shape[axis])
+            self._cells.append(_members(edges, size).to(device))
+            members = _members(_divided(edges, parts), size)
             numbers.append(members.sum(1).to(device))
-            fine.append((members / members.sum(1, keepdim=True).clamp(min=1)).to(device))
-        self._cells, self._fine = cells, fine
+            means = members / members.sum(1, keepdim=True).clamp(min=1)
+            self._fine.append(means.to(device))
         self._part_ends = [each.cumsum(0).long() for each in numbers]
         self._part_cells = numbers[0].unsqueeze(1) * numbers[1]
-        self._shape = camera.shape
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
         self._tabulate(shares, 1 - entropy_left(camera.error_rates).to(device))
 
@@ -149,13 +143,12 @@ class LatticeView:
         """Return the goal and the gain of each action.
 
         Args:
-            positions: of UAVs, [..., 3].
+            positions: positions of UAVs, [..., 3].
             left: entropy around each lattice position, [..., X, Y].
 
         Returns:
             Goals, see `destinations`, [..., A, 3]; entropy that a reading there removes, [..., A];
-            and entropy around it, weighted to break ties of gains alone, [..., A]: a sum over all
-            positions, halved by every move between them.
+            and entropy around it, halved by every move, weighted to break ties alone, [..., A].
         """
         place = self.lattice.places(positions)
         rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)

@@ -1,15 +1,19 @@
-"""Predictions of the map from beliefs, by a trained network."""
+"""Predictions of the map from beliefs, by a trained network, and its checkpoints."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
+from marl_framework.runs.names import checkpoint_file
 
 
 class Features(NamedTuple):
@@ -31,14 +35,12 @@ class MapPrediction:
 
     Args:
         view: the missions' lattice, divided into `PARTS`.
-        network: trained.
-        precision: of its forward passes; `compute.precision`.
+        network: the trained predictor.
+        precision: `compute.precision` of its forward passes.
     """
 
     def __init__(self, view: LatticeView, network: MapPredictor, precision: str = "auto") -> None:
-        self._view = view
-        self._network = network
-        self._precision = precision
+        self._view, self._network, self._precision = view, network, precision
 
     @torch.no_grad()
     def of(self, beliefs: Tensor) -> Tensor:
@@ -51,10 +53,55 @@ class MapPrediction:
 
     def predict(self, seen: Features) -> Tensor:
         """Return the entropy expected in the region of interest [..., X, Y]."""
-        lead = seen.coarse.shape[:-3]
-        device = seen.coarse.device
+        lead, device = seen.coarse.shape[:-3], seen.coarse.device
         with autocast(device, resolve_precision(self._precision, device)):
-            logits = self._network(
-                seen.fine.flatten(0, len(lead) - 1), seen.coarse.flatten(0, len(lead) - 1)
-            )
+            logits = self._network(*(maps.flatten(0, len(lead) - 1) for maps in seen))
         return logits.float().sigmoid().unflatten(0, lead) * seen.coarse[..., 1, :, :]
+
+
+def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
+    """Return the content of a predictor's checkpoint."""
+    return {"predictor": network.state_dict(), "width": width}
+
+
+def load_predictor(name: str, key: str) -> MapPredictor:
+    """Read a trained predictor, on the CPU.
+
+    Args:
+        name: run folder or checkpoint file, or `pretrained:predictor`.
+        key: key of the params file, or option, that names it.
+
+    Raises:
+        ConfigError: it is missing or cannot be read.
+    """
+    with found_at(key):
+        path = checkpoint_file(name)
+        payload = load_checkpoint(path)
+    return predictor_of(payload, f"{key}: {path}")
+
+
+def predictor_weights(name: str, key: str) -> dict[str, str]:
+    """Return `predictor_checksum` by key and name, for `check_weights`."""
+    return {f"{key}: {name}": predictor_checksum(name, key)}
+
+
+def predictor_checksum(name: str, key: str) -> str:
+    """Return the checksum of a predictor's weights; arguments as of `load_predictor`."""
+    return tensors_checksum(load_predictor(name, key).state_dict())
+
+
+def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:
+    """Return the predictor of a checkpoint's content, on the CPU; `where` is its source.
+
+    Raises:
+        ConfigError: it holds no predictor, or one of another version.
+    """
+    saved, width = payload.get("predictor"), payload.get("width")
+    if not isinstance(saved, Mapping) or not isinstance(width, int):
+        raise ConfigError(f"{where} is not a checkpoint of a predictor")
+    network = MapPredictor(width)
+    difference = misfit(network.state_dict(), saved)
+    if difference is not None:
+        raise ConfigError(f"{where} is of another version: {difference}")
+    network.load_state_dict(dict(saved))
+    return network.eval()

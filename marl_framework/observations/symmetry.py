@@ -21,14 +21,12 @@ from marl_framework.observations.channels import CHANNELS, Turns
 class Symmetries:
     """Shows transitions as they would have been on a flipped or turned area.
 
-    There are eight symmetries if a quarter turn maps missions to missions, else four. Rewards and
-    values do not change, so they must not depend on directions; maps, actions, masks and policy
-    turn. The turned policy has the probabilities with which the team really acted, so updates
-    weigh each action with the probability of the action taken.
+    There are eight symmetries if a quarter turn maps missions to missions, else four. Maps,
+    actions, masks and policy turn; rewards and values do not change.
 
     Args:
         config: the mission; its lattice has a middle cell.
-        device: of the transitions.
+        device: device of the transitions.
         in_kernel: whether to take transitions with the Triton kernel.
 
     Raises:
@@ -73,11 +71,9 @@ class Symmetries:
         """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
         if not self._in_kernel:
             return self.apply(batch[index], which)
-        flown = Flown(*(getattr(batch, name) for name in Flown._fields))
-        turned = Turned(
-            *take_turned(index, which, list(self._tables), list(flown), self._map_of_actions)
-        )
-        seen = flown.observations.shape[1]
+        flown, tables = [getattr(batch, name) for name in Flown._fields], list(self._tables)
+        turned = Turned(*take_turned(index, which, tables, flown, self._map_of_actions))
+        seen = batch.observations.shape[1]
         fields = turned._asdict()
         fields |= {"observations": turned.maps[:, :seen], "critic_maps": turned.maps[:, seen:]}
         others = {k: field[index] for k, field in batch.tensors().items() if k not in fields}
@@ -86,14 +82,7 @@ class Symmetries:
         return replace(batch, **fields, **others)
 
     def apply(self, batch: Any, which: Tensor) -> Any:
-        """Return transitions as symmetry `which` [B] shows them.
-
-        Args:
-            batch: dataclass with `observations`, `critic_maps`, `actions`, `masks`,
-                `old_probabilities` and `teacher`, which may be None
-                (`algorithms.batch.Transitions`).
-            which: [B] int64.
-        """
+        """Return `algorithms.batch.Transitions` as symmetry `which` [B] int64 shows them."""
         critic_maps = self.maps(batch.critic_maps, which)
         at, tables = self._map_of_actions, self._tables
         if at >= 0:

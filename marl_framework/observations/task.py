@@ -38,9 +38,8 @@ class MissionTask:
         self.metric_names = ("absolute", "relative", *(f"altitude_{z}" for z in levels))
         self._levels = torch.arange(len(levels), device=self.device)
         self._state: MissionState | None = None
-        self.draw_actions: Callable[..., None] | None = None
-        if self.builder.uses_kernels:
-            self.draw_actions = self._draw_actions
+        uses_kernels = self.builder.uses_kernels
+        self.draw_actions: Callable[..., None] | None = self._draw_actions if uses_kernels else None
 
     @property
     def state(self) -> MissionState:
@@ -82,16 +81,9 @@ class MissionTask:
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)
 
     def _draw_actions(
-        self,
-        logits: Tensor,
-        uniform: Tensor,
-        epsilon: Tensor,
-        actions: Tensor,
-        masks: Tensor,
-        probabilities: Tensor,
+        self, logits: Tensor, uniform: Tensor, epsilon: Tensor, *written: Tensor
     ) -> None:
         """See `TeamTask`; logits of a custom network may be of any precision and order."""
         state, offsets = self.state, self.environment.lattice.offsets
         missions = state.positions, state.moves, state.active, offsets
-        written = actions, masks, probabilities
         choose_actions(logits.float().contiguous(), uniform, epsilon, *missions, *written)

@@ -26,7 +26,7 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import make_builder
-from marl_framework.observations.predictor import predictor_of, predictor_state, predictor_weights
+from marl_framework.observations.prediction import predictor_of, predictor_state, predictor_weights
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.names import checkpoint_file, checkpoint_name
 

@@ -20,7 +20,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.planners.search.planner import SearchPlanner, make_search

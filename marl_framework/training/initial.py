@@ -16,7 +16,7 @@ from marl_framework.config.learning import (
 )
 from marl_framework.config.loading import differences
 from marl_framework.config.model import Config
-from marl_framework.observations.predictor import predictor_checksum
+from marl_framework.observations.prediction import predictor_checksum
 from marl_framework.planners.team import (
     Checkpoint,
     check_lattice,

@@ -20,7 +20,7 @@ from marl_framework.config.schedule import passes
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
-from marl_framework.observations.predictor import predictor_weights
+from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint

@@ -17,7 +17,7 @@ from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.observations.task import MissionTask
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training.summary import weights_checksum

@@ -22,7 +22,7 @@ from marl_framework.exporting import exported, portable
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
 from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.observations.predictor import load_predictor
+from marl_framework.observations.prediction import load_predictor
 from marl_framework.planners import LearnedPlanner
 from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 from marl_framework.runs.checkpoint import load_checkpoint

@@ -19,7 +19,7 @@ from marl_framework.integrations.missions import LOWEST, Missions
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.integrations.core_flight import fly
 from tests.small import small_config

@@ -17,7 +17,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.runs.checkpoint import save_checkpoint

@@ -22,7 +22,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.builder import make_builder
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Plan, Problem

@@ -20,7 +20,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.predictor import load_predictor, predictor_weights
+from marl_framework.observations.prediction import load_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem

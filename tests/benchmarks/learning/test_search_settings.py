@@ -10,7 +10,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.evaluation.flight import validate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.running import run

@@ -8,7 +8,7 @@ from benchmarks.helpers import trainings
 from benchmarks.learning import ablation, no_fly, predicted
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.predictor import predictor_state
+from marl_framework.observations.prediction import predictor_state
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.running import run
 
