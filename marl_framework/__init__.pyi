@@ -3,9 +3,9 @@ from .algorithms.policy import (
     log_probabilities as log_probabilities,
     policy_probabilities as policy_probabilities,
 )
-from .algorithms.protocol import Algorithm as Algorithm
 from .algorithms.registry import make_algorithm as make_algorithm
 from .algorithms.rollout import (
+    Algorithm as Algorithm,
     Rollout as Rollout,
     RolloutCollector as RolloutCollector,
     TeamTask as TeamTask,

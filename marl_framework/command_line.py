@@ -1,4 +1,4 @@
-"""What all command lines share."""
+"""Options, messages and signals of all command lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes."""
 TRAINING_CONTINUES = "a training that has begun continues with --resume"
 
-
 Handler = Callable[[int, FrameType | None], Any]
 
 
@@ -37,13 +36,9 @@ def add_overrides(
     meaning: str = "override a key of the params file; repeatable",
 ) -> None:
     """Add `--set SECTION.KEY=VALUE`, read into `overrides`."""
+    metavar = "SECTION.KEY=VALUE"
     parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help=meaning,
+        "--set", dest="overrides", action="append", default=[], metavar=metavar, help=meaning
     )
 
 
@@ -60,11 +55,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
 
 @contextmanager
 def plain_warnings(shown: bool = True) -> Iterator[None]:
-    """Print each `ConfigWarning` as one line `warning: …` on standard error, and only once.
-
-    Args:
-        shown: False drops them, on ranks that do not lead.
-    """
+    """Print each `ConfigWarning` once, as a line `warning: …` on standard error, if `shown`."""
     printed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ConfigWarning)
@@ -90,12 +81,7 @@ def warn(text: str) -> None:
 
 
 def describe_os_error(error: OSError, again: str = TRAINING_CONTINUES) -> str:
-    """Return the one line that a command ends with when a file cannot be written.
-
-    Args:
-        error: the error.
-        again: how to continue afterwards.
-    """
+    """Return the last line of a command that cannot write a file; `again` says how to continue."""
     reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
     return f"error: {reason}; fix it; {again}"
 
@@ -111,13 +97,10 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def as_program(main: Callable[[], int]) -> int:
-    """Run a command line as a program of its own, without tracebacks for what users do.
-
-    They may press Ctrl-C at any time, also while libraries load, the reader of the output may stop
-    early (`… | head`), or there may be none (`>&-`).
+    """Run a command line as a program, without tracebacks after Ctrl-C or without a reader.
 
     Returns:
-        The exit code of `main`, 1 where nobody reads its output any more, 130 after Ctrl-C.
+        The exit code of `main`, 1 if nobody reads its output any more, 130 after Ctrl-C.
     """
     _replace(signal.default_int_handler, _end)
     gc.disable()  # looking for garbage takes a fifth of the time that libraries need to load
@@ -143,10 +126,9 @@ def as_program(main: Callable[[], int]) -> int:
 
 
 def loaded() -> None:
-    """Say that libraries are loaded: Ctrl-C raises a KeyboardInterrupt, and memory is collected.
+    """Let Ctrl-C raise a KeyboardInterrupt, and collect garbage, once libraries are loaded.
 
-    Raised inside an import it may come out as another error, or be lost. So Ctrl-C ends a program
-    at once before this call, when there is nothing to lose.
+    Raised inside an import it may become another error, so it ends a program at once before.
     """
     _replace(_end, signal.default_int_handler)
     if not gc.isenabled():
@@ -155,7 +137,6 @@ def loaded() -> None:
 
 
 def _replace(handler: Handler, other: Handler) -> None:
-    """Change what Ctrl-C does, unless it is something else than expected, such as nothing."""
     if signal.getsignal(signal.SIGINT) is handler:
         signal.signal(signal.SIGINT, other)
 

@@ -19,16 +19,14 @@ import torch
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 
-_CPUINFO = Path("/proc/cpuinfo")
-_DEVICES = Path("/dev")
+CPUINFO = Path("/proc/cpuinfo")
+DEVICES = Path("/dev")
 # Instruction sets for bfloat16 on x86 and ARM; PyTorch and Linux use the same names.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(name: str) -> torch.device:
     """Return the device that `compute.device` names.
-
-    With `auto`, a GPU that PyTorch cannot use gives a `ConfigWarning` with the reason.
 
     Args:
         name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
@@ -37,11 +35,20 @@ def resolve_device(name: str) -> torch.device:
         ConfigError: the device does not exist on this machine.
     """
     if name == "auto":
-        return _automatic()
-    found = as_device(name, "compute.device")
-    if found.type not in ("cpu", "cuda"):
+        return automatic_device()
+    device = as_device(name, "compute.device")
+    if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"compute.device: {name!r} must be auto, cpu, cuda or cuda:N")
-    return torch.device("cuda", found.index or 0) if found.type == "cuda" else found
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def automatic_device() -> torch.device:
+    """Return the first GPU, else the CPU; warn if PyTorch cannot use a GPU of the machine."""
+    if _gpu_count():
+        return torch.device("cuda", 0)
+    if reason := unused_gpu():
+        warnings.warn(f"compute.device: auto takes the CPU; {reason}", ConfigWarning, stacklevel=3)
+    return torch.device("cpu")
 
 
 def as_device(device: torch.device | str, key: str = "device") -> torch.device:
@@ -68,10 +75,7 @@ def as_device(device: torch.device | str, key: str = "device") -> torch.device:
 
 
 def unused_gpu() -> str:
-    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty if it can or there is none.
-
-    Asks NVIDIA's driver, not PyTorch: wheels for a newer CUDA than the driver's find no GPU.
-    """
+    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty if it can or there is none."""
     if _gpu_count() or torch.version.hip is not None or not _gpu_granted():
         return ""
     if torch.version.cuda is None:
@@ -111,12 +115,15 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         device: CPU or GPU; other devices always use float32.
 
     Raises:
-        ConfigError: float16 on a CPU, where it is slow and lacks operations.
+        ConfigError: float16 on a CPU.
     """
     if device.type not in ("cpu", "cuda"):
         return torch.float32  # such as meta, which autocast does not support
+    if name == "auto" and device.type == "cuda":
+        new = torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if new else torch.float16
     if name == "auto":
-        return _fastest_precision(device)
+        return torch.bfloat16 if _BFLOAT16_FLAGS & _cpu_flags() else torch.float32
     if name == "float16" and device.type == "cpu":
         raise ConfigError(
             "compute.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
@@ -143,7 +150,15 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
     `tf32` affects float32 convolutions on GPUs only; matrix products stay exact. `deterministic`
     overrides `cudnn_benchmark`; operations without a deterministic kernel then raise an error.
     """
-    _allow_tf32(compute.tf32 and device.type == "cuda")
+    tf32 = compute.tf32 and device.type == "cuda"
+    cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
+    # PyTorch has an older and a newer setting, which must agree; the older comes first.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     if compute.deterministic:
         # cuBLAS reads it once, when it creates its first handle.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -163,32 +178,6 @@ def launched_on(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-def _allow_tf32(allowed: bool) -> None:
-    """Set TF32 for convolutions; matrix products stay exact, because they average maps.
-
-    PyTorch has an older and a newer setting (`fp32_precision`) for each. `torch.compile` and
-    `torch.backends.cudnn.flags` raise an error if they disagree, so set both, the older first.
-    """
-    precision = "tf32" if allowed else "ieee"
-    cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        torch.set_float32_matmul_precision("highest")
-        cudnn.allow_tf32 = allowed
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    cudnn.conv.fp32_precision = precision
-    cudnn.rnn.fp32_precision = precision
-
-
-def _automatic() -> torch.device:
-    """Return the device of `auto`."""
-    if _gpu_count():
-        return torch.device("cuda", 0)
-    if reason := unused_gpu():
-        warnings.warn(f"compute.device: auto takes the CPU; {reason}", ConfigWarning, stacklevel=3)
-    return torch.device("cpu")
-
-
 def _gpu_count() -> int:
     """Return the number of GPUs that PyTorch can use."""
     with warnings.catch_warnings():  # `unused_gpu` reports it in one line
@@ -199,7 +188,7 @@ def _gpu_count() -> int:
 def _gpu_granted() -> bool:
     """Return whether this process has an NVIDIA GPU that its environment does not hide."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles")
-    return not hidden and any(_DEVICES.glob("nvidia[0-9]*"))
+    return not hidden and any(DEVICES.glob("nvidia[0-9]*"))
 
 
 def _driver() -> tuple[str, float]:
@@ -213,28 +202,19 @@ def _driver() -> tuple[str, float]:
     return "", math.inf
 
 
-def _fastest_precision(device: torch.device) -> torch.dtype:
-    if device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)
-        return torch.bfloat16 if capability >= (8, 0) else torch.float16
-    return torch.bfloat16 if _BFLOAT16_FLAGS & _cpu_flags() else torch.float32
-
-
 def _cpu_flags() -> set[str]:
     """Return the CPU's instruction sets as reported by PyTorch, else by Linux."""
     get_capabilities = getattr(torch.cpu, "get_capabilities", None)
     if get_capabilities is not None:
         return {name for name, present in get_capabilities().items() if present}
-    flags = _cpuinfo("flags") or _cpuinfo("Features")
-    return set(flags.split())
+    return set((_cpuinfo("flags") or _cpuinfo("Features")).split())
 
 
 def _cpuinfo(key: str) -> str:
     """Return the first value of a key in /proc/cpuinfo, or an empty string."""
-    try:
-        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    text = ""
+    with suppress(OSError):
+        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(.*)$", text, flags=re.MULTILINE)
     return match[1].strip() if match else ""
 
@@ -247,12 +227,10 @@ def usable_cores() -> int:
 
 
 class Lack(NamedTuple):
-    """Missing requirement of Triton kernels."""
+    """Missing requirement of Triton kernels, and its remedy, empty if there is none."""
 
     reason: str
-    """Why a device runs plain operators."""
     fix: str
-    """Remedy; empty if there is none."""
 
 
 def triton_lacks(device: torch.device) -> Lack | None:

@@ -19,23 +19,16 @@ MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7)
 
 @dataclass
 class Check:
-    """Result of one check."""
+    """Result of one check: a finding in one line, and a remedy if it failed."""
 
     name: str
     ok: bool
     found: str
-    """Finding, in one line."""
     fix: str = ""
-    """Remedy if the check failed."""
 
 
 def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
-    """Run all checks for a params file; leave no files behind.
-
-    Args:
-        config_name: params file, see `config.loading.resolve_config_path`.
-        overrides: `section.key=value` each.
-    """
+    """Run all checks for a params file (see `load_config`); leave no files behind."""
     checks = [_guarded("versions", _versions, _INSTALL)]
     if not checks[0].ok:
         return checks
@@ -74,7 +67,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
 
 
 def _guarded(name: str, check: Callable[[], tuple[str, str]], fix: str) -> Check:
-    """Run a check, which returns finding and remedy; an exception fails it."""
+    """Run a check, which returns finding and remedy; an exception fails it, with `fix`."""
     try:
         found, remedy = check()
         return Check(name, not remedy, found, remedy)
@@ -113,13 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ready = all(check.ok for check in checks)
     if options.json:
         print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))
-        return 0 if ready else 1
+        return int(not ready)
     for check in checks:
         print(f"{'✓' if check.ok else '✗'} {check.name}: {check.found}")
         if not check.ok and check.fix:
             print(f"  fix: {check.fix}")
     print("a training run can start" if ready else "a training run cannot start yet")
-    return 0 if ready else 1
+    return int(not ready)
 
 
 def command() -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 OTHER = "other"
 """Name of the time outside all stages."""
-_Sums = tuple[dict[str, float], dict[str, float]]
-"""Sums since `reset`, and in total."""
+_sums = partial(defaultdict[str, float], float)
 
 
 class StageTimer:
@@ -25,24 +26,18 @@ class StageTimer:
         print(timer.shares(), timer.rates())
         timer.reset()
 
-    On a GPU a stage is timed by events on its stream, so that entering and leaving one never
-    waits; `seconds`, `shares` and `rates` wait for the work given so far. Stages follow one
-    another and do not nest.
-
-    Args:
-        device: device of the work.
-        clock: wall clock [s].
+    On a GPU events on its stream time a stage, without waiting; `seconds`, `shares` and `rates`
+    wait for the work given so far. Stages do not nest. `clock` is the wall clock [s].
     """
 
     def __init__(
         self, device: torch.device, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._device = device
-        self._clock = clock
+        self._device, self._clock = device, clock
         self._open: str | None = None
         self._spans: list[tuple[str, Any, Any]] = []
-        self._seconds: _Sums = ({}, {})
-        self._counts: _Sums = ({}, {})
+        self._seconds = _sums(), _sums()  # since `reset`, and in total
+        self._counts = _sums(), _sums()
         self._starts = [clock()] * 2
 
     @contextmanager
@@ -60,7 +55,8 @@ class StageTimer:
 
     def count(self, name: str, number: float) -> None:
         """Add to a throughput counter, such as transitions."""
-        _add(self._counts, name, number)
+        for sums in self._counts:
+            sums[name] += number
 
     def wall(self, *, total: bool = False) -> float:
         """Return the wall time [s] since `reset`, or in total; wait for the device."""
@@ -95,7 +91,6 @@ class StageTimer:
         self._starts[0] = self._clock()
 
     def _mark(self) -> Any:
-        """Return a mark of this moment: a time on the host, an event on a GPU's stream."""
         if self._device.type != "cuda":
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)
@@ -108,10 +103,6 @@ class StageTimer:
         if on_gpu and self._spans:
             self._spans[-1][2].synchronize()
         for stage, begin, end in self._spans:
-            _add(self._seconds, stage, begin.elapsed_time(end) / 1000 if on_gpu else end - begin)
+            for sums in self._seconds:
+                sums[stage] += begin.elapsed_time(end) / 1000 if on_gpu else end - begin
         self._spans = []
-
-
-def _add(sums: _Sums, name: str, number: float) -> None:
-    for each in sums:
-        each[name] = each.get(name, 0) + number

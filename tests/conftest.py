@@ -79,11 +79,11 @@ def _named_devices() -> Iterator[None]:
     say `--device cpu`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_module, "_automatic", leave_no_device)
+        patch.setattr(device_module, "automatic_device", leave_no_device)
         yield
 
 
-_AUTOMATIC = device_module._automatic
+_AUTOMATIC = device_module.automatic_device
 
 
 def leave_no_device() -> torch.device:
@@ -94,7 +94,7 @@ def leave_no_device() -> torch.device:
 @pytest.fixture
 def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `auto` choose, as it does outside of tests."""
-    monkeypatch.setattr(device_module, "_automatic", _AUTOMATIC)
+    monkeypatch.setattr(device_module, "automatic_device", _AUTOMATIC)
 
 
 DRAWINGS = [(outputs, "mission_figure")]

@@ -107,7 +107,7 @@ def granted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         nvmlSystemGetCudaDriverVersion=lambda: 12020,
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(device_module, "_DEVICES", tmp_path)
+    monkeypatch.setattr(device_module, "DEVICES", tmp_path)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -178,7 +178,7 @@ def test_devices_are_described_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
     assert describe_device(GPU).endswith("NVIDIA H200, 139.8 GiB")
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Some CPU 9\n", encoding="utf-8")
-    monkeypatch.setattr(device_module, "_CPUINFO", info)
+    monkeypatch.setattr(device_module, "CPUINFO", info)
     for cores, text in (({0}, "1 core"), ({0, 3}, "2 cores")):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: cores, raising=False)
         assert describe_device(CPU).endswith(f"Some CPU 9, {text}")
@@ -247,7 +247,7 @@ def test_auto_precision_of_a_cpu_is_bfloat16_only_in_hardware(
     info = tmp_path / "cpuinfo"
     if text is not None:
         info.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(device_module, "_CPUINFO", info)
+    monkeypatch.setattr(device_module, "CPUINFO", info)
     if capabilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     else:

@@ -23,7 +23,7 @@ from marl_framework.algorithms.optimisers import (
     load_scaler,
     set_rate,
 )
-from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
+from marl_framework.algorithms.policy import Floor, kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
@@ -165,11 +165,8 @@ class ActorCritic(ABC):
     def evaluate(self, rollout: Rollout) -> Tensor:
         """Return the outputs [T·E·N, …] of the target critic, or of the critic without one."""
         chunk = target_chunk(self.device)
-        inputs = zip(
-            rollout.observations.flatten(0, 2).split(chunk),
-            rollout.critic_maps.flatten(0, 2).split(chunk),
-            strict=True,
-        )
+        maps = rollout.observations, rollout.critic_maps
+        inputs = zip(*(each.flatten(0, 2).split(chunk) for each in maps), strict=True)
         with self._amp():
             return torch.cat([self._evaluating(torch.cat(parts, dim=1)) for parts in inputs])
 
@@ -194,14 +191,13 @@ class ActorCritic(ABC):
         self._teacher = actor.requires_grad_(False)
 
     def _teacher_weight(self) -> float:
-        """Return the weight of the teacher in the current training step."""
         teacher, step = self.learning.teacher, self.training_steps
         share = max(1 - step / teacher.anneal_steps, 0.0) if teacher.anneal_steps else 1.0
         return teacher.weight * share
 
     @torch.no_grad()
-    def _ask(self, teacher: nn.Module, flat: Transitions) -> Transitions:
-        """Return transitions with the teacher's policy."""
+    def _label(self, teacher: nn.Module, flat: Transitions) -> Transitions:
+        """Add the teacher's policy to transitions."""
         with self._amp():
             logits = torch.cat([teacher(part) for part in flat.observations.split(4096)])
         return replace(flat, teacher=policy_probabilities(logits, flat.masks, 0.0))
@@ -238,17 +234,13 @@ class ActorCritic(ABC):
         return stats
 
     def _make_updates(
-        self,
-        rollout: Rollout,
-        generator: torch.Generator | None,
-        steps: int,
-        epsilon: float | Tensor,
+        self, rollout: Rollout, generator: torch.Generator | None, steps: int, epsilon: Floor
     ) -> dict[str, Tensor]:
         learning = self.learning
         epsilon = self._losses.floor(epsilon)
         flat = self.transitions(rollout)
         if self._teacher is not None and self._teacher_weight():
-            flat = self._ask(self._teacher, flat)
+            flat = self._label(self._teacher, flat)
         self._halted.zero_()
         number = learning.batch_number * steps
         records = []
@@ -291,11 +283,7 @@ class ActorCritic(ABC):
         return values, self._critic.step(loss)
 
     def _update_actor(
-        self,
-        batch: Transitions,
-        parts: list[Transitions],
-        values: list[Tensor],
-        epsilon: float | Tensor,
+        self, batch: Transitions, parts: list[Transitions], values: list[Tensor], epsilon: Floor
     ) -> tuple[list[tuple[Tensor, Tensor]], Step]:
         """Update the actor on a batch; return π and advantages of its parts before."""
         learning, losses, sizes = self.learning, self._losses, [len(part) for part in parts]
@@ -335,7 +323,7 @@ class ActorCritic(ABC):
         return judged, self._actor.step(loss, self._halted)
 
     def _judge(
-        self, part: Transitions, values: Tensor, epsilon: float | Tensor
+        self, part: Transitions, values: Tensor, epsilon: Floor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the result of `Losses.judge`, with the advantages of the part if it has some."""
         with self._amp():

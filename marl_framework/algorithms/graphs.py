@@ -17,7 +17,7 @@ from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import resolve_precision
 
 WARM_UP = 2
-"""Eager calls before the recorded one: they make the buffers and choose the kernels."""
+"""Number of eager calls before the recorded one."""
 
 Result = TypeVar("Result")
 
@@ -81,10 +81,6 @@ class Graphs:
 
     Tensors must keep their addresses, all random numbers must come from one generator, and nothing
     may be read back to the host. If a recording fails, everything runs eagerly, after a warning.
-
-    Args:
-        device: device of all tensors.
-        backend: records and replays; tests have a stand-in.
     """
 
     def __init__(self, device: torch.device, backend: CudaBackend | None = None) -> None:
@@ -104,8 +100,8 @@ class Graphs:
         """Return the result of a function; the next call with the same key may overwrite it.
 
         Args:
-            key: identifies the function and its shapes.
-            owner: owner of the tensors that the function reads; another owner is recorded again.
+            key: name of the function and its shapes.
+            owner: owner of the tensors that it reads; another one is recorded again.
             function: takes `number` as a scalar tensor.
             number: value that changes from call to call.
             generator: source of all random numbers; another one is recorded again.

@@ -11,20 +11,21 @@ from torch.nn.functional import huber_loss
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.policy import (
+    Floor,
     kl_divergence,
     log_probabilities,
     policy_entropy,
     policy_probabilities,
 )
 from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks
-from marl_framework.kernels import losses as kernels
+from marl_framework.kernels import policies as kernels
 
 DEVIATION_FLOOR = 1e-8
 """Added to the standard deviation by which advantages are divided."""
 
 
 def taken(values: Tensor, actions: Tensor) -> Tensor:
-    """Select the values [..., A] of the actions taken [...]."""
+    """Return the values [..., A] of the actions taken [...]."""
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
@@ -40,21 +41,16 @@ def td_lambda_returns(
     lambda_: float,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] for whole episodes, one reverse scan.
+    """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] of whole episodes, [T, E, N].
 
-    The episode ends with the last step, so G there is its reward. λ = 0 gives TD(0) targets,
-    λ = 1 discounted sums (Sutton & Barto 2018, section 12.3).
+    λ = 0 gives TD(0) targets, λ = 1 discounted sums (Sutton & Barto 2018, section 12.3).
 
     Args:
-        rewards: [T, E], shared by the team.
+        rewards: rewards of the team, [T, E].
         values: Q̄(s_t, a_t) of the action taken, or V(s_t) of a critic of states, [T, E, N].
         gamma: discount.
         lambda_: trace decay.
-        active: agents that act, [T, E, N] bool; an agent's returns end with its last step. None:
-            all act to the end.
-
-    Returns:
-        Targets [T, E, N].
+        active: agents that act, [T, E, N] bool; an agent's returns end with its last step.
     """
     rewards = rewards.unsqueeze(-1).expand_as(values)
     returns = torch.empty_like(values)
@@ -75,11 +71,7 @@ def counterfactual_advantage(
     The baseline adds a small bias: UAVs that choose later, whose actions the critic sees, choose
     from masks that the own action has changed.
 
-    Args:
-        values: Q(s, ·) [..., A].
-        probabilities: π [..., A].
-        actions: taken [...].
-        returns: TD(λ) returns G [...] of the actions taken; None = the critic's Q(s, a).
+    Values Q(s, ·) and probabilities π are [..., A], actions a and returns G [...].
     """
     gained = taken(values, actions) if returns is None else returns
     return gained - (probabilities * values).sum(-1)
@@ -102,8 +94,8 @@ def value_loss(
 ) -> Tensor:
     """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
 
-    V gains nothing from a distance to V_old of more than c (Schulman et al. 2017, published code;
-    Yu et al. 2022, appendix A). l(e) is Huber's loss: e²/2, and δ·(|e| - δ/2) beyond δ.
+    See Schulman et al. 2017, published code; Yu et al. 2022, appendix A. l(e) is Huber's loss:
+    e²/2, and δ·(|e| - δ/2) beyond δ.
 
     Args:
         values: V, [B].
@@ -142,8 +134,8 @@ def actor_loss(
 
     Args:
         probabilities: π of the acting policy, [B, A].
-        actions: taken [B].
-        advantages: [B], held constant.
+        actions: actions taken, [B].
+        advantages: their advantages, [B], held constant.
         entropy_coefficient: weight of the entropy bonus.
         old_probabilities: π when the actions were taken, [B, A]; needed for clipping.
         clip_ratio: c, 0 = no clipping.
@@ -178,49 +170,40 @@ class Losses:
     decide = staticmethod(decide)
     normalized = staticmethod(normalized)
 
-    def floor(self, epsilon: float | Tensor) -> float | Tensor:
+    def floor(self, epsilon: Floor) -> Floor:
         """Return the floor of the policy as an argument of the other methods."""
         return epsilon
 
     def judge(
-        self,
-        logits: Tensor,
-        part: Transitions,
-        values: Tensor,
-        epsilon: float | Tensor,
-        returns: Tensor | None,
+        self, logits: Tensor, part: Transitions, values: Tensor, floor: Floor, credit: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the policy, and `counterfactual_advantage` of the actions taken.
+        """Return policy, π [B, A] and `counterfactual_advantage` [B] of the actions taken.
+
+        The policy is an argument of the other methods; it alone has a gradient.
 
         Args:
             logits: output of the actor, [B, A], with gradient.
             part: the transitions.
             values: Q(s, ·), [B, A].
-            epsilon: result of `floor`.
-            returns: TD(λ) returns, [B], or None.
-
-        Returns:
-            The policy as an argument of the other methods, with gradient; π [B, A] and advantages
-            [B], without.
+            floor: result of the method `floor`.
+            credit: `returns` of `counterfactual_advantage`, [B] or None.
         """
-        policy = policy_probabilities(logits, part.masks, epsilon)
+        policy = policy_probabilities(logits, part.masks, floor)
         pi = policy.detach()
-        return policy, pi, counterfactual_advantage(values, pi, part.actions, returns)
+        return policy, pi, counterfactual_advantage(values, pi, part.actions, credit)
 
     def actor(
-        self,
-        policy: Tensor,
-        part: Transitions,
-        advantages: Tensor,
-        epsilon: float | Tensor,
-        entropy_coefficient: float,
-        clip_ratio: float,
+        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: Floor, *options: float
     ) -> Tensor:
-        """Return `actor_loss` of transitions; policy and advantages come from `judge`."""
-        flown = part.old_probabilities, clip_ratio, part.weights
-        return actor_loss(policy, part.actions, advantages, entropy_coefficient, *flown)
+        """Return `actor_loss` of transitions with policy and advantages from `judge`.
 
-    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+        The options are entropy coefficient and clip ratio.
+        """
+        entropy, clip = options
+        flown = part.old_probabilities, clip, part.weights
+        return actor_loss(policy, part.actions, advantages, entropy, *flown)
+
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: Floor) -> Tensor:
         """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
         assert part.teacher is not None
         return mean_of(kl_divergence(part.teacher, policy), part.weights)
@@ -247,41 +230,30 @@ class TritonLosses(Losses):
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def floor(self, epsilon: float | Tensor) -> Tensor:
+    def floor(self, epsilon: Floor) -> Tensor:
         """See `Losses.floor`."""
         if isinstance(epsilon, Tensor):
             return epsilon
         return torch.full((), epsilon, dtype=torch.float64, device=self._device)
 
     def judge(
-        self,
-        logits: Tensor,
-        part: Transitions,
-        values: Tensor,
-        epsilon: float | Tensor,
-        returns: Tensor | None,
+        self, logits: Tensor, part: Transitions, values: Tensor, floor: Floor, credit: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Losses.judge`."""
         logits, values = _exact(logits), _exact(values)
-        policy = logits.detach(), part.masks, self.floor(epsilon)
-        return logits, *kernels.policy_advantages(*policy, values, part.actions, returns)
+        policy = logits.detach(), part.masks, self.floor(floor)
+        return logits, *kernels.policy_advantages(*policy, values, part.actions, credit)
 
     def actor(
-        self,
-        policy: Tensor,
-        part: Transitions,
-        advantages: Tensor,
-        epsilon: float | Tensor,
-        entropy_coefficient: float,
-        clip_ratio: float,
+        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: Floor, *options: float
     ) -> Tensor:
         """See `Losses.actor`."""
         logits = policy.detach(), part.masks, self.floor(epsilon)
         flown = part.actions, advantages, part.old_probabilities, part.weights
-        gradient, parts = kernels.actor_gradient(*logits, *flown, entropy_coefficient, clip_ratio)
+        gradient, parts = kernels.actor_gradient(*logits, *flown, *options)
         return _WithGradient.apply(policy, parts.sum(), gradient)
 
-    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: float | Tensor) -> Tensor:
+    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: Floor) -> Tensor:
         """See `Losses.teacher_kl`."""
         policy = policy_probabilities(policy, part.masks, epsilon)
         return super().teacher_kl(policy, part, epsilon)

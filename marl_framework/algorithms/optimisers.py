@@ -22,21 +22,18 @@ DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Ten
 
 
 class Step(NamedTuple):
-    """One update of a network."""
+    """One update: loss over all ranks, gradient norm before clipping, 1 if it was not finite."""
 
     loss: Tensor
-    """Loss of the batch, over all ranks."""
     norm: Tensor
-    """Gradient norm before clipping."""
     bad: Tensor
-    """1 if numbers were not finite, so that the step was skipped; else 0."""
 
 
 class Learner:
     """Trains one network with Adam.
 
     Args:
-        network: network on its device, in float32; saved and flown under its own names.
+        network: network on its device, in float32.
         settings: learning rate and limit of the gradient norm.
         device: device of the network.
         scaler: gradient scaler, shared by all networks.
@@ -45,7 +42,6 @@ class Learner:
 
     Attributes:
         network: the same parameters; uses all cores and averages gradients over all ranks.
-        optimizer: Adam of the trainable parameters.
     """
 
     def __init__(
@@ -156,8 +152,8 @@ def apply_gradients(
         scaler.step(optimizer)
     else:
         norm = _norm([p.grad for p in parameters])
-        scale, leave, bad = (decision or decide)(loss, norm, halted, maximum_norm)
-        vars(optimizer).update(grad_scale=scale.float(), found_inf=leave.float())
+        scale, skip, bad = (decision or decide)(loss, norm, halted, maximum_norm)
+        vars(optimizer).update(grad_scale=scale.float(), found_inf=skip.float())
         optimizer.step()
     return norm, bad.float()
 
@@ -165,10 +161,10 @@ def apply_gradients(
 def decide(
     loss: Tensor, norm: Tensor, halted: Tensor | None, maximum_norm: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what to divide gradients by, whether to leave the network, and whether all is bad."""
+    """Return the divisor of gradients, whether to skip the step, and whether numbers are bad."""
     bad = ~(loss + norm).isfinite()
-    leave = bad if halted is None else bad | (halted > 0)
-    return ((norm + NORM_FLOOR) / maximum_norm).clamp(min=1), leave, bad
+    skip = bad if halted is None else bad | (halted > 0)
+    return ((norm + NORM_FLOOR) / maximum_norm).clamp(min=1), skip, bad
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+Floor = float | Tensor
+"""Floor ε of the policy, a tensor [] while updates are recorded."""
 
-def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: float | Tensor) -> Tensor:
+
+def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: Floor) -> Tensor:
     """Return π = (1 - ε)·softmax over the allowed actions + ε/|allowed|; 0 where masked.
 
     Args:
@@ -36,7 +39,7 @@ def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tens
     A masked action never wins, even if π is NaN.
 
     Args:
-        probabilities: [..., A].
+        probabilities: π, [..., A].
         uniform: draws in [0, 1), same shape.
         mask: [..., A] bool, True = allowed; at least one action is.
 

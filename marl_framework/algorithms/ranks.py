@@ -40,15 +40,9 @@ def balanced(weights: Tensor | None) -> Tensor | None:
 def means_over_ranks(
     values: Mapping[str, Tensor], spreads: Mapping[str, Tensor], counted: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Return means and standard deviations over all ranks, by one exchange.
+    """Return means of values and deviations of spreads over all ranks, by one exchange.
 
-    Args:
-        values: tensors to average, by name.
-        spreads: numbers of this rank, by the name of their standard deviation.
-        counted: the numbers that count, bool; None = all.
-
-    Returns:
-        Means and deviations by name; in float64 on several ranks or with `counted`.
+    In float64 on several ranks, or with `counted`, which numbers of spreads count, bool.
     """
     if number_of_ranks() == 1 and counted is None:
         return {**values, **{name: numbers.std() for name, numbers in spreads.items()}}
@@ -73,11 +67,7 @@ def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def variance_over_ranks(sums: Tensor) -> Tensor:
-    """Return the variance of the numbers of all ranks together, [...] float64.
-
-    Args:
-        sums: means over the ranks of `power_sums`, [..., 3].
-    """
+    """Return the variance [...] of numbers of all ranks from means of `power_sums`, [..., 3]."""
     count, total, squares = (sums * number_of_ranks()).unbind(-1)
     return (squares - total.square() / count).clamp(min=0) / (count - 1)
 

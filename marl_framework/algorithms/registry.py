@@ -8,11 +8,10 @@ import torch
 
 from marl_framework.algorithms.batch import Symmetries
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.protocol import Algorithm
-from marl_framework.config.dotted import load_part
+from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.config.parts import ALGORITHMS
+from marl_framework.config.parts import ALGORITHMS, load_part
 from marl_framework.networks.registry import check_outputs
 from marl_framework.runs.checkpoint import check_plain
 
@@ -40,7 +39,7 @@ def make_algorithm(
     missing += [attribute for attribute in _ATTRIBUTES if not hasattr(made, attribute)]
     if missing or "actor" not in made.modules:
         what = ", ".join(missing) or "an actor in modules"
-        raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.protocol.Algorithm")
+        raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.rollout.Algorithm")
     if name not in ALGORITHMS:
         _check_custom(made, config.network_sizes, f"{_KEY}: {name}")
     return made

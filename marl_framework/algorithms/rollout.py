@@ -1,18 +1,21 @@
-"""Collects whole episodes of a team task into one preallocated rollout."""
+"""Interfaces of tasks and algorithms, and rollouts of whole episodes between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.policy import policy_probabilities, sample_actions
+from marl_framework.algorithms.policy import Floor, policy_probabilities, sample_actions
 from marl_framework.config.model import NetworkSizes
+
+Policy = Callable[[Tensor], Tensor]
+"""Logits [E, N, A] of observations [E, N, C_a, X, Y]."""
 
 
 class TeamTask(Protocol):
@@ -82,6 +85,53 @@ class Rollout:
         return {name: field for name, field in vars(self).items() if field is not None}
 
 
+class Algorithm(Protocol):
+    """Acts for a team and learns from its rollouts.
+
+    Constructed as `MyAlgorithm(config, sizes, device, symmetries, graphs)`, see `COMAWrapper`.
+    `act` and `update` never read a tensor back to the host.
+    """
+
+    device: torch.device
+    precision: torch.dtype
+    """Precision of the networks' forward passes, and of the maps in rollouts."""
+    modules: Mapping[str, nn.Module]
+    """All networks by name; `actor` is the one that acts, [B, C_a, X, Y] to logits [B, A]."""
+    training_steps: int
+    """Number of training steps made."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
+
+    def update(
+        self,
+        rollout: Rollout,
+        epsilon: float,
+        generator: torch.Generator | None = None,
+        steps: int = 1,
+        rate: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """Make training steps on whole episodes.
+
+        Args:
+            rollout: whole episodes; the same number on every rank.
+            epsilon: floor of the policy that flew them.
+            generator: source of all random numbers, on the device.
+            steps: number of training steps that the rollout is for; added to `training_steps`.
+            rate: factor of the configured learning rates.
+
+        Returns:
+            Scalars to log, on the device: with names of `training.logging.METRICS`, others under
+            `algorithm/`. Optional `skipped_updates`: number of updates that were not finite.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the complete training state, each module under its name."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the result of `state_dict`; ignore other keys of `state`."""
+
+
 class RolloutCollector:
     """Flies E episodes with a policy.
 
@@ -103,17 +153,10 @@ class RolloutCollector:
         self._num_metrics, self._precision, self._graphs = num_metrics, precision, graphs
         self._reused: dict[int, Rollout] = {}
 
-    def collect(
-        self, policy: Callable[[Tensor], Tensor], epsilon: float, rounds: int = 1
-    ) -> Rollout:
-        """Return rounds·E whole episodes, E at a time.
+    def collect(self, policy: Policy, epsilon: float, rounds: int = 1) -> Rollout:
+        """Return rounds·E whole episodes of a policy with floor ε, E at a time.
 
         With graphs the next call with the same `rounds` overwrites the rollout.
-
-        Args:
-            policy: maps observations [E, N, C_a, X, Y] to logits [E, N, A].
-            epsilon: floor of the acting policy.
-            rounds: number of times that E missions are flown.
         """
         missions = rounds * self.task.num_envs
         if self._graphs is None:
@@ -124,20 +167,15 @@ class RolloutCollector:
         fly = partial(self._fly_all, policy, rollout)
         return self._graphs.run(key, rollout, fly, epsilon, self.task.generator)
 
-    def _fly_all(
-        self, policy: Callable[[Tensor], Tensor], rollout: Rollout, epsilon: float | Tensor
-    ) -> Rollout:
+    def _fly_all(self, policy: Policy, rollout: Rollout, epsilon: Floor) -> Rollout:
         size = self.task.num_envs
-        # Autocast drops its cast weights when its outermost context ends; this one keeps them for
-        # the whole rollout.
+        # The outermost context keeps the weights that autocast casts, for the whole rollout.
         with torch.autocast(self.task.device.type, enabled=False):
             for first in range(0, rollout.rewards.shape[1], size):
                 self._fly(policy, epsilon, rollout.missions(first, first + size))
         return rollout
 
-    def _fly(
-        self, policy: Callable[[Tensor], Tensor], epsilon: float | Tensor, rollout: Rollout
-    ) -> None:
+    def _fly(self, policy: Policy, epsilon: Floor, rollout: Rollout) -> None:
         task = self.task
         at_once = getattr(task, "draw_actions", None)
         draw = at_once or partial(draw_one_by_one, task)
@@ -177,7 +215,7 @@ def draw_one_by_one(
     task: TeamTask,
     logits: Tensor,
     uniform: Tensor,
-    epsilon: float | Tensor,
+    epsilon: Floor,
     actions: Tensor,
     masks: Tensor,
     probabilities: Tensor,

@@ -38,8 +38,7 @@ class SomeChannels(nn.Module):
 class StateValues(ActorCritic):
     """An actor and a critic V(s) with TD(λ) targets of a target critic.
 
-    The advantage is the TD error r + γ·V̄(s') - V(s), or the TD(λ) return minus V(s) with
-    `learning.advantage: return`.
+    The advantage is r + γ·V̄(s') - V(s), or G - V(s) with `learning.advantage: return`.
     """
 
     central = True
@@ -48,9 +47,8 @@ class StateValues(ActorCritic):
     def new_critic(self, config: Config) -> nn.Module:
         """Return a critic from [B, C_c, X, Y] to V(s) [B, 1]; it sees no channel of actions."""
         channels = self.sizes.critic_channels
-        hidden: Sequence[int] = range(self.sizes.actor_channels, channels)
-        if self.central:
-            hidden = self.sizes.action_channels
+        own = range(self.sizes.actor_channels, channels)
+        hidden: Sequence[int] = self.sizes.action_channels if self.central else own
         sizes = replace(self.sizes, critic_channels=channels - len(hidden), num_actions=1)
         critic = make_critic(config.networks, config.compute, sizes)
         return SomeChannels(critic, channels, hidden)

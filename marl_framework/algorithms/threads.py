@@ -92,10 +92,7 @@ def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> lis
 
 
 def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
-    """Return `work` of each row of the columns, each on its own thread and core.
-
-    Modes of the calling thread, such as `torch.no_grad`, do not hold there.
-    """
+    """Return `work` of each row of the columns, each on its own thread, core and modes."""
     workers = _workers(len(columns[0]))
     rows = zip(workers, *columns, strict=True)
     running = [worker.submit(work, *arguments) for worker, *arguments in rows]

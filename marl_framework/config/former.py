@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-OBSOLETE = frozenset(
-    {
-        "classification",
-        "compute.stack_networks",  # not published, but in checkpoints of earlier states
-        "evaluation.metrics",
-        "evaluation.repetitions",
-        "experiment.missions.action_space",
-        "experiment.missions.class_weighting",
-        "experiment.missions.planning_uncertainty",
-        "experiment.missions.reward_normalization",
-        "experiment.uav.max_a",
-        "experiment.uav.max_v",
-        "experiment.uav.sampling_time",
-        "networks.actor.momentum",
-        "networks.critic.momentum",
-        "networks.critic.synchronization",
-        "networks.critic.update_mode",
-        "networks.type",
-        "sensor.encoding",
-        "sensor.simulation.type",
-        "sensor.type",
-    }
-)
-"""Keys that have no effect here."""
+OBSOLETE = {"classification", "networks.type", "compute.stack_networks"} | {
+    f"{section}.{name}"
+    for section, names in (
+        ("evaluation", "metrics repetitions"),
+        (
+            "experiment.missions",
+            "action_space class_weighting planning_uncertainty reward_normalization",
+        ),
+        ("experiment.uav", "max_a max_v sampling_time"),
+        ("networks.actor", "momentum"),
+        ("networks.critic", "momentum synchronization update_mode"),
+        ("sensor", "encoding simulation.type type"),
+    )
+    for name in names.split()
+}
+"""Keys that have no effect here; `compute.stack_networks` is in checkpoints of earlier states."""
 
 _BASELINES = "experiment.baselines"
 _TYPE = "experiment.missions.type"

@@ -31,15 +31,10 @@ PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
 
 
 class ObservationConfig(Section):
-    """Channels of the networks' inputs; a channel that is off narrows the input.
+    """Channels of the networks' inputs, see `observations.channels`; one that is off is absent.
 
-    The actor's channels come first, in their order, and those of the critic alone last. The
-    `centred_` channels show the same maps with the UAV at the centre, as in `position`, and 0
-    beyond the lattice. `uncertainty` shows area means of p·H(p), taken cell by cell before they
-    are averaged. `predicted` shows the entropy that a trained map predictor expects in the region
-    of interest. `no_fly` shows the share of moves that zones and obstacles forbid, 1 beyond the
-    lattice. `sector` shows the UAV's own part of the area, see `Sectors`. `team_size` and
-    `radio_range` are numbers of the mission, constant over each map. None of these is the paper's.
+    The actor's channels come first, in their order, and those of the critic alone last. Channels
+    that are off by default are not the paper's.
     """
 
     budget: bool = True

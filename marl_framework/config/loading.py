@@ -12,14 +12,7 @@ from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.former import FORMER, translate
-from marl_framework.config.messages import (
-    KEYS,
-    SECTIONS,
-    describe,
-    join,
-    show,
-    unknown_key,
-)
+from marl_framework.config.messages import KEYS, SECTIONS, describe, join, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHM_DEFAULTS
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
@@ -48,11 +41,7 @@ _AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in default
 
 
 def resolve_config_path(name: str, folder: Path | None = None) -> Path:
-    """Return the params file of a name: a path, or a file of `params/`.
-
-    Args:
-        name: path or name.
-        folder: folder that relative paths begin at; None for the current one.
+    """Return the params file of a name: a path from `folder` or here, or a file of `params/`.
 
     Raises:
         ConfigError: there is no such file; names the files of `params/`.
@@ -108,8 +97,7 @@ def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Con
 
 def config_to_dict(config: Config) -> dict[str, Any]:
     """Return plain data of all keys under their YAML names: numbers, texts, lists, mappings."""
-    plain: dict[str, Any] = _listed(config.model_dump(by_alias=True))
-    return plain
+    return dict(_listed(config.model_dump(by_alias=True)))
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
@@ -150,11 +138,7 @@ def _tupled(value: Any) -> Any:
 
 
 def read_text(file: Path) -> str:
-    """Read a params file.
-
-    Raises:
-        ConfigError: it cannot be read, is too large, or is not UTF-8 text.
-    """
+    """Read a params file, or raise a ConfigError."""
     try:
         with file.open("rb") as stream:
             data = stream.read(_LARGEST_FILE + 1)
@@ -202,7 +186,11 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         problems += [text + origin for text in found]
         values |= layer
         origins |= dict.fromkeys(layer, origin)
-    _fill_in(values)
+    for key in _AUTOMATIC:
+        if values.get(key) is None:
+            values.pop(key, None)
+            defaults = ALGORITHM_DEFAULTS.get(str(values.get("experiment.algorithm")), {})
+            values |= {key: defaults[key]} if key in defaults else {}
 
     def origin_of(place: str) -> str:
         for key, origin in origins.items():
@@ -227,11 +215,7 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
 def _read(
     layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]
 ) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
-    """Yield name, origin for messages, values by dotted name, and problems of each layer.
-
-    Raises:
-        ConfigError: a layer is not a mapping, or an override is malformed.
-    """
+    """Yield name, origin for messages, values by dotted name, and problems of each layer."""
     for name, tree in layers:
         if not isinstance(tree, Mapping):
             raise ConfigError(f"{name}: must hold sections such as networks:, got {show(tree)}")
@@ -272,16 +256,6 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(name, {})
         node[leaf] = value
     return tree
-
-
-def _fill_in(values: dict[str, Any]) -> None:
-    """Give keys that are null or absent the algorithm's default, if it has one."""
-    algorithm = values.get("experiment.algorithm")
-    defaults = ALGORITHM_DEFAULTS.get(algorithm, {}) if isinstance(algorithm, str) else {}
-    for key in _AUTOMATIC:
-        if values.get(key) is None:
-            values.pop(key, None)
-            values |= {key: defaults[key]} if key in defaults else {}
 
 
 def _override(text: str, source: str) -> dict[str, Any]:

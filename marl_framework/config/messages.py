@@ -15,6 +15,17 @@ from marl_framework.config.model import Config
 from marl_framework.config.types import LIST, ONE
 
 _LONGEST = 60  # characters of a value that is shown
+_FORMS = (ONE, LIST, "float", "str", "[key]")
+"""Parts of pydantic's locations that are no names of the user's."""
+_EXPECTATIONS = {
+    "dict_type": "be a mapping such as {a: 1}",
+    "extra_forbidden": "be absent",
+    "int_type": "be a whole number",
+    "missing": "be present",
+    "model_type": "be a section with keys below it",
+    "tuple_type": "be a list such as [a, b]",
+}
+"""Expectations of errors whose texts speak of Python; pydantic's own serve for all others."""
 
 
 def _names(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
@@ -69,54 +80,27 @@ def unknown_key(path: str) -> str:
 
 
 def describe(error: ValidationError, origin: Callable[[str], str]) -> list[str]:
-    """Return one problem for each key.
-
-    Args:
-        error: errors of the models.
-        origin: returns a note on where the value of a dotted name comes from, or "".
-    """
+    """Return one problem for each key, each with `origin`'s note on the source of its value."""
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for entry in error.errors(include_url=False):
         if entry["type"] == "too_short" and entry["input"]:
             continue  # its entries have errors of their own
-        grouped.setdefault(_place(entry["loc"]), []).append(entry)
+        parts = (part for part in entry["loc"] if part not in _FORMS)
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
+        grouped.setdefault(place.removeprefix("."), []).append(entry)
     return [_problem(place, entries) + origin(place) for place, entries in grouped.items()]
-
-
-_FORMS = (ONE, LIST, "float", "str", "[key]")
-"""Parts of pydantic's locations that are no names of the user's."""
-
-
-def _place(location: Sequence[int | str]) -> str:
-    """Return the dotted name of a key, with the entry of its list or table."""
-    parts = (part for part in location if part not in _FORMS)
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).removeprefix(".")
 
 
 def _problem(place: str, entries: Sequence[Mapping[str, Any]]) -> str:
     first = entries[0]
     prefix = f"{place}: " if place else ""
     if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
         of_section = isinstance(first["input"], Mapping)
-        return prefix + (text if of_section else f"{text}, got {show(first['input'])}")
-    wanted = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
+        got = "" if of_section else f", got {show(first['input'])}"
+        return f"{prefix}{first['ctx']['error']}{got}"
+    texts = (re.sub(r"^\w+ should | after validation.*", "", entry["msg"]) for entry in entries)
+    pairs = zip(entries, texts, strict=True)
+    wanted = " or ".join(dict.fromkeys(_EXPECTATIONS.get(e["type"], text) for e, text in pairs))
     if first["type"].endswith("_type") and ONE in first["loc"]:
         wanted += " or a list of such"
     return f"{prefix}must {wanted}, got {show(first['input'])}".replace(" or be ", " or ")
-
-
-_EXPECTATIONS = {
-    "dict_type": "be a mapping such as {a: 1}",
-    "extra_forbidden": "be absent",
-    "int_type": "be a whole number",
-    "missing": "be present",
-    "model_type": "be a section with keys below it",
-    "tuple_type": "be a list such as [a, b]",
-}
-"""Expectations of errors whose texts speak of Python; pydantic's own serve for all others."""
-
-
-def _expectation(entry: Mapping[str, Any]) -> str:
-    text = re.sub(r"^\w+ should | after validation.*", "", entry["msg"])
-    return _EXPECTATIONS.get(entry["type"], text)

@@ -11,8 +11,8 @@ from typing import Self
 
 from pydantic import model_validator
 
+from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.geometry import Geometry
 from marl_framework.config.learning import (
     ComputeConfig,
     DistillationConfig,
@@ -30,9 +30,7 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
-from marl_framework.config.mission_ranges import MissionRanges
 from marl_framework.config.parts import ALGORITHMS, KNOWN_TO, LEARNED
-from marl_framework.config.schedule import Schedule
 from marl_framework.config.types import Section
 
 

@@ -68,11 +68,7 @@ for _class in (_Loader, _Dumper):
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Return the plain data of one YAML document.
-
-    Args:
-        text: document.
-        source: file or override, for messages.
+    """Return the plain data of one YAML document; `source` is its file or override.
 
     Raises:
         ConfigError: names the source and the line of the first error.

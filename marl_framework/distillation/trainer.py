@@ -12,10 +12,10 @@ from marl_framework.algorithms.optimisers import load_optimizer, load_scaler, ma
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.threads import with_batch_threads
+from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
-from marl_framework.config.schedule import passes
 from marl_framework.device import autocast, grad_scaler
 from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.tasks import TEACHERS

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import RewardConfig
+from marl_framework.config.parts import load_part
 from marl_framework.mission.accuracy import chunks, f1
 from marl_framework.mission.state import MissionState
 

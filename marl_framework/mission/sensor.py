@@ -10,10 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.parts import SENSORS
+from marl_framework.config.parts import SENSORS, load_part
 from marl_framework.kernels.cells import entropy
 
 _KEY = "sensor.model.type"

@@ -7,11 +7,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig, NetworksConfig
 from marl_framework.config.model import NetworkSizes
-from marl_framework.config.parts import NETWORKS
+from marl_framework.config.parts import NETWORKS, load_part
 from marl_framework.device import autocast, resolve_precision
 
 

@@ -29,15 +29,14 @@ class ObservationBuilder:
 
     Args:
         config: selects the channels.
-        lattice: of missions with this configuration.
-        camera: of the same missions.
-        version: of the kernels that draw them.
+        lattice: lattice of missions with this configuration.
+        camera: camera of the same missions.
+        version: version of the kernels that draw them.
 
     Attributes:
         actor_channels: names of the actor's channels, in order.
         critic_channels: names of the critic's channels: the actor's, then its own.
-        team_channels: names of the channels of `team`: budget, then the critic's own except the
-            others' actions.
+        team_channels: names of the channels of `team`.
         shape: (X, Y).
         uses_kernels: whether Triton draws the channels that have a slot.
 

@@ -23,17 +23,14 @@ def constant(values: Tensor, shape: tuple[int, int]) -> Tensor:
 def paint(
     cells: Tensor, values: Tensor, order: Tensor, background: float, shape: tuple[int, int]
 ) -> Tensor:
-    """Write one value per UAV into the UAVs' cells; the last one written stays.
+    """Write one value per UAV into the UAVs' cells; return maps [E, M, X, Y].
 
     Args:
         cells: flat lattice cell of each UAV, [E, N].
         values: value of UAV j, [E, N].
-        order: rank at which the map's owner i writes UAV j's value, [E, M, N] int64; -1 = never.
+        order: order in which map i shows UAV j's value, the last on top, [E, M, N]; -1 = never.
         background: value of the other cells.
         shape: (X, Y).
-
-    Returns:
-        Maps [E, M, X, Y].
     """
     same = (cells.unsqueeze(2) == cells.unsqueeze(1)).unsqueeze(1)  # [E, 1, N, N]
     overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a later one
@@ -84,10 +81,7 @@ class FootprintStrips:
     N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact, and
     the strips' overlaps with the lattice's cells give the area means.
 
-    Args:
-        footprint: of all UAVs, [E, N].
-        map_shape: (R, C).
-        shape: (X, Y).
+    Footprints are [E, N], the map is (R, C), the lattice (X, Y).
     """
 
     def __init__(
@@ -116,11 +110,9 @@ class FootprintStrips:
 
 
 def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Cut one axis at all edges.
+    """Cut one axis at all edges into strips.
 
-    Returns:
-        Whether each interval covers each strip, [E, N, S] float32; area weights of the strips,
-        [E, outputs, S] float32.
+    Return their covers by intervals [E, N, S] and area weights [E, outputs, S], float32.
     """
     border = torch.zeros_like(low[:, :1])
     edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values

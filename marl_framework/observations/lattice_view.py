@@ -21,10 +21,7 @@ PULL = 1e-3
 
 
 class LatticeView:
-    """Sees maps and readings on the lattice, so that a search never copies a whole map.
-
-    A cell belongs to the nearest lattice position. A reading is known by the share of each
-    position's cells that its footprint covers.
+    """Sees maps and readings on the lattice; a cell belongs to the nearest position.
 
     Args:
         config: the missions.
@@ -67,14 +64,12 @@ class LatticeView:
         """Make the tables, one row for each position.
 
         Args:
-            shares: shares of each position's rows and columns that footprints cover, by position
-                along the axis and altitude.
+            shares: shares of each position's rows and columns that footprints cover.
             removed: share of undecided cells' entropy that a reading removes at each altitude.
         """
         shape, device = self.lattice.shape, removed.device
         near = [_nearness(n, device) for n in shape[:2]]
-        along = [torch.arange(n, device=device) for n in shape]
-        places = torch.cartesian_prod(*along)
+        places = torch.cartesian_prod(*(torch.arange(n, device=device) for n in shape))
         x, y, z = places.unbind(-1)
         self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
         goals = self.lattice.places(self._goals)
@@ -134,7 +129,7 @@ class LatticeView:
     def removed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shares of undecided cells' entropy that readings at positions [..., 3] remove.
 
-        Factors of rows [..., X] and of columns [..., Y]; the sensor's share is in the rows.
+        They are factors of rows [..., X], with the sensor's share, and of columns [..., Y].
         """
         place = self.lattice.places(positions)
         return _rows_of(self.tables.rows, place), _rows_of(self.tables.cols, place)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS, load_part
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.registry import make_algorithm
+from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import (
     MISSION,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.learning import (
     ACTOR_CHANNELS,

@@ -15,9 +15,9 @@ from matplotlib.image import imread
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from marl_framework.config.derived import passes
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.config.schedule import passes
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from marl_framework.config.derived import passes
 from marl_framework.config.model import Config
-from marl_framework.config.schedule import passes
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from marl_framework.algorithms.protocol import Algorithm
 from marl_framework.algorithms.ranks import means_over_ranks
-from marl_framework.algorithms.rollout import Rollout
+from marl_framework.algorithms.rollout import Algorithm, Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize

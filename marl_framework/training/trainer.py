@@ -14,9 +14,9 @@ from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.schedule import passes
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from marl_framework.config.derived import passes
 from marl_framework.config.model import Config
-from marl_framework.config.schedule import passes
 from marl_framework.evaluation.flight import validate, warn_without_interest
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.learned import LearnedPlanner

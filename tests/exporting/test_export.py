@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from marl_framework import export
-from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.model import Config
 from marl_framework.exporting import exported, portable
 from marl_framework.mission.environment import MissionEnvironment

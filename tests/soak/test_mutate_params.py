@@ -99,7 +99,7 @@ def _main(*arguments: str) -> tuple[int, str]:
     errors = io.StringIO()
     with (
         mock.patch.object(memory, "device_memory", return_value=(MOST_MEMORY, MOST_MEMORY)),
-        mock.patch.object(device, "_automatic", return_value=torch.device("cpu")),
+        mock.patch.object(device, "automatic_device", return_value=torch.device("cpu")),
         mock.patch.object(Trainer, "_draw_mission"),  # takes ten times as long as a step
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),

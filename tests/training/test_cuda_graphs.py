@@ -16,7 +16,7 @@ from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms import graphs as graphs_module
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs, make_graphs
-from marl_framework.algorithms.protocol import Algorithm
+from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config

@@ -9,10 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from marl_framework.config.dotted import load_part
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.parts import TERRAINS
+from marl_framework.config.parts import TERRAINS, load_part
 from marl_framework.mission.seeding import check_split
 from marl_framework.mission.terrains.raster import RasterTerrain
 
