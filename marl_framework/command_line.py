@@ -32,25 +32,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_overrides(
-    parser: argparse.ArgumentParser,
-    meaning: str = "override a key of the params file; repeatable",
+    parser: argparse.ArgumentParser, text: str = "override a key of the params file; repeatable"
 ) -> None:
     """Add `--set SECTION.KEY=VALUE`, read into `overrides`."""
-    metavar = "SECTION.KEY=VALUE"
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar=metavar, help=meaning
-    )
+    action = parser.add_argument("--set", dest="overrides", action="append", default=[], help=text)
+    action.metavar = "SECTION.KEY=VALUE"
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add `--checkpoint RUN_OR_FILE`, a trained team."""
-    parser.add_argument(
-        "--checkpoint",
-        required=required,
-        metavar="RUN_OR_FILE",
-        help="trained team: a checkpoint file, a run folder (its best.pt, else its last.pt), or "
-        "pretrained:student, which comes with the library",
-    )
+    text = "trained team: a checkpoint file, a run folder (its best.pt, else its last.pt), or "
+    text += "pretrained:student, which comes with the library"
+    parser.add_argument("--checkpoint", required=required, metavar="RUN_OR_FILE", help=text)
 
 
 @contextmanager

@@ -26,10 +26,7 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device that `compute.device` names.
-
-    Args:
-        name: `auto` (the first GPU, else the CPU), `cpu`, `cuda` (the first GPU) or `cuda:N`.
+    """Return the device of `compute.device`: `auto`, `cpu`, `cuda` (the first GPU) or `cuda:N`.
 
     Raises:
         ConfigError: the device does not exist on this machine.
@@ -52,11 +49,7 @@ def automatic_device() -> torch.device:
 
 
 def as_device(device: torch.device | str, key: str = "device") -> torch.device:
-    """Return the device of an argument.
-
-    Args:
-        device: `cpu`, `cuda` (the current GPU), `cuda:N`, or a device of PyTorch.
-        key: name of the argument or key, for messages.
+    """Return the device of an argument or key: `cpu`, `cuda` (the current GPU) or `cuda:N`.
 
     Raises:
         ConfigError: it is not a device, or a GPU that does not exist on this machine.
@@ -110,9 +103,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     `auto` is bfloat16 on GPUs from compute capability 8.0 on and on CPUs with bfloat16
     instructions, float16 on older GPUs, and float32 on other CPUs.
 
-    Args:
-        name: `float32`, `bfloat16`, `float16` or `auto`.
-        device: CPU or GPU; other devices always use float32.
+    Devices other than CPU and GPU always use float32.
 
     Raises:
         ConfigError: float16 on a CPU.

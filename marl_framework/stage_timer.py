@@ -17,14 +17,7 @@ _sums = partial(defaultdict[str, float], float)
 
 
 class StageTimer:
-    """Adds up the time of named stages, and counts the work that was done.
-
-        timer = StageTimer(device)
-        with timer("rollout"):
-            ...
-        timer.count("transitions", 3840)
-        print(timer.shares(), timer.rates())
-        timer.reset()
+    """Adds up the time of named stages, `with timer(stage)`, and counts the work that was done.
 
     On a GPU events on its stream time a stage, without waiting; `seconds`, `shares` and `rates`
     wait for the work given so far. Stages do not nest. `clock` is the wall clock [s].

@@ -51,7 +51,7 @@ def test_the_architecture_page_names_the_folders_and_files_of_the_package() -> N
     assert sorted(folders) == sorted(path.parent.name for path in package.glob("*/__init__.py"))
     assert [name for name in FLOORS if name in folders] == folders
     named = set(re.findall(r"`([\w/.]+(?:/|\.py))`", page)) - {"marl_framework/"}
-    assert "algorithms/protocol.py" in named
+    assert "algorithms/rollout.py" in named
     assert {name for name in named if not (package / name).exists()} == set()
     drawing = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
     drawn = re.findall(r'font-weight="bold">(\w+)</text>', drawing)

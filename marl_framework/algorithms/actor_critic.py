@@ -121,8 +121,6 @@ class ActorCritic(ABC):
         evaluating = self.target_critic if self.has_target else self.critic
         self._evaluating = with_batch_threads(evaluating, self.device)
 
-    # Defined by an algorithm --------------------------------------------------------------
-
     @abstractmethod
     def new_critic(self, config: Config) -> nn.Module:
         """Return a critic from [B, C_c, X, Y] to its outputs [B, …]."""
@@ -152,8 +150,6 @@ class ActorCritic(ABC):
         lambda_ = self.learning.lambda_ if lambda_ is None else lambda_
         return td_lambda_returns(rollout.rewards, values, gamma, lambda_, rollout.active)
 
-    # Acting -------------------------------------------------------------------------------
-
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
         """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
@@ -169,8 +165,6 @@ class ActorCritic(ABC):
         inputs = zip(*(each.flatten(0, 2).split(chunk) for each in maps), strict=True)
         with self._amp():
             return torch.cat([self._evaluating(torch.cat(parts, dim=1)) for parts in inputs])
-
-    # Learning -----------------------------------------------------------------------------
 
     def follow_teacher(self, actor: nn.Module) -> None:
         """Add the weighted KL(teacher ‖ policy) to the actor's loss (`learning.teacher`).
@@ -220,11 +214,11 @@ class ActorCritic(ABC):
             all ranks. Those that describe policy and critic are of the networks before each update
             of the last pass.
         """
-        make = partial(self._make_updates, rollout, generator, steps)
         self._set_rates(rate)
         if self._graphs is None:
-            stats = make(epsilon)
+            stats = self._make_updates(rollout, generator, steps, epsilon)
         else:
+            make = partial(self._make_updates, rollout, generator, steps)
             stats = self._graphs.run(("update", steps), rollout, make, epsilon, generator)
             copies = torch.stack(list(stats.values())).unbind()  # a replay overwrites its results
             stats = dict(zip(stats, copies, strict=True))
@@ -358,8 +352,6 @@ class ActorCritic(ABC):
 
     def _amp(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
-
-    # State --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimisers, scaler and counter; loadable with `weights_only=True`."""

@@ -213,22 +213,21 @@ class Losses:
         return critic_loss(values, part.actions, part.targets, part.weights)
 
 
-def _normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return `normalized` advantages, with fewer kernels on one rank."""
-    if number_of_ranks() > 1 or weights is not None:
-        return normalized(advantages, weights)
-    deviation, mean = torch.std_mean(advantages, correction=0)
-    return (advantages - mean) / (deviation + DEVIATION_FLOOR)
-
-
 class TritonLosses(Losses):
     """Policies, advantages and losses by `kernels.policies`; their policy is its logits."""
 
     decide = staticmethod(kernels.descent_rule)
-    normalized = staticmethod(_normalized)
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+
+    @staticmethod
+    def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return `normalized` advantages, with fewer kernels on one rank."""
+        if number_of_ranks() > 1 or weights is not None:
+            return normalized(advantages, weights)
+        deviation, mean = torch.std_mean(advantages, correction=0)
+        return (advantages - mean) / (deviation + DEVIATION_FLOOR)
 
     def floor(self, epsilon: Floor) -> Tensor:
         """See `Losses.floor`."""

@@ -24,7 +24,6 @@ class SomeChannels(nn.Module):
         super().__init__()
         self.network = network
         self.independent_rows = getattr(network, "independent_rows", False)
-        # Slices copy nothing and need no tensor of indices.
         edges = pairwise((-1, *hidden, channels))
         self._slices = [slice(start + 1, end) for start, end in edges if end > start + 1]
 

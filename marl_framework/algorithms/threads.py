@@ -80,7 +80,6 @@ class _Divided(torch.autograd.Function):
 
 
 def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> list[Tensor]:
-    """Return the outputs of all shares; with their graphs if the network learns."""
     mixed, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def share(part: Tensor) -> Tensor:  # modes belong to a thread

@@ -17,12 +17,9 @@ from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHM_DEFAULTS
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 # A wheel has the folder inside the package, a checkout next to it.
-PARAMS = next(
-    (folder for folder in (_PACKAGE / "params", _PACKAGE.parent / "params") if folder.is_dir()),
-    _PACKAGE / "params",
-)
+_INSIDE, _BESIDE = (path / "params" for path in Path(__file__).resolve().parents[1:3])
+PARAMS = _BESIDE if _BESIDE.is_dir() and not _INSIDE.is_dir() else _INSIDE
 EXTENDS = "extends"
 """Key of a params file that names the one it differs from."""
 MISSION = (
@@ -64,8 +61,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override and check a params file.
 
     Args:
-        path: see `resolve_config_path`. A file with `extends: other.yaml` holds only what
-            differs from that one, which lies next to it or in `params/`.
+        path: path or name. A file with `extends: other.yaml` holds only what differs from that one,
+            which lies next to it or in `params/`.
         overrides: `section.key=value` each, value in YAML; a later one wins.
 
     Raises:

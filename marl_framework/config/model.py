@@ -33,6 +33,8 @@ from marl_framework.config.mission import (
 from marl_framework.config.parts import ALGORITHMS, KNOWN_TO, LEARNED
 from marl_framework.config.types import Section
 
+_ACTIONS = "other_actions"
+
 
 @dataclass(frozen=True)
 class NetworkSizes:
@@ -72,12 +74,12 @@ class Config(Section):
     @property
     def geometry(self) -> Geometry:
         """Lattice and map of the missions."""
-        return Geometry.of(self.environment, self.experiment.constraints, self.sensor)
+        return Geometry(self.environment, self.experiment.constraints, self.sensor)
 
     @property
     def missions(self) -> MissionRanges:
         """Values that missions draw from."""
-        return MissionRanges.of(self.experiment)
+        return MissionRanges(self.experiment)
 
     @property
     def schedule(self) -> Schedule:
@@ -101,9 +103,7 @@ class Config(Section):
             critic_channels=heard + len(seen),
             shape=self.geometry.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
-            action_channels=tuple(
-                heard + i for i, name in enumerate(seen) if name == "other_actions"
-            ),
+            action_channels=tuple(k + heard for k, name in enumerate(seen) if name == _ACTIONS),
             heard=heard,
         )
 

@@ -64,19 +64,15 @@ PLANNER_NAMES = (LEARNED, *PLANNERS)
 
 
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
-    """Return the class or function of a dotted path.
-
-    Its module is found as `import` does: in the current folder with `python -m`, next to the
-    running script, along `PYTHONPATH`, or installed.
+    """Return the class or function of a dotted path, `module.name`.
 
     Args:
-        path: `module.name`, with any number of packages before it.
+        path: dotted path; its module is found as `import` does.
         key: key or option that names it, for messages.
         parameters: names of the arguments that it must accept.
 
     Raises:
-        ConfigError: the module or name does not exist, cannot be imported, or cannot be called
-            with these arguments.
+        ConfigError: it does not exist, cannot be imported, or cannot be called with these.
     """
     module_name, _, name = path.rpartition(".")
     try:

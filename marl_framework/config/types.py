@@ -1,7 +1,6 @@
 """Base class and value types of the configuration sections.
 
-Every number has a largest value: larger ones are typing errors, and would overflow or exhaust the
-memory later. Texts are one printable line.
+Every number has a largest value, to find typing errors. Texts are one printable line.
 """
 
 from __future__ import annotations
@@ -129,6 +128,7 @@ Predictor = Annotated[Text, BeforeValidator(lambda value: value or PRETRAINED_PR
 Name = Annotated[str, Field(max_length=1000)]
 DottedPath = Annotated[Name, _must(_is_dotted, "a dotted path such as my_module.name")]
 TerrainKind = Annotated[Name, _one_of_or_custom(*TERRAINS, "mixed")]
+TerrainKinds = Annotated[tuple[TerrainKind, ...], Field(min_length=1, max_length=100)]
 Policy = Annotated[Name, _one_of_or_custom(*PLANNER_NAMES)]
 Algorithm = Annotated[Name, _one_of_or_custom(*ALGORITHMS)]
 NetworkType = Annotated[Name, _one_of_or_custom(*NETWORKS)]

@@ -16,14 +16,8 @@ class AttentionNetwork(HiddenAndHead):
     The input starts with a plane for each UAV of the team, its own first (`heard_uavs`); planes of
     0, of UAVs not heard, are masked. The output does not depend on the order of the others, and the
     same weights serve any team. The maps that follow pass through the convolutions of
-    `ConvolutionalNetwork`. Layers normalise first (Xiong et al. 2020).
-
-    Args:
-        channels: number of input channels.
-        shape: size of the input maps, (X, Y).
-        outputs: number of actions.
-        settings: widths, layers and heads.
-        heard: number of channels that are planes of UAVs; it may differ in other teams.
+    `ConvolutionalNetwork`, whose arguments it has; `heard` is the number of planes of UAVs. Layers
+    normalise first (Xiong et al. 2020).
     """
 
     def __init__(

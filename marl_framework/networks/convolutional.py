@@ -46,14 +46,10 @@ def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
 class HiddenAndHead(nn.Module, ABC):
     """A network whose last layer is linear and runs in float32, even under mixed precision.
 
-    Values of actions differ by about 1 %, the resolution of bfloat16.
-
     Attributes:
         head: the last layer, made by subclasses.
-        recompute: whether the backward pass computes the hidden layers again instead of keeping
-            their outputs (gradient checkpointing).
-        independent_rows: whether rows of a batch are independent, so that the cores of a CPU can
-            share it.
+        recompute: whether the backward pass computes the hidden layers again (checkpointing).
+        independent_rows: whether the cores of a CPU can share a batch.
     """
 
     head: nn.Linear

@@ -19,7 +19,7 @@ from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.channels import CHANNELS, Channel, Scene, World
-from marl_framework.observations.drawing import constant
+from marl_framework.observations.drawing import centre_on, constant
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction, load_predictor
 
@@ -56,7 +56,13 @@ class ObservationBuilder:
         self.team_channels = ("budget", *(row.name for row in self._team))
         self.shape = lattice.shape[:2]
         self.uses_kernels = version is Version.TRITON and kernel.serve(config)
-        self._prediction = _prediction(config, lattice)
+        self._prediction: MapPrediction | None = None
+        if observation.sees_prediction:
+            # Its weights stay trainable: autocast keeps the casts of no others.
+            network = load_predictor(config.networks.predictor, "networks.predictor")
+            network = place(network, config.compute, lattice.offsets.device)
+            view, precision = LatticeView(config, lattice, PARTS), config.compute.precision
+            self._prediction = MapPrediction(view, network, precision)
         predict = None if self._prediction is None else self._prediction.of
         self._world = World(config, lattice, camera, predict)
         self._heard = observation.heard_uavs
@@ -186,7 +192,8 @@ def _stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
         stacks.append(torch.stack([drawn[row.draw] for row in absolute], dim=2))
     if centred:
         stacked = torch.stack([drawn[row.draw] for row in centred], dim=2)
-        stacks.append(scene.centred(stacked, [row.beyond for row in centred]))
+        planar, beyond = scene.state.positions[..., :2], [row.beyond for row in centred]
+        stacks.append(centre_on(stacked, planar, beyond))
     return stacks
 
 
@@ -208,12 +215,3 @@ def _fill(
     if others:
         for k, plane in zip(others, draw(list(others.values())).unbind(2), strict=True):
             maps[:, :, k] = plane
-
-
-def _prediction(config: Config, lattice: Lattice) -> MapPrediction | None:
-    if not config.observation.sees_prediction:
-        return None
-    # Its weights stay trainable: autocast keeps the casts of no others.
-    network = load_predictor(config.networks.predictor, "networks.predictor")
-    network = place(network, config.compute, lattice.offsets.device)
-    return MapPrediction(LatticeView(config, lattice, PARTS), network, config.compute.precision)

@@ -6,7 +6,7 @@ A new channel is a function that draws it, a row of `CHANNELS`, and a key of `Ob
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -85,10 +85,6 @@ class Scene:
         cells = self.world.lattice.cells(self.state.positions)
         return paint(cells, values, order, background, self.world.shape)
 
-    def centred(self, maps: Tensor, beyond: Sequence[float] = ()) -> Tensor:
-        """Return maps [E, N, C, X, Y] with the UAV at the centre; see `drawing.centre_on`."""
-        return centre_on(maps, self.state.positions[..., :2], beyond)
-
     def strips(self) -> FootprintStrips:
         """Return the footprints of active UAVs."""
         camera = self.world.camera
@@ -99,9 +95,6 @@ class Scene:
         """Return predictions of beliefs, [..., X, Y]."""
         assert self.world.predict is not None  # the channel is on
         return self.world.predict(beliefs)
-
-
-# Actor ------------------------------------------------------------------------------------
 
 
 def budget(scene: Scene) -> Tensor:
@@ -134,8 +127,8 @@ def position(scene: Scene) -> Tensor:
     ids = scene.world.ids
     own_first = ids * (ids.unsqueeze(1) != ids)
     order = torch.where(scene.heard(), own_first, -1)
-    levels = scene.levels(scene.world.lattice.shape[2] + 1)
-    return scene.centred(scene.paint(levels, order, 1.0).unsqueeze(2)).squeeze(2)
+    maps = scene.paint(scene.levels(scene.world.lattice.shape[2] + 1), order, 1.0)
+    return centre_on(maps.unsqueeze(2), scene.state.positions[..., :2]).squeeze(2)
 
 
 def entropy(scene: Scene) -> Tensor:
@@ -181,9 +174,6 @@ def sector(scene: Scene) -> Tensor:
     return scene.world.lattice.sectors.maps(scene.state.sector, scene.state.team_size)
 
 
-# Critic -----------------------------------------------------------------------------------
-
-
 def global_position(scene: Scene) -> Tensor:
     """Draw the altitudes of all UAVs at their cells."""
     order = scene.shown((scene.world.ids - 1).view(1, 1, -1))
@@ -222,9 +212,6 @@ def global_uncertainty(scene: Scene) -> Tensor:
 def global_predicted(scene: Scene) -> Tensor:
     """Draw the predicted entropy from the global belief."""
     return scene.predicted(scene.state.global_belief).unsqueeze(1)
-
-
-# Table ------------------------------------------------------------------------------------
 
 
 class Turns(Enum):

@@ -44,10 +44,10 @@ def paint(
 
 
 def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
-    """Shift maps so that each UAV's own lattice cell comes to the centre (X//2, Y//2).
+    """Shift maps [E, N, C, X, Y] so that each UAV's own cell comes to the centre (X//2, Y//2).
 
     Args:
-        maps: [E, N, C, X, Y].
+        maps: maps of each UAV.
         planar: lattice indices (x, y), [E, N, 2].
         beyond: value of each of the C channels beyond the lattice; 0 by default.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,15 @@ from marl_framework.mission.sensor import entropy_left
 
 PULL = 1e-3
 """Weight of the entropy around a path's end."""
+
+
+class Features(NamedTuple):
+    """p, H(p) and p·H(p) of beliefs on the lattice."""
+
+    fine: Tensor
+    """Means over the parts of each lattice cell, [..., 3, parts·X, parts·Y]."""
+    coarse: Tensor
+    """Sums over each lattice cell, [..., 3, X, Y]; 1 stands for all cells of an average one."""
 
 
 class LatticeView:
@@ -51,7 +61,9 @@ class LatticeView:
             width = (edges[1:] - edges[:-1]).clamp(min=1e-9)
             shares.append(interval_overlap(low, high, edges[:-1], width).float().to(device))
             self._cells.append(_members(edges, size).to(device))
-            members = _members(_divided(edges, parts), size)
+            ways = torch.arange(parts, dtype=edges.dtype) / parts
+            inner = edges[:-1, None] + (edges[1:] - edges[:-1])[:, None] * ways
+            members = _members(torch.cat((inner.flatten(), edges[-1:])), size)
             numbers.append(members.sum(1).to(device))
             means = members / members.sum(1, keepdim=True).clamp(min=1)
             self._fine.append(means.to(device))
@@ -68,8 +80,10 @@ class LatticeView:
             removed: share of undecided cells' entropy that a reading removes at each altitude.
         """
         shape, device = self.lattice.shape, removed.device
-        near = [_nearness(n, device) for n in shape[:2]]
-        places = torch.cartesian_prod(*(torch.arange(n, device=device) for n in shape))
+        along = [torch.arange(n, device=device) for n in shape]
+        apart = [(index.unsqueeze(1) - index).abs() for index in along[:2]]
+        near = [torch.exp(-math.log(2) * moves) for moves in apart]  # halved by every move
+        places = torch.cartesian_prod(*along)
         x, y, z = places.unbind(-1)
         self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
         goals = self.lattice.places(self._goals)
@@ -98,33 +112,29 @@ class LatticeView:
         """Return means over the parts of each position's cells, [..., parts·X, parts·Y]."""
         return self._fine[0] @ maps @ self._fine[1].mT
 
-    def entropy_maps(self, beliefs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `fine` and `sums` of p, H(p) and p·H(p) of beliefs p [..., R, C].
-
-        Returns:
-            [..., 3, parts·X, parts·Y] and [..., 3, X, Y].
-        """
+    def entropy_maps(self, beliefs: Tensor) -> Features:
+        """Return the features of beliefs [..., R, C]."""
         if self.version is not Version.PLAIN:
             parts = part_sums(self.version, beliefs, *self._part_ends)
             fine = parts / self._part_cells.clamp(min=1)
             x, y = self.lattice.shape[:2]
             sums = parts.unflatten(-1, (y, -1)).unflatten(-3, (x, -1)).sum((-3, -1))
-            return fine, sums * self._unit
+            return Features(fine, sums * self._unit)
         if beliefs.device.type == "cuda":  # thousands of missions may see predictions at once
             return self.entropy_maps_in_chunks(beliefs, GPU_CELLS)
         return self._entropy_maps(beliefs)
 
-    def entropy_maps_in_chunks(self, beliefs: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+    def entropy_maps_in_chunks(self, beliefs: Tensor, cells: int) -> Features:
         """Return `entropy_maps` by plain operators, of maps with this many cells at once."""
         *lead, rows, cols = beliefs.shape
         parts = beliefs.reshape(-1, rows, cols).split(max(1, cells // (rows * cols)))
         fine, sums = (torch.cat(each) for each in zip(*map(self._entropy_maps, parts), strict=True))
-        return fine.view(*lead, *fine.shape[1:]), sums.view(*lead, *sums.shape[1:])
+        return Features(fine.view(*lead, *fine.shape[1:]), sums.view(*lead, *sums.shape[1:]))
 
-    def _entropy_maps(self, beliefs: Tensor) -> tuple[Tensor, Tensor]:
+    def _entropy_maps(self, beliefs: Tensor) -> Features:
         open_entropy = entropy(beliefs)
         maps = torch.stack((beliefs, open_entropy, beliefs * open_entropy), dim=-3)
-        return self.fine(maps), self.sums(maps)
+        return Features(self.fine(maps), self.sums(maps))
 
     def removed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shares of undecided cells' entropy that readings at positions [..., 3] remove.
@@ -176,20 +186,7 @@ def _borders(positions: int, cells_apart: float, cells: int) -> Tensor:
     return torch.cat((ends[:1], middles, ends[1:])).clamp(max=float(cells))
 
 
-def _divided(edges: Tensor, parts: int) -> Tensor:
-    """Return edges that divide every stretch evenly."""
-    steps = torch.arange(parts, dtype=edges.dtype) / parts
-    inner = edges[:-1, None] + (edges[1:] - edges[:-1])[:, None] * steps
-    return torch.cat((inner.flatten(), edges[-1:]))
-
-
 def _members(edges: Tensor, cells: int) -> Tensor:
     """Return whether each cell's middle lies in each stretch, [stretches, cells], 0 or 1."""
     cell = torch.arange(cells) + 0.5
     return ((cell >= edges[:-1].unsqueeze(1)) & (cell < edges[1:].unsqueeze(1))).float()
-
-
-def _nearness(positions: int, device: torch.device) -> Tensor:
-    """Return weights [P, P] that halve with every move between two positions of an axis."""
-    index = torch.arange(positions, device=device)
-    return torch.exp(-math.log(2) * (index.unsqueeze(1) - index).abs())

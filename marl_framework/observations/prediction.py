@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,23 +11,9 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.observations.lattice_view import Features, LatticeView
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.names import checkpoint_file
-
-
-class Features(NamedTuple):
-    """Inputs of the predictor: p, H(p) and p·H(p) of beliefs."""
-
-    fine: Tensor
-    """Means over the parts of each lattice cell, [..., 3, PARTS·X, PARTS·Y]."""
-    coarse: Tensor
-    """Sums over each lattice cell, [..., 3, X, Y]; 1 stands for all cells of an average one."""
-
-
-def features(view: LatticeView, beliefs: Tensor) -> Features:
-    """Return the predictor's inputs for beliefs [..., R, C]."""
-    return Features(*view.entropy_maps(beliefs))
 
 
 class MapPrediction:
@@ -45,7 +31,7 @@ class MapPrediction:
     @torch.no_grad()
     def of(self, beliefs: Tensor) -> Tensor:
         """Return the entropy expected around each lattice position, [..., X, Y] of [..., R, C]."""
-        return self.predict(features(self._view, beliefs))
+        return self.predict(self._view.entropy_maps(beliefs))
 
     def highest(self) -> float:
         """Return the largest possible prediction: all cells of a position are undecided."""

@@ -34,9 +34,17 @@ class Symmetries:
     """
 
     def __init__(self, config: Config, device: torch.device | str, in_kernel: bool = False) -> None:
-        _check(config)
-        self._in_kernel = in_kernel
+        area, spacing = config.environment, config.experiment.constraints.spacing
         x, y, _ = config.geometry.lattice_shape
+        ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
+        if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
+            raise ConfigError(
+                "learning.symmetries: needs a lattice with a middle that ends at the area's edges, "
+                f"not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x {area.y_dim:g} "
+                "m; make environment.x_dim and y_dim even multiples of "
+                "experiment.constraints.spacing, or set learning.symmetries=false"
+            )
+        self._in_kernel = in_kernel
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
         if config.geometry.quarter_turns:
@@ -119,16 +127,3 @@ def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | 
     if not config.learning.symmetries:
         return None
     return Symmetries(config, device, uses_triton(config.compute, torch.device(device)))
-
-
-def _check(config: Config) -> None:
-    area, spacing = config.environment, config.experiment.constraints.spacing
-    x, y, _ = config.geometry.lattice_shape
-    ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
-    if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
-        raise ConfigError(
-            f"learning.symmetries: needs a lattice with a middle position that ends at the area's "
-            f"edges, not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x "
-            f"{area.y_dim:g} m; make environment.x_dim and y_dim even multiples of "
-            "experiment.constraints.spacing, or set learning.symmetries=false"
-        )

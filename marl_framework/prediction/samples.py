@@ -11,8 +11,7 @@ from torch import Tensor
 from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import Features, features
+from marl_framework.observations.lattice_view import Features, LatticeView
 
 
 class Samples(NamedTuple):
@@ -28,7 +27,7 @@ class Samples(NamedTuple):
     @classmethod
     def of(cls, view: LatticeView, state: MissionState) -> Self:
         """Return the samples of all UAVs of all missions."""
-        seen = features(view, state.beliefs)
+        seen = view.entropy_maps(state.beliefs)
         target = view.sums(entropy(state.beliefs) * state.truth.unsqueeze(1))
         return cls(*(part.flatten(0, 1).half() for part in (*seen, target)))
 

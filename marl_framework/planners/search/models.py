@@ -8,7 +8,7 @@ from marl_framework.kernels.cells import entropy
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import MapPrediction, features
+from marl_framework.observations.prediction import MapPrediction
 
 
 class TrueMap:
@@ -49,5 +49,5 @@ class PredictedMap(MapPrediction):
 
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy left; see `TrueMap`."""
-        seen = features(self._view, state.beliefs)
+        seen = self._view.entropy_maps(state.beliefs)
         return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)
