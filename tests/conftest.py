@@ -1,7 +1,5 @@
 """What every test shares: one thread, one seed, no caller's environment, and the devices."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

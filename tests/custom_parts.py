@@ -1,7 +1,5 @@
 """Custom parts for tests, good ones and bad ones, named in params files by their dotted paths."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -9,9 +7,6 @@ from tests.mission.terrains.small_terrains import Discs
 
 MODULE = __name__
 number = 3
-
-
-# Terrains, sensors and rewards
 
 
 class Nowhere(Discs):
@@ -63,9 +58,6 @@ def scalar(state, actions, utility):
     return utility.absolute.mean()
 
 
-# Planners
-
-
 class Westward:
     """Flies west."""
 
@@ -107,9 +99,6 @@ Narrow = _returning(lambda actions, masks: (actions, masks[..., :2]))
 Worded = _returning(lambda actions, masks: (actions, masks, None, "west"))
 Beyond = _returning(lambda actions, masks: (actions + 100, masks))
 Off = _returning(lambda actions, masks: (torch.zeros_like(actions), masks))  # up, from the top
-
-
-# Networks
 
 
 class Pooled(nn.Module):
@@ -221,9 +210,6 @@ class Frozen(Pooled):
         for parameter in self.parameters():
             nn.init.constant_(parameter, 0.1)
         self.hidden.requires_grad_(False)
-
-
-# Algorithms
 
 
 class Reinforce:

@@ -1,7 +1,5 @@
 """The code blocks of README and pages, for the tests that run them."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -3,8 +3,6 @@
 Warnings are errors in tests, and the first test of a process varies.
 """
 
-from __future__ import annotations
-
 import warnings
 
 with warnings.catch_warnings():

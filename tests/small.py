@@ -1,7 +1,5 @@
 """Small missions for the tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -28,24 +26,17 @@ def small_config(
     **sections: Any,
 ) -> Config:
     """Return a 7 × 7 lattice over a coarse map, with overrides."""
+    limits = {"budget": budget, "num_actions": actions, "max_altitude": max_altitude}
     tree: dict[str, Any] = {
         "environment": {"num_envs": num_envs, "seed": seed, "x_dim": dims[0], "y_dim": dims[1]},
         "sensor": {"pixel": {"number_x": pixels[0], "number_y": pixels[1]}},
         "mapping": {"prior": prior},
         "experiment": {
-            "constraints": {
-                "budget": budget,
-                "num_actions": actions,
-                "max_altitude": max_altitude,
-                **(constraints or {}),
-            },
+            "constraints": {**limits, **(constraints or {})},
             "uav": uav or {},
             "missions": {"n_agents": agents, **(missions or {})},
         },
-        "networks": {
-            "actor": {"conv_channels": 8, "hidden_dim": 8},
-            "critic": {"conv_channels": 8, "hidden_dim": 8},
-        },
+        "networks": {name: {"conv_channels": 8, "hidden_dim": 8} for name in ("actor", "critic")},
         "compute": {"precision": "float32"},
     }
     for name, values in sections.items():

@@ -5,8 +5,6 @@ memory that it wrote then. Whatever Python computed meanwhile stays as it was, a
 numbers, shapes, which tensors a name stands for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trained teams and predictors, for the tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A clock and a terminal, for the tests."""
 
-from __future__ import annotations
-
 import io
 
 

@@ -1,7 +1,5 @@
 """What a reader may rely on: small files, imports downwards, no reads back to the host."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -16,27 +14,11 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 500
 
 # Lowest first: each folder has a floor of its own and imports the floors below it alone.
-FLOORS = (
-    "config",
-    "command_line",
-    "device",
-    "stage_timer",
-    "kernels",
-    "runs",
-    "mission",
-    "networks",
-    "observations",
-    "algorithms",
-    "coma_wrapper",
-    "planners",
-    "exporting",
-    "evaluation",
-    "deployment",
-    "training",
-    "prediction",
-    "distillation",
-    "integrations",
-)
+NAMES = """
+config command_line device stage_timer kernels runs mission networks observations algorithms
+coma_wrapper planners exporting evaluation deployment training prediction distillation integrations
+"""
+FLOORS = tuple(NAMES.split())
 COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill"}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("kernels", "networks", "algorithms")

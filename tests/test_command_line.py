@@ -1,7 +1,5 @@
 """What all command lines share."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -96,11 +94,7 @@ FLY_MAP = ("--set", "experiment.missions.mission_mode=deployment", "--check")
     ],
 )
 def test_former_keys_are_plain_lines_and_each_is_named_once(
-    command: Main,
-    arguments: tuple[str, ...],
-    old_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    command, arguments, old_run, tmp_path, capsys
 ) -> None:
     assert command([text.format(run=old_run, base=tmp_path) for text in arguments]) == 0
     said = capsys.readouterr().err
@@ -112,9 +106,7 @@ def test_former_keys_are_plain_lines_and_each_is_named_once(
         assert said.count(source) <= 1
 
 
-def test_other_warnings_stay_warnings_and_other_ranks_are_silent(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_other_warnings_stay_warnings_and_other_ranks_are_silent(capsys) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with plain_warnings(shown=False):
@@ -125,9 +117,7 @@ def test_other_warnings_stay_warnings_and_other_ranks_are_silent(
 
 
 @pytest.mark.parametrize("name", ["params.yaml", "params_test.yaml", "params_gpu.yaml"])
-def test_the_printed_configuration_is_the_one_that_runs(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_printed_configuration_is_the_one_that_runs(name, tmp_path, capsys) -> None:
     settings = ["learning.gamma=0.5", "experiment.title='yes: #1'", "compute.device=cpu"]
     given = [part for text in settings for part in ("--set", text)]
     assert main.main(["--config", name, *given, "--print-config"]) == 0

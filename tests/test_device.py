@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import os
 import platform
 import re
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,9 +50,6 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
 
 
-# Device
-
-
 @pytest.mark.usefixtures("automatic")
 @pytest.mark.parametrize(
     ("name", "gpus", "expected"),
@@ -67,9 +63,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("cuda:3", 4, "cuda:3"),
     ],
 )
-def test_a_name_resolves_to_a_device_that_exists(
-    monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, expected: str
-) -> None:
+def test_a_name_resolves_to_a_device_that_exists(monkeypatch, name, gpus, expected) -> None:
     pretend_gpus(monkeypatch, gpus)
     assert str(resolve_device(name)) == expected
 
@@ -126,9 +120,7 @@ def test_a_driver_that_is_too_old_is_told() -> None:
 
 @pytest.mark.usefixtures("automatic", "granted")
 @pytest.mark.parametrize(("rank", "lines"), [(None, 1), ("0", 1), ("1", 0)])
-def test_one_rank_says_it_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: str | None, lines: int
-) -> None:
+def test_one_rank_says_it_in_one_line(monkeypatch, capfd, rank, lines) -> None:
     if rank is not None:
         monkeypatch.setattr(Ranks, "of", lambda: Ranks(int(rank), 2, int(rank), 2))
         monkeypatch.setattr("marl_framework.training.team.train", lambda *_, **__: 0)
@@ -138,9 +130,7 @@ def test_one_rank_says_it_in_one_line(
 
 
 @pytest.mark.usefixtures("granted")
-def test_a_gpu_that_cannot_be_used_has_a_reason_without_nvml(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_cannot_be_used_has_a_reason_without_nvml(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "CUDA 13.0" in unused_gpu()
     monkeypatch.setattr(torch.version, "cuda", None)
@@ -149,9 +139,7 @@ def test_a_gpu_that_cannot_be_used_has_a_reason_without_nvml(
 
 @pytest.mark.usefixtures("automatic")
 @pytest.mark.parametrize("why", ["no device", "hidden", "hip", "works"])
-def test_a_gpu_that_is_used_or_not_meant_is_no_warning(
-    granted: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_a_gpu_that_is_used_or_not_meant_is_no_warning(granted, monkeypatch, why) -> None:
     if why == "no device":  # a container without a GPU on a host that has one
         (granted / "nvidia0").unlink()
         (granted / "nvidiactl").touch()
@@ -189,24 +177,13 @@ def test_devices_are_described_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "meta" in describe_device(META)
 
 
-# What tests start in processes of their own
-
-
-def test_what_tests_train_is_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_tests_train_is_on_the_cpu(monkeypatch, capsys) -> None:
     pretend_gpus(monkeypatch, 1)
-    for command in (
-        two_ranks.arguments(Path("runs"), "t"),
-        training("t"),
-    ):
+    for command in (two_ranks.arguments(Path("runs"), "t"), training("t")):
         assert main([*command[command.index("--config") :], "--print-config"]) == 0
         assert "device: cpu" in capsys.readouterr().out
     with pytest.raises(pytest.fail.Exception, match="--device cpu"):
         main(["--config", "params_test.yaml", "--check"])
-
-
-# Precision
 
 
 @pytest.mark.parametrize(
@@ -238,11 +215,7 @@ def test_auto_precision_of_a_gpu_follows_its_compute_capability(
     ],
 )
 def test_auto_precision_of_a_cpu_is_bfloat16_only_in_hardware(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capabilities: dict[str, Any] | None,
-    text: str | None,
-    has_bfloat16: bool,
+    monkeypatch, tmp_path, capabilities, text, has_bfloat16
 ) -> None:
     info = tmp_path / "cpuinfo"
     if text is not None:
@@ -267,9 +240,6 @@ def test_a_named_precision_is_taken_where_it_works() -> None:
         resolve_precision("float16", CPU)
 
 
-# Mixed precision
-
-
 def test_autocast_runs_products_in_the_low_precision() -> None:
     x = torch.ones(2, 2)
     with autocast(CPU, torch.bfloat16):
@@ -279,23 +249,12 @@ def test_autocast_runs_products_in_the_low_precision() -> None:
             assert (x.to(target) @ x.to(target)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("target", [CPU, META])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_only_float16_is_scaled(target: torch.device, dtype: torch.dtype) -> None:
-    assert not grad_scaler(target, dtype).is_enabled()
-
-
-def test_float16_gets_a_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_float16_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target, dtype in product((CPU, META), (torch.float32, torch.bfloat16)):
+        assert not grad_scaler(target, dtype).is_enabled()
     # Without a GPU PyTorch switches a scaler for "cuda" off; the type asked for is what counts.
-    asked = {}
-    monkeypatch.setattr(
-        torch.amp, "GradScaler", lambda kind, enabled: asked.update({kind: enabled})
-    )
-    grad_scaler(GPU, torch.float16)
-    assert asked == {"cuda": True}
-
-
-# Backends
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda kind, enabled: (kind, enabled))
+    assert grad_scaler(GPU, torch.float16) == ("cuda", True)
 
 
 @pytest.mark.usefixtures("backends")
@@ -315,13 +274,8 @@ def test_tf32_is_the_same_to_every_reader(tf32: bool) -> None:
     assert cudnn.allow_tf32 is tf32
     with cudnn.flags(enabled=True):
         pass
-
-
-@pytest.mark.usefixtures("backends")
-def test_a_cpu_computes_exactly_whatever_tf32_says() -> None:
     configure_backends(ComputeConfig(tf32=True), CPU)
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert torch.backends.cudnn.allow_tf32 is False
+    assert cudnn.allow_tf32 is False
 
 
 @pytest.mark.usefixtures("backends")

@@ -1,7 +1,5 @@
 """The documentation builds without a warning and leaves no public name out."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

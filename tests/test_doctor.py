@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,20 +14,8 @@ from marl_framework.doctor import main
 from marl_framework.training import readiness
 
 ON_CPU = "compute.device=cpu"
-NAMES = [
-    "versions",
-    "CPU",
-    "GPUs",
-    "TensorBoard",
-    "configuration",
-    "window kernels",
-    "threads",
-    "networks",
-    "mixed precision",
-    "memory",
-    "disk",
-    "runs",
-]
+NAMES = ["versions", "CPU", "GPUs", "TensorBoard", "configuration"]
+NAMES += ["window kernels", "threads", "networks", "mixed precision", "memory", "disk", "runs"]
 
 
 @pytest.fixture
@@ -90,9 +75,7 @@ def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("problem", ["full", "file"])
-def test_a_disk_that_is_full_or_no_folder_is_told(
-    examine, tmp_path: Path, monkeypatch, problem: str
-) -> None:
+def test_a_disk_that_is_full_or_no_folder_is_told(examine, tmp_path, monkeypatch, problem) -> None:
     (tmp_path / "file").write_text("")
     if problem == "full":
         full = type("Usage", (), {"free": 10})

@@ -1,7 +1,5 @@
 """Trainings that meet bad numbers and full disks: one line, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -54,9 +52,7 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
 
 
-def test_a_reward_that_is_not_finite_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_that_is_not_finite_is_named(tmp_path, capsys, monkeypatch) -> None:
     text = "def nan(state, actions, utility):\n    return utility.relative * float('nan')\n"
     (tmp_path / "my_nan.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,7 +1,5 @@
 """Help and bad input load no heavy library, and Ctrl-C while one loads is one line."""
 
-from __future__ import annotations
-
 import gc
 import json
 import signal

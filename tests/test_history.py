@@ -1,7 +1,5 @@
 """The history's commands, on runs made by hand: nothing is lost, only what was named is deleted."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,11 +24,8 @@ class House:
         path = self.runs / name
         path.mkdir(parents=True)
         dump_config(load_config("params_test", overrides), path / "config.yaml")
-        environment = {
-            "started": "2026-01-02T03:04:05+00:00",
-            "commit": "abc",
-            "versions": {"x": 1},
-        }
+        started = "2026-01-02T03:04:05+00:00"
+        environment = {"started": started, "commit": "abc", "versions": {"x": 1}}
         (path / "environment.json").write_text(json.dumps(environment))
         (path / "uncommitted.diff").write_text("+ 1")
         (path / "status.json").write_text(json.dumps({"state": "training", **status}))
@@ -80,10 +75,8 @@ def test_what_moves_to_the_history_takes_its_metadata_along(house: House) -> Non
     assert known["state"] == "killed"
     assert (known["training_step"], known["last"], known["best"]) == (7, {"return": 1.5}, best)
     assert (known["commit"], known["versions"]) == ("abc", {"x": 1})
-    assert (known["configuration"], known["uncommitted_diff"]) == (
-        "config.yaml",
-        "uncommitted.diff",
-    )
+    assert known["configuration"] == "config.yaml"
+    assert known["uncommitted_diff"] == "uncommitted.diff"
     assert known["started"] < known["ended"]
     assert os.listdir(house.runs) == []
     assert house("archive", "t") == []  # nothing there is no mistake
@@ -130,9 +123,7 @@ def test_odd_files_of_a_run_are_told_like_missing_ones(house: House, odd: object
         assert line.startswith("t: unknown, 0 training steps, began ")
 
 
-def test_a_file_that_vanishes_meanwhile_is_not_missed(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_vanishes_meanwhile_is_not_missed(house, monkeypatch) -> None:
     run = house.run("a")
     monkeypatch.setattr(Path, "rglob", lambda folder, _: iter([folder / "gone.tmp"]))
     monkeypatch.setattr(Path, "is_file", lambda _: True)
@@ -199,9 +190,7 @@ def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp
         (["clean", "none", "--keep", "1"], "none"),
     ],
 )
-def test_bad_input_is_one_line_and_changes_nothing(
-    house: House, tmp_path: Path, arguments: list[str], named: str
-) -> None:
+def test_bad_input_is_one_line_and_changes_nothing(house, tmp_path, arguments, named) -> None:
     house.run("t")
     before = sorted(tmp_path.rglob("*"))
     assert named in house.error(*arguments)

@@ -1,7 +1,5 @@
 """Trainings that start with the weights of a trained team."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -77,10 +75,9 @@ def test_a_critic_that_does_not_fit_stays_new(there: dict[str, Any], key: str) -
 
 
 def test_the_scale_of_a_critic_is_taken_with_it() -> None:
-    config = small_config(learning={"clip_ratio": 0.2})
-    config = config.model_copy(
-        update={"experiment": config.experiment.model_copy(update={"algorithm": "mappo"})}
-    )
+    tree = small_config(learning={"clip_ratio": 0.2}).model_dump(by_alias=True)
+    tree["experiment"]["algorithm"] = "mappo"
+    config = Config.model_validate(tree)
     checkpoint = team(config)
     checkpoint.payload["value_normalizer"]["mean"].fill_(4.0)
     trainer, names, _ = taken(config, checkpoint)
@@ -94,19 +91,13 @@ def test_the_scale_of_a_critic_is_taken_with_it() -> None:
         ({"dims": (40.0, 40.0)}, "environment.x_dim"),
         ({"actions": 4}, "experiment.constraints.num_actions"),
         ({"observation": {"agent_id": False}}, "observation.agent_id"),
-        (
-            {"networks": {"actor": {"conv_channels": 9, "hidden_dim": 8}}},
-            "networks.actor.conv_channels",
-        ),
+        ({"networks": {"actor": {"conv_channels": 9}}}, "networks.actor.conv_channels"),
     ],
 )
 def test_an_actor_that_does_not_fit_is_refused_by_the_key(ours: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as error:
         taken(small_config(**ours), team(small_config()))
     assert str(error.value).startswith(f"--init-from team.pt: {key}")
-
-
-# --- a pull instead of a start ---------------------------------------------------------------
 
 
 def pulled(tmp_path: Path, there: Config, noted: Any = None, **sections: Any) -> Trainer:
@@ -139,9 +130,7 @@ def test_a_teacher_of_weight_0_is_not_even_looked_for() -> None:
         ({"observation": {"budget": False}}, "observation.budget"),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused_by_the_key(
-    tmp_path: Path, there: dict[str, Any], line: str
-) -> None:
+def test_a_teacher_that_does_not_fit_is_refused_by_the_key(tmp_path, there, line) -> None:
     with pytest.raises(ConfigError, match=rf"^learning.teacher.run.*{line}"):
         pulled(tmp_path, small_config(**there))
 
@@ -176,11 +165,6 @@ def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:
         follow_teacher(SimpleNamespace(), config, CPU)
 
 
-def test_a_weight_needs_a_teacher() -> None:
-    with pytest.raises(ValueError, match="weight 1 needs a teacher; name a trained team in run"):
-        small_config(learning={"teacher": {"weight": 1.0}})
-
-
 class House:
     def __init__(self, base: Path) -> None:
         self.runs = base / "runs"
@@ -202,9 +186,7 @@ class House:
         return found["results"]
 
 
-def test_a_run_records_what_it_started_with_and_resumes_without_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_records_what_it_started_with_and_resumes_without_it(tmp_path, capsys) -> None:
     house = House(tmp_path)
     assert house.train("a", seed=9, steps=1) == 0
     assert house.train("fresh") == 0
@@ -228,9 +210,7 @@ def test_a_run_records_what_it_started_with_and_resumes_without_it(
     assert house.results("parts")["initial_weights"] == record
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_as_it_did(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_as_it_did(tmp_path) -> None:
     house = House(tmp_path)
     assert house.train("a", seed=9, steps=1) == 0
     assert house.train("b", "--init-from", str(house.runs / "a")) == 0
@@ -271,28 +251,18 @@ def test_a_resumed_training_notices_another_teacher_and_needs_none_once_its_pull
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--init-from", "missing.pt"), "error: --init-from: checkpoint missing.pt: cannot be"),
-        (
-            ("--init-from", __file__, "--set", "experiment.policy=random"),
-            "error: --init-from",
-        ),
-        (("--init-from", __file__), "error: --init-from: checkpoint"),
+        (("--init-from", "missing.pt"), "checkpoint missing.pt: cannot be"),
+        (("--init-from", __file__, "--set", "experiment.policy=random"), "there is no training"),
+        (("--init-from", __file__), "checkpoint"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], line: str
-) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, options, line) -> None:
     house = House(tmp_path)
-    assert house.train("c", *options) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(line)
-    assert error.count("\n") == 1
+    assert refused(house.train, "c", *options).startswith(f"error: --init-from: {line}")
     assert not house.runs.exists()
 
 
-def test_a_resumed_training_notices_another_predictor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_training_notices_another_predictor(tmp_path, capsys) -> None:
     house, predictor = House(tmp_path), tmp_path / "predictor.pt"
     sees = ("--set", "observation.predicted=true", "--set", f"networks.predictor={predictor}")
     save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
@@ -301,4 +271,4 @@ def test_a_resumed_training_notices_another_predictor(
     longer = ("--resume", "--allow-changed", "learning.training_steps")
     capsys.readouterr()
     assert house.train("a", *sees, *longer, steps=2) == 2
-    assert f"networks.predictor: {predictor} has other weights" in capsys.readouterr().err
+    assert f"networks.predictor: {predictor} " in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """COMA learns: after seconds of training a team maps far better than random flight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -33,28 +31,13 @@ SMALL: dict[str, Any] = {
         for name in ("centred_entropy", "centred_probability", "centred_footprint", "uncertainty",
                      "centred_uncertainty", "global_uncertainty")
     },
-    "networks": {
-        "actor": {"conv_channels": 16, "hidden_dim": 32},
-        "critic": {"conv_channels": 16, "hidden_dim": 32},
-    },
+    "networks": {name: {"conv_channels": 16, "hidden_dim": 32} for name in ("actor", "critic")},
     "learning": {
-        "training_steps": 60,
-        "patience": 0,
-        "batch_size": 160,
-        "batch_number": 4,
-        "lr_base_batch": 160,
-        "data_passes": 8,
-        "copy_rate": 1,
-        "gamma": 0.8,
-        "lambda": 0.5,
-        "eps_max": 0.1,
-        "eps_anneal_phase": 2000,
-        "entropy_coefficient": 0.02,
-        "normalize_advantages": True,
-        "clip_ratio": 0.2,
-        "symmetries": True,
-        "actor": {"learning_rate": 2e-3},
-        "critic": {"learning_rate": 2e-3},
+        "training_steps": 60, "patience": 0, "data_passes": 8, "copy_rate": 1,
+        "batch_size": 160, "batch_number": 4, "lr_base_batch": 160,
+        "gamma": 0.8, "lambda": 0.5, "eps_max": 0.1, "eps_anneal_phase": 2000,
+        "entropy_coefficient": 0.02, "normalize_advantages": True, "clip_ratio": 0.2,
+        "symmetries": True, "actor": {"learning_rate": 2e-3}, "critic": {"learning_rate": 2e-3},
     },
     "evaluation": {"missions": 64},
     "compute": {"device": "cpu", "precision": "float32"},

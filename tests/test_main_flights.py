@@ -1,12 +1,9 @@
 """The command line without training: classical planners, and a trained team over a real map."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -72,14 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ("missions.type=lawnmower", "lawnmower.trials", "coverage"),  # former names
     ],
 )
-def test_a_policy_is_flown(
-    policy: str,
-    key: str,
-    planner: str,
-    fly: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_policy_is_flown(policy, key, planner, fly, tmp_path, capsys) -> None:
     settings = ("--set", f"experiment.{policy}")
     assert fly("t", *settings, "--set", f"experiment.baselines.{key}=3") == 0
     run = tmp_path / "runs" / "t"
@@ -112,13 +102,7 @@ def raising(error: BaseException) -> Callable[..., None]:
     ],
 )
 def test_a_flight_that_fails_leaves_its_name_free(
-    error: BaseException,
-    code: int,
-    named: str,
-    fly: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error, code, named, fly, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(comparison, "evaluate", raising(error))
     assert fly("t", "--set", "experiment.policy=random") == code
@@ -130,12 +114,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
 
 @pytest.mark.parametrize("module", [comparison, flights])
 def test_a_drawing_that_fails_leaves_what_was_flown(
-    module: ModuleType,
-    fly: Run,
-    measured: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    module, fly, measured, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(module, "mission_gif", raising(KeyboardInterrupt()))
     deploy = (*DEPLOY, *measured) if module is flights else ()
@@ -154,13 +133,7 @@ def test_a_drawing_that_fails_leaves_what_was_flown(
     [(flights.Deployment, "write"), (RunFolder, "write_summary"), (flights.Deployment, "draw")],
 )
 def test_a_full_disk_is_one_line_with_the_folder(
-    owner: type,
-    name: str,
-    fly: Run,
-    measured: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    owner, name, fly, measured, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(owner, name, raising(OSError(28, "No space left on device")))
     assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=random") == 2
@@ -171,17 +144,13 @@ def test_a_full_disk_is_one_line_with_the_folder(
     assert (tmp_path / "runs").exists() is (name == "draw")
 
 
-def test_a_name_in_use_is_resumed_only_where_a_training_may_be(
-    fly: Run, refused: Callable[..., str]
-) -> None:
+def test_a_name_in_use_is_resumed_only_where_a_training_may_be(fly, refused) -> None:
     assert fly("t", "--set", "experiment.policy=random") == 0
     assert "--resume" not in refused(fly, "t", "--set", "experiment.policy=random")
 
 
 @pytest.mark.usefixtures("drawn")
-def test_a_deployment_hands_over_beliefs_and_waypoints(
-    fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
-) -> None:
+def test_a_deployment_hands_over_beliefs_and_waypoints(fly, measured, team, tmp_path) -> None:
     more = ("--set", "experiment.missions.n_agents=3", "--missions", "2", "--html")
     assert fly("t", *DEPLOY, *measured, "--checkpoint", team, *more) == 0
     run = tmp_path / "runs" / "t"
@@ -275,22 +244,14 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
     ],
 )
 def test_a_bad_deployment_is_one_line_and_leaves_nothing(
-    arguments: list[str],
-    named: str,
-    fly: Run,
-    measured: tuple[str, ...],
-    team: str,
-    tmp_path: Path,
-    refused: Callable[..., str],
+    arguments, named, fly, measured, team, tmp_path, refused
 ) -> None:
     given = [text.format(team=team) for text in arguments]
     assert named in refused(fly, "t", *DEPLOY, *measured, *given)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_deployment_is_checked_without_flying(
-    fly: Run, measured: tuple[str, ...], team: str, tmp_path: Path
-) -> None:
+def test_a_deployment_is_checked_without_flying(fly, measured, team, tmp_path) -> None:
     assert fly("t", *DEPLOY, *measured, "--checkpoint", team, "--check") == 0
     assert fly("t", "--set", "experiment.policy=random", "--check") == 0
     assert not (tmp_path / "runs").exists()

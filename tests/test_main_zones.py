@@ -1,7 +1,5 @@
 """Trainings, wrappers, exports and own planners among zones, obstacles and costs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -55,9 +53,7 @@ def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
     assert weights(tmp_path, "other") != weights(tmp_path, "whole")
 
 
-def test_a_resumed_training_notices_other_zones_and_maps(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_a_resumed_training_notices_other_zones_and_maps(tmp_path, refused) -> None:
     zones, raster = tmp_path / "zones.geojson", tmp_path / "map.npy"
     simulation = "sensor.simulation"
     one_place = (
@@ -110,9 +106,7 @@ def test_an_export_with_observations_refuses_what_it_would_not_know(
         ("experiment.constraints.no_fly_zones=nowhere.json", "no_fly_zones: nowhere.json"),
     ],
 )
-def test_bad_settings_are_one_line_and_leave_nothing(
-    setting: str, named: str, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_bad_settings_are_one_line_and_leave_nothing(setting, named, tmp_path, refused) -> None:
     assert named in refused(train, tmp_path, "t", setting)
     assert not (tmp_path / "runs").exists()
 

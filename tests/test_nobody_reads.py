@@ -1,10 +1,7 @@
 """Commands whose reader goes away, or that never had one."""
 
-from __future__ import annotations
-
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +10,7 @@ from marl_framework.command_line import as_program
 
 
 @pytest.mark.parametrize("buffering", [1, -1])
-def test_an_evaluation_goes_on_when_nobody_reads(
-    buffering: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_goes_on_when_nobody_reads(buffering, tmp_path, monkeypatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     given = ["--config", "params_test.yaml", "--policies", "random", "--missions", "1"]

@@ -1,7 +1,5 @@
 """Terrains, rewards and planners of a user's own, by dotted path."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -165,11 +163,8 @@ def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None
         ("Off", "action"),
     ],
 )
-def test_an_own_planner_that_returns_nonsense_is_one_clear_line(
-    capsys: pytest.CaptureFixture[str], name: str, named: str
-) -> None:
-    assert train("w", f"experiment.policy={MODULE}.{name}") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_an_own_planner_that_returns_nonsense_is_one_clear_line(refused, name, named) -> None:
+    line = refused(train, "w", f"experiment.policy={MODULE}.{name}")
     assert line.startswith(f"error: planner: {MODULE}.{name}.act ")
     assert re.search(re.sub(r"([\[\]])", r"\\\1", named), line)
 
@@ -205,11 +200,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("key", "value", "named"), BAD)
-def test_what_is_wrong_with_an_own_part_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: str, named: str
-) -> None:
-    assert train("bad", f"{key}=[{value}]" if key == KIND else f"{key}={value}") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_what_is_wrong_with_an_own_part_is_one_line(tmp_path, refused, key, value, named) -> None:
+    line = refused(train, "bad", f"{key}=[{value}]" if key == KIND else f"{key}={value}")
     assert named in line
     assert (key if key != TYPE or "." not in value else "planner") in line
     assert not (tmp_path / "runs").exists()

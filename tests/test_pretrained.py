@@ -1,7 +1,5 @@
 """What comes trained with the library: it loads, is better than nothing, and is named by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -42,9 +40,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
         find_team("pretrained:x", "runs", "split")
 
 
-def test_a_predictor_is_no_team(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_predictor_is_no_team(tmp_path, refused, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     cpu = ["--set", "compute.device=cpu"]
     taken = ["--checkpoint", "pretrained:predictor", *cpu]
@@ -57,10 +53,7 @@ def test_a_predictor_is_no_team(
         (main, [*test, *teacher]),
         (export, [*taken, "--format", "onnx", "--out", "p.onnx"]),
     ):
-        assert command.main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert "map predictor" in error
+        assert "map predictor" in refused(command.main, arguments)
     assert evaluate.main([*taken, "--policies", "random", "--missions", "1", "--out", "out"]) == 0
 
 
@@ -79,9 +72,7 @@ def test_the_predictor_knows_more_than_the_belief() -> None:
     assert errors[0] < 0.8 * errors[1]
 
 
-def test_the_student_flies_at_once_and_teaches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_student_flies_at_once_and_teaches(tmp_path, capsys) -> None:
     arguments = ["--checkpoint", "pretrained:student", "--policies", "learned,information_gain"]
     arguments += ["--missions", "8", "--set", "compute.device=cpu", "--out", str(tmp_path / "out")]
     assert evaluate.main(arguments) == 0, capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The public names: an inventory, so that no change goes unnoticed."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 

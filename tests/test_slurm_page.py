@@ -1,7 +1,5 @@
 """The Slurm scripts of the pages: a shell takes them, and our commands in them are understood."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

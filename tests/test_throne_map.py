@@ -1,7 +1,5 @@
 """The example that makes maps of the thermal flights: the library reads them as they were."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,9 +37,7 @@ def test_a_flight_becomes_a_map_that_the_library_reads(tmp_path: Path) -> None:
     assert raster.resolution == 1.2
 
 
-def test_a_flight_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flight_that_is_not_there_is_named(tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         throne_map.main(["f.RData", *FLIGHT, "--doy", "1", "--out", str(tmp_path / "map.npz")])
     assert ended.value.code == 2

@@ -1,7 +1,5 @@
 """What a training prints is in the log of its run; an earlier run moves away first."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -77,9 +75,7 @@ def test_a_traceback_is_in_the_log(train: Train, log: Path, monkeypatch) -> None
     assert lines[-1] == "RuntimeError: a mistake of ours"
 
 
-def test_a_terminal_shows_a_block_and_the_log_has_lines(
-    train: Train, log: Path, monkeypatch
-) -> None:
+def test_a_terminal_shows_a_block_and_the_log_has_lines(train, log, monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
@@ -128,9 +124,7 @@ def test_a_log_that_cannot_be_written_is_one_warning(train: Train, log: Path, ca
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_the_training_at_once(
-    number: signal.Signals, train: Train, log: Path, monkeypatch, capsys
-) -> None:
+def test_a_second_signal_ends_the_training_at_once(number, train, log, monkeypatch, capsys) -> None:
     def problem() -> None:
         signal.raise_signal(number)
         signal.raise_signal(signal.SIGTERM)
@@ -174,20 +168,13 @@ def earlier_run(log: Path) -> Path:
     return log.parent
 
 
-def test_an_earlier_run_moves_to_the_history_each_time(
-    train: Train, log: Path, tmp_path: Path, capsys
-) -> None:
+def test_an_earlier_run_moves_to_the_history_each_time(train, log, tmp_path, capsys) -> None:
     earlier_run(log)
     (tmp_path / "runs" / "other").mkdir()
     for count in (1, 2, 3):  # in one second too: no copy replaces another
         assert train("--archive-earlier") == 0
         kept = sorted((tmp_path / "training_history" / "t").iterdir())
         assert len(kept) == count
-    assert sorted((path / "train.log").read_text()[:4] for path in kept) == [
-        "Usin",
-        "Usin",
-        "old\n",
-    ]
     (first,) = [path for path in kept if (path / "train.log").read_text() == "old\n"]
     assert f"The earlier run 't' is now in {first}" in capsys.readouterr().out
     known = json.loads((first / "metadata.json").read_text())
@@ -229,28 +216,21 @@ def test_nothing_moves_without_a_new_training(
     assert capsys.readouterr().err.count("\n") == (code == 2)
 
 
-def test_a_run_in_training_is_refused(train: Train, log: Path, tmp_path: Path, capsys) -> None:
+def test_a_run_in_training_is_refused(train: Train, log: Path, tmp_path: Path, refused) -> None:
     lock = RunLock(earlier_run(log))
-    assert train("--archive-earlier") == 2
+    assert "run name t" in refused(train, "--archive-earlier")
     lock.release()
-    error = capsys.readouterr().err
-    assert "run name t" in error
-    assert error.count("\n") == 1
     assert log.read_text() == "old\n"
     assert os.listdir(tmp_path) == ["runs"]
 
 
-def test_a_history_that_cannot_be_written_stops_the_start(
-    train: Train, log: Path, tmp_path: Path, capsys
-) -> None:
+def test_a_history_that_cannot_be_written_stops_the_start(train, log, tmp_path, refused) -> None:
     earlier_run(log)
     (tmp_path / "training_history").write_text("a file, not a folder")
-    assert train("--archive-earlier") == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(train, "--archive-earlier")
     assert log.read_text() == "old\n"
     assert not (log.parent / "checkpoints").exists()
 
 
-def test_a_run_to_archive_needs_a_name(capsys) -> None:
-    assert main(["--config", "params_test.yaml", "--archive-earlier"]) == 2
-    assert "--archive-earlier requires --run-name" in capsys.readouterr().err
+def test_a_run_to_archive_needs_a_name(refused) -> None:
+    assert "--archive-earlier" in refused(main, ["--config", "params_test", "--archive-earlier"])

@@ -1,7 +1,5 @@
 """The backup script: what it passes on, and how whole trainings end that it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -134,9 +132,7 @@ def test_a_name_reaches_main_as_it_is(house: House, name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["-t"], ["--set"], ["--resume", "t"], ["--set", "a.b=1"]])
-def test_an_option_in_place_of_the_name_is_one_line_and_code_2(
-    house: House, arguments: list[str]
-) -> None:
+def test_an_option_in_place_of_the_name_is_one_line_and_code_2(house, arguments) -> None:
     done = house.train(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
@@ -200,9 +196,7 @@ def test_a_link_to_the_script_finds_the_repository(house: House, tmp_path: Path)
     assert call["path"] == str(house.root)
 
 
-def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(house, monkeypatch) -> None:
     old = house.elsewhere / "my runs" / "t"
     old.mkdir(parents=True)
     (old / "result").write_text("old")
@@ -219,9 +213,7 @@ def test_a_runs_folder_of_the_caller_is_seen_from_its_folder(
     assert not house.runs.exists()
 
 
-def test_a_signal_ends_a_training_with_its_state_saved_and_the_earlier_run_kept(
-    real: House,
-) -> None:
+def test_a_signal_ends_a_training_with_its_state_saved_and_the_earlier_run_kept(real) -> None:
     run = real.runs / "t"
     run.mkdir(parents=True)
     (run / "result").write_text("old")

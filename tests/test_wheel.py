@@ -1,7 +1,5 @@
 """What a user gets from the wheel: the package, its params files, its commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Missions flipped and turned by hand."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -23,8 +23,8 @@ from marl_framework.algorithms.optimisers import (
     load_scaler,
     set_rate,
 )
-from marl_framework.algorithms.policy import Floor, kl_divergence, policy_probabilities
-from marl_framework.algorithms.ranks import mean_over_ranks
+from marl_framework.algorithms.policy import Floor, kl_divergence
+from marl_framework.algorithms.ranks import mean_of, mean_over_ranks, normalized
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
@@ -194,7 +194,8 @@ class ActorCritic(ABC):
         """Add the teacher's policy to transitions."""
         with self._amp():
             logits = torch.cat([teacher(part) for part in flat.observations.split(4096)])
-        return replace(flat, teacher=policy_probabilities(logits, flat.masks, 0.0))
+        masked = logits.float().masked_fill(~flat.masks, -torch.inf)
+        return replace(flat, teacher=masked.softmax(-1))
 
     def update(
         self,
@@ -291,7 +292,7 @@ class ActorCritic(ABC):
                 first = [self._judge(part, q, epsilon) for part, q in pairs]
         scaled: Sequence[Tensor] = [advantages for *_, advantages in first]
         if learning.normalize_advantages:
-            scaled = losses.normalized(join(scaled), batch.weights).split(sizes)
+            scaled = normalized(join(scaled), batch.weights, losses.fused).split(sizes)
 
         def loss_of(index: int) -> Tensor:
             part = parts[index]
@@ -307,7 +308,8 @@ class ActorCritic(ABC):
             options = learning.entropy_coefficient, learning.clip_ratio
             loss = losses.actor(policy, part, advantages, epsilon, *options)
             if part.teacher is not None:
-                loss = loss + self._teacher_weight() * losses.teacher_kl(policy, part, epsilon)
+                kl = kl_divergence(part.teacher, losses.probabilities(policy, part, epsilon))
+                loss = loss + self._teacher_weight() * mean_of(kl, part.weights)
             return loss
 
         loss = self._actor.backward(sizes, loss_of)
@@ -320,9 +322,10 @@ class ActorCritic(ABC):
         self, part: Transitions, values: Tensor, epsilon: Floor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the result of `Losses.judge`, with the advantages of the part if it has some."""
+        credit = self.credited(part)
         with self._amp():
             logits = self._actor.network(part.observations)
-        judged = self._losses.judge(logits, part, values, epsilon, self.credited(part))
+        judged = self._losses.judge(logits, part, values, epsilon, credit)
         return judged if part.advantages is None else (*judged[:2], part.advantages)
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import mean_of, taken
+from marl_framework.algorithms.losses import taken
 from marl_framework.algorithms.policy import kl_divergence, policy_entropy
 from marl_framework.algorithms.ranks import (
     balanced,
+    mean_of,
     means_over_ranks,
     number_of_ranks,
     power_sums,

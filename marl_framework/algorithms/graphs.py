@@ -43,8 +43,7 @@ class CudaBackend:
     ) -> tuple[Result, Callable[[], None]]:
         """Record a function without running its kernels; return its result and the replay.
 
-        Raises:
-            RuntimeError: it cannot be recorded; the generator's state is unchanged.
+        A RuntimeError, if it cannot be recorded, leaves the generator's state unchanged.
         """
         graph, before = torch.cuda.CUDAGraph(), None
         if generator is not None:

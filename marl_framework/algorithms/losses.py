@@ -12,26 +12,17 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.optimisers import decide
 from marl_framework.algorithms.policy import (
     Floor,
-    kl_divergence,
     log_probabilities,
     policy_entropy,
     policy_probabilities,
 )
-from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks
+from marl_framework.algorithms.ranks import mean_of
 from marl_framework.kernels import policies as kernels
-
-DEVIATION_FLOOR = 1e-8
-"""Added to the standard deviation by which advantages are divided."""
 
 
 def taken(values: Tensor, actions: Tensor) -> Tensor:
     """Return the values [..., A] of the actions taken [...]."""
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
-def mean_of(numbers: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of numbers [B], each times its weight [B] if there are weights."""
-    return numbers.mean() if weights is None else (numbers * weights).mean()
 
 
 def td_lambda_returns(
@@ -155,20 +146,12 @@ def actor_loss(
     return loss
 
 
-def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks.
-
-    The mean of `weights` [B] over these batches is 1.
-    """
-    centred = advantages - mean_over_ranks(mean_of(advantages, weights))
-    return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + DEVIATION_FLOOR)
-
-
 class Losses:
     """Policies, advantages and losses of an update, by plain operators."""
 
     decide = staticmethod(decide)
-    normalized = staticmethod(normalized)
+    fused = False
+    """Whether to compute moments of advantages together; see `ranks.normalized`."""
 
     def floor(self, epsilon: Floor) -> Floor:
         """Return the floor of the policy as an argument of the other methods."""
@@ -179,14 +162,8 @@ class Losses:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return policy, π [B, A] and `counterfactual_advantage` [B] of the actions taken.
 
-        The policy is an argument of the other methods; it alone has a gradient.
-
-        Args:
-            logits: output of the actor, [B, A], with gradient.
-            part: the transitions.
-            values: Q(s, ·), [B, A].
-            floor: result of the method `floor`.
-            credit: `returns` of `counterfactual_advantage`, [B] or None.
+        The policy is an argument of the other methods; it alone has a gradient. Logits and values
+        Q(s, ·) are [B, A], the credit (`returns` of an advantage) is [B] or None.
         """
         policy = policy_probabilities(logits, part.masks, floor)
         pi = policy.detach()
@@ -203,10 +180,9 @@ class Losses:
         flown = part.old_probabilities, clip, part.weights
         return actor_loss(policy, part.actions, advantages, entropy, *flown)
 
-    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: Floor) -> Tensor:
-        """Return the mean KL(teacher ‖ policy) of transitions with a policy from `judge` [nat]."""
-        assert part.teacher is not None
-        return mean_of(kl_divergence(part.teacher, policy), part.weights)
+    def probabilities(self, policy: Tensor, part: Transitions, floor: Floor) -> Tensor:
+        """Return π [B, A] of a policy from `judge`, with gradient."""
+        return policy
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """Return `critic_loss` of transitions with values [B, A]."""
@@ -217,17 +193,10 @@ class TritonLosses(Losses):
     """Policies, advantages and losses by `kernels.policies`; their policy is its logits."""
 
     decide = staticmethod(kernels.descent_rule)
+    fused = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-
-    @staticmethod
-    def normalized(advantages: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return `normalized` advantages, with fewer kernels on one rank."""
-        if number_of_ranks() > 1 or weights is not None:
-            return normalized(advantages, weights)
-        deviation, mean = torch.std_mean(advantages, correction=0)
-        return (advantages - mean) / (deviation + DEVIATION_FLOOR)
 
     def floor(self, epsilon: Floor) -> Tensor:
         """See `Losses.floor`."""
@@ -252,10 +221,9 @@ class TritonLosses(Losses):
         gradient, parts = kernels.actor_gradient(*logits, *flown, *options)
         return _WithGradient.apply(policy, parts.sum(), gradient)
 
-    def teacher_kl(self, policy: Tensor, part: Transitions, epsilon: Floor) -> Tensor:
-        """See `Losses.teacher_kl`."""
-        policy = policy_probabilities(policy, part.masks, epsilon)
-        return super().teacher_kl(policy, part, epsilon)
+    def probabilities(self, policy: Tensor, part: Transitions, floor: Floor) -> Tensor:
+        """See `Losses.probabilities`."""
+        return policy_probabilities(policy, part.masks, floor)
 
     def critic(self, values: Tensor, part: Transitions) -> Tensor:
         """See `Losses.critic`."""

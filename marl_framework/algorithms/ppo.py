@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import mean_of, value_loss
-from marl_framework.algorithms.ranks import balanced, mean_over_ranks
+from marl_framework.algorithms.losses import value_loss
+from marl_framework.algorithms.ranks import balanced, mean_of, mean_over_ranks
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.state_values import StateValues
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 
 NORMALIZER = "value_normalizer"
-"""Key of the state of `ValueNormalizer`."""
 _LEAST_VARIANCE = 1e-2
 _UPDATE_SHARE = 1e-5  # share of the running means that a training step replaces, in the long run
 _PRIOR = 1e-12  # weight of the initial mean 0 and deviation 1

@@ -14,6 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+DEVIATION_FLOOR = 1e-8
+"""Added to the standard deviation by which advantages are divided."""
+
 
 def number_of_ranks() -> int:
     """Return the number of processes that learn together."""
@@ -28,6 +31,23 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     total = value.detach().clone()
     dist.all_reduce(total)
     return total / ranks
+
+
+def mean_of(numbers: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of numbers [B], each times its weight [B] if there are weights."""
+    return numbers.mean() if weights is None else (numbers * weights).mean()
+
+
+def normalized(advantages: Tensor, weights: Tensor | None = None, fused: bool = False) -> Tensor:
+    """Return advantages [B] with mean 0 and standard deviation 1 over the batches of all ranks.
+
+    The mean of `weights` [B] over these batches is 1. Fused, it takes fewer kernels on one rank.
+    """
+    if fused and weights is None and number_of_ranks() == 1:
+        deviation, mean = torch.std_mean(advantages, correction=0)
+        return (advantages - mean) / (deviation + DEVIATION_FLOOR)
+    centred = advantages - mean_over_ranks(mean_of(advantages, weights))
+    return centred / (mean_over_ranks(mean_of(centred.square(), weights)).sqrt() + DEVIATION_FLOOR)
 
 
 def balanced(weights: Tensor | None) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import mean_of
+from marl_framework.algorithms.ranks import mean_of
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic

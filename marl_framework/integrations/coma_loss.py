@@ -146,7 +146,7 @@ class COMALoss(LossModule):
         advantages = losses.counterfactual_advantage(
             values.detach(), probabilities.detach(), actions, returns
         )
-        weights = losses.normalized(advantages) if self.normalize_advantage else advantages
+        weights = normalized(advantages) if self.normalize_advantage else advantages
         entropy = policy_entropy(probabilities).mean()
         with torch.no_grad():
             td_error = (losses.taken(values, actions) - target).abs().mean()

@@ -37,7 +37,6 @@ class ObservationBuilder:
         actor_channels: names of the actor's channels, in order.
         critic_channels: names of the critic's channels: the actor's, then its own.
         team_channels: names of the channels of `team`.
-        shape: (X, Y).
         uses_kernels: whether Triton draws the channels that have a slot.
 
     Raises:

@@ -39,7 +39,6 @@ class LatticeView:
         parts: number of parts of each position's cells in `fine`, along both axes.
 
     Attributes:
-        lattice: as given.
         moves: number of moves of the longest mission.
         has_inactive: whether some UAVs do not fly all the time.
         version: version of the kernels.
@@ -73,12 +72,7 @@ class LatticeView:
         self._tabulate(shares, 1 - entropy_left(camera.error_rates).to(device))
 
     def _tabulate(self, shares: list[Tensor], removed: Tensor) -> None:
-        """Make the tables, one row for each position.
-
-        Args:
-            shares: shares of each position's rows and columns that footprints cover.
-            removed: share of undecided cells' entropy that a reading removes at each altitude.
-        """
+        """Make the tables, a row for each position, from shares covered and entropy removed."""
         shape, device = self.lattice.shape, removed.device
         along = [torch.arange(n, device=device) for n in shape]
         apart = [(index.unsqueeze(1) - index).abs() for index in along[:2]]

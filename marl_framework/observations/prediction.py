@@ -51,11 +51,7 @@ def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
 
 
 def load_predictor(name: str, key: str) -> MapPredictor:
-    """Read a trained predictor, on the CPU.
-
-    Args:
-        name: run folder or checkpoint file, or `pretrained:predictor`.
-        key: key of the params file, or option, that names it.
+    """Read the trained predictor that a key or option names, on the CPU.
 
     Raises:
         ConfigError: it is missing or cannot be read.

@@ -1,7 +1,5 @@
 """Algorithms on a toy game, for the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pkgutil import resolve_name

@@ -1,7 +1,5 @@
 """Agents that do not act: nothing is learned from them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -42,9 +40,7 @@ def of_active(flat: Transitions) -> Transitions:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_batch_teaches_what_its_active_transitions_alone_teach(
-    name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_teaches_what_its_active_transitions_alone_teach(name, way, monkeypatch) -> None:
     masked, alone = (make(algorithm=name, **ONE_UPDATE, **WAYS[way]) for _ in range(2))
     if way == "teacher":
         for team in (masked, alone):

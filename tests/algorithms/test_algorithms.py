@@ -1,7 +1,5 @@
 """All algorithms: losses against a plain loop over samples, inputs, learning and state."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from itertools import product
 from typing import Any
@@ -143,9 +141,6 @@ def test_losses_and_gradients_are_those_of_a_loop_over_samples(
         assert "norm" not in key or value > 1e-3
 
 
-# --- inputs of critics -------------------------------------------------------------------------
-
-
 def test_each_critic_sees_what_its_algorithm_allows() -> None:
     config = load_config("params_test")
     sizes, names = config.network_sizes, config.observation.critic_channels
@@ -168,9 +163,6 @@ def test_channels_keep_their_order() -> None:
     for seen in ([0, 1, 2], [1, 2, 4], [0, 2, 5], [3], list(range(6))):
         hidden = sorted(set(range(6)) - set(seen))
         assert torch.equal(SomeChannels(nn.Identity(), 6, hidden)(maps), maps[:, seen])
-
-
-# --- normalisation of values -------------------------------------------------------------------
 
 
 def test_values_are_scaled_by_all_targets_so_far() -> None:
@@ -206,9 +198,6 @@ def test_without_normalisation_the_critic_learns_the_returns() -> None:
     assert not same(scaled.critic, plain.critic)
 
 
-# --- shared behaviour --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "options"), [("coma", {"advantage": "return"}), *((name, {}) for name in ALGORITHMS)]
 )
@@ -225,9 +214,7 @@ def test_a_two_by_two_team_game_is_solved(name: str, options: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("size", "normalize"), [(1, True), (3, False), (5, True), (100, True)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_micro_batches_make_the_update_of_the_whole_batch(
-    name: str, size: int, normalize: bool
-) -> None:
+def test_micro_batches_make_the_update_of_the_whole_batch(name, size, normalize) -> None:
     options = {"algorithm": name, **ONE_UPDATE, **CLIPPED, "normalize_advantages": normalize}
     whole, parts = (make(micro_batch=number, **options) for number in (0, size))
     sizes: list[int] = []

@@ -1,7 +1,5 @@
 """Updates that are not finite are not applied; other updates are those of plain Adam."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

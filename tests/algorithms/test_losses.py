@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -9,12 +7,12 @@ from marl_framework.algorithms.losses import (
     actor_loss,
     counterfactual_advantage,
     critic_loss,
-    normalized,
     taken,
     td_lambda_returns,
     value_loss,
 )
 from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.ranks import normalized
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
 from tests.small import small_config

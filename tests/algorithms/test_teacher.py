@@ -1,7 +1,5 @@
 """An actor that learns next to a teacher."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

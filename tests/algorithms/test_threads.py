@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 
@@ -41,9 +39,7 @@ def learn(forward: nn.Module, rows: Tensor, learner: nn.Module) -> tuple[Tensor,
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [THREADS * LEAST, THREADS * LEAST + 7])
-def test_shares_give_the_passes_of_the_whole_batch(
-    rows: int, precision: torch.dtype, recompute: bool
-) -> None:
+def test_shares_give_the_passes_of_the_whole_batch(rows, precision, recompute) -> None:
     whole = network(recompute)
     shared, batch = with_batch_threads(whole, CPU), torch.randn(rows, 2, 6, 6)
     error = 1e-5 if precision is torch.float32 else 0.02

@@ -1,7 +1,5 @@
 """Number and content of the updates of a training step, the target critic and the limit on KL."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest
@@ -35,9 +33,6 @@ def recorded(coma: COMAWrapper) -> list[torch.Tensor]:
     batches, loss = [], coma.critic_loss
     coma.critic_loss = lambda out, part: batches.append(part.targets) or loss(out, part)
     return batches
-
-
-# --- batches -----------------------------------------------------------------------------------
 
 
 def test_the_collector_records_what_happened():
@@ -125,9 +120,6 @@ def test_a_state_in_another_order_of_memory_continues_alike():
     assert all(same(other.modules[name], expected.modules[name]) for name in other.modules)
 
 
-# --- the target critic -------------------------------------------------------------------------
-
-
 def test_targets_come_from_the_target_critic_and_keep_episodes_apart():
     coma, first, second = make(), rollout_on(num_envs=3), rollout_on(num_envs=1)
     before = coma.targets(first)
@@ -177,9 +169,6 @@ def test_a_target_has_the_buffers_of_its_critic(tau):
     coma.critic.projection += 1
     coma.update(rollout_on(), 0.1)
     assert torch.equal(coma.target_critic.projection, coma.critic.projection)
-
-
-# --- the limit on KL ---------------------------------------------------------------------------
 
 
 def test_the_actor_halts_once_its_policy_is_too_far_and_the_critic_does_not():

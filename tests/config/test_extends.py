@@ -1,7 +1,5 @@
 """A params file can hold only what differs from another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -36,9 +34,7 @@ def test_a_chain_of_files_is_laid_on_top_of_each_other(tmp_path: Path) -> None:
     assert load_config(file, ["learning.gamma=0.4"]).learning.gamma == 0.4
 
 
-def test_a_base_is_found_beside_the_file_or_in_params(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_is_found_beside_the_file_or_in_params(tmp_path, monkeypatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     write(elsewhere, params_fast="{environment: {seed: 1}}")

@@ -1,7 +1,5 @@
 """Keys of the published params.yaml load under their present names; others of the past do not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -103,9 +101,7 @@ def test_ranges_are_drawn_where_they_were_not_fixed() -> None:
 
 
 @pytest.mark.parametrize(("text", "kinds"), [("", ("split",)), (", kinds: [band]", ("band",))])
-def test_a_published_random_field_is_split_unless_kinds_are_given(
-    text: str, kinds: tuple[str, ...]
-) -> None:
+def test_a_published_random_field_is_split_unless_kinds_are_given(text, kinds) -> None:
     tree = yaml.safe_load(f"sensor: {{simulation: {{type: random_field{text}}}}}")
     with pytest.warns(ConfigWarning, match=r"sensor\.simulation\.type"):
         assert config_from_dict(tree).sensor.simulation.kinds == kinds

@@ -1,7 +1,5 @@
 """Round trips, and whatever else a configuration can be made of."""
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile
@@ -129,18 +127,14 @@ def assert_sound(result: Config | str, source: str) -> None:
 
 @given(CHANGES)
 @settings(max_examples=300)
-def test_a_mutated_configuration_is_sound_or_one_clear_line(
-    changes: list[tuple[str, str, Any, str]],
-) -> None:
+def test_a_mutated_configuration_is_sound_or_one_clear_line(changes) -> None:
     tree = mutated(changes)
     assert_sound(config_or_line(lambda: config_from_dict(tree, "here")), "here")
 
 
 @given(CHANGES)
 @settings(max_examples=60)
-def test_a_mutated_file_is_sound_or_one_clear_line(
-    changes: list[tuple[str, str, Any, str]],
-) -> None:
+def test_a_mutated_file_is_sound_or_one_clear_line(changes) -> None:
     try:
         text = yaml.safe_dump(mutated(changes))
     except ValueError:  # more digits than Python writes

@@ -1,7 +1,5 @@
 """The files of params/: one complete and commented, what the others change, what they promise."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -17,10 +15,7 @@ from marl_framework.config.model import Config
 PARAMS = Path(__file__).resolve().parents[2] / "params"
 FILES = sorted(PARAMS.glob("*.yaml"))
 NAMES = ("balanced", "demo", "fast", "gpu", "mappo", "predict", "collective", "student", "test")
-DEFAULTS = {
-    "params.yaml",
-    *(f"params_{name}.yaml" for name in NAMES),
-}
+DEFAULTS = {"params.yaml", *(f"params_{name}.yaml" for name in NAMES)}
 
 
 def keys_of(tree: dict[str, Any], prefix: str = "") -> list[str]:
@@ -30,10 +25,6 @@ def keys_of(tree: dict[str, Any], prefix: str = "") -> list[str]:
         path = prefix + key
         names += keys_of(value, f"{path}.") if path in SECTIONS else [path]
     return names
-
-
-def by_id(path: Path) -> str:
-    return path.name
 
 
 def test_the_folder_holds_the_documented_files() -> None:
@@ -54,7 +45,7 @@ def test_params_are_complete_and_in_order_and_every_value_has_a_comment() -> Non
     assert [line for line in values if not re.search(r" # \S", line)] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=by_id)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_file_says_its_purpose_and_loads_without_a_warning(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
     load_config(path)
@@ -99,8 +90,10 @@ def test_a_training_step_uses_whole_rounds_of_missions(name: str) -> None:
     assert wanted % transitions == 0
 
 
-def test_the_test_file_is_small() -> None:
-    config = load_config("params_test")
+def test_the_test_file_is_small_and_the_gpu_file_large() -> None:
+    config, large = load_config("params_test"), load_config("params_gpu")
+    assert large.environment.num_envs >= 1024
+    assert large.compute.precision == "bfloat16"
     assert config.environment.num_envs % 2 == 0
     assert config.learning.training_steps == 4
     assert config.networks.actor.conv_channels == config.networks.critic.conv_channels == 8
@@ -114,12 +107,6 @@ def test_the_demo_flies_over_a_real_map_and_is_fast_otherwise() -> None:
     del fast["sensor"]["simulation"]["raster"], fast["sensor"]["simulation"]["kinds"]
     assert demo["environment"] == fast["environment"]
     assert demo["sensor"] == fast["sensor"]
-
-
-def test_the_gpu_file_flies_thousands_of_missions_in_bfloat16() -> None:
-    config = load_config("params_gpu")
-    assert config.environment.num_envs >= 1024
-    assert config.compute.precision == "bfloat16"
 
 
 def test_the_mappo_file_has_the_papers_choices_and_the_transitions_of_the_fast_one() -> None:

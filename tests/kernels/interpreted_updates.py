@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_map
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import Losses, TritonLosses
 from marl_framework.algorithms.optimisers import decide
-from marl_framework.algorithms.ranks import balanced
+from marl_framework.algorithms.policy import kl_divergence
+from marl_framework.algorithms.ranks import balanced, mean_of, normalized
 from marl_framework.kernels.cells import part_sums
 from marl_framework.kernels.policies import BLOCK, choose_actions, descent_rule
 from marl_framework.kernels.versions import Version
@@ -71,10 +72,11 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     floor = losses.floor(epsilon)
     returns = batch.targets if takes_returns else None
     policy, probabilities, advantages = losses.judge(logits, batch, values.detach(), floor, returns)
-    scaled = losses.normalized(advantages, batch.weights)
+    scaled = normalized(advantages, batch.weights, losses.fused)
     actor = losses.actor(policy, batch, scaled, floor, entropy, clip)
     critic = losses.critic(values, batch)
-    teacher_kl = losses.teacher_kl(policy, batch, floor)
+    kl = kl_divergence(batch.teacher, losses.probabilities(policy, batch, floor))
+    teacher_kl = mean_of(kl, batch.weights)
     (actor * 3 + critic * 2 + teacher_kl).backward()
     lost = (actor, critic, teacher_kl)
     return probabilities, advantages, scaled, *lost, logits.grad, values.grad

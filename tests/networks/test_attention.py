@@ -1,7 +1,5 @@
 """Attention over the heard UAVs: any order, any number, any team."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnxruntime
@@ -84,9 +82,7 @@ def test_onnx_gives_the_same(tmp_path: Path) -> None:
         ("cnn", "cnn", True, r"networks\.actor\.type"),
     ],
 )
-def test_attention_and_planes_require_each_other(
-    actor: str, critic: str, heard_uavs: bool, key: str
-) -> None:
+def test_attention_and_planes_require_each_other(actor, critic, heard_uavs, key) -> None:
     networks = {"actor": {"type": actor}, "critic": {"type": critic}}
     with pytest.raises(ValueError, match=key):
         small_config(networks=networks, observation={"heard_uavs": heard_uavs})

@@ -1,7 +1,5 @@
 """Batched observations against the plain baseline, one agent at a time, on drawn missions."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -37,10 +35,7 @@ def configs(draw: st.DrawFn) -> Config:
                 "angle_x": draw(st.sampled_from([60.0, 90.0])),
                 "angle_y": draw(st.sampled_from([60.0, 45.0])),
             },
-            "pixel": {
-                "number_x": draw(st.integers(2, 20)),
-                "number_y": draw(st.integers(2, 20)),
-            },
+            "pixel": {"number_x": draw(st.integers(2, 20)), "number_y": draw(st.integers(2, 20))},
         },
         "mapping": {"prior": draw(st.sampled_from([0.5, 0.5, 0.3]))},
         "experiment": {

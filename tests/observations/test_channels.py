@@ -1,7 +1,5 @@
 """The table of channels, and what follows from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import product
@@ -38,9 +36,6 @@ ALL = {name: name not in PREDICTED_CHANNELS for name in CHANNELS}
 RANGES = (0.0, 15.0, math.inf)
 
 
-# Table --------------------------------------------------------------------------------------
-
-
 def test_the_table_has_the_keys_of_the_configuration_in_their_order() -> None:
     rows = CHANNELS.values()
     assert [row.name for row in rows if row.seen_by == "actor"] == list(ACTOR_CHANNELS)
@@ -62,16 +57,11 @@ def test_the_page_has_the_table() -> None:
     assert "\n".join(rows) in PAGE.read_text(encoding="utf-8")
 
 
-# Maps ---------------------------------------------------------------------------------------
-
-
 @settings(max_examples=40)
 @given(
     rows=st.integers(2, 130), cols=st.integers(2, 130), x=st.integers(2, 12), y=st.integers(2, 12)
 )
-def test_area_means_are_those_of_opencv_where_it_shrinks(
-    rows: int, cols: int, x: int, y: int
-) -> None:
+def test_area_means_are_those_of_opencv_where_it_shrinks(rows, cols, x, y) -> None:
     x, y = min(x, rows), min(y, cols)
     image = np.random.default_rng(rows * cols).random((rows, cols), dtype=np.float32)
     expected = cv2.resize(image, (y, x), interpolation=cv2.INTER_AREA)
@@ -99,9 +89,7 @@ def by_name(builder: ObservationBuilder, state: MissionState, actions: Tensor) -
 
 
 @pytest.mark.parametrize("dims", [(30.0, 30.0), (30.0, 20.0)])
-def test_centred_channels_are_the_others_with_the_uav_at_the_centre(
-    dims: tuple[float, float],
-) -> None:
+def test_centred_channels_are_the_others_with_the_uav_at_the_centre(dims) -> None:
     constraints = {"obstacles": {"number": 4}}
     *_, (env, state, maps) = flown(observation=ALL, dims=dims, constraints=constraints)
     x, y, _ = env.lattice.shape

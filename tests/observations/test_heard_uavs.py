@@ -1,7 +1,5 @@
 """Planes of the UAVs heard, against footprints drawn on the full map one by one."""
 
-from __future__ import annotations
-
 import torch
 
 from marl_framework.kernels.cells import area_pool, lattice_weights

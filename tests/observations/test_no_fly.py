@@ -1,7 +1,5 @@
 """The channel of forbidden moves."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Channels that show what a trained map predictor expects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

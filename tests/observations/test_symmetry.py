@@ -1,7 +1,5 @@
 """A mission flipped or turned is a mission: what the networks see of it must agree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -64,9 +62,7 @@ def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) 
 
 
 @pytest.mark.parametrize(("world", "count"), WORLDS)
-def test_turned_transitions_are_those_of_theturned_mission(
-    world: dict[str, Any], count: int
-) -> None:
+def test_turned_transitions_are_those_of_theturned_mission(world, count) -> None:
     config = small_config(**{**world, "observation": {**ALL, **world.get("observation", {})}})
     env, state, actions = _flown(config)
     symmetries = Symmetries(config, "cpu")
@@ -126,9 +122,7 @@ def test_each_transition_is_turned_by_itself() -> None:
 
 
 @pytest.mark.parametrize("symmetries", [True, False])
-def test_each_pass_of_a_training_turns_transitions_anew(
-    symmetries: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_pass_of_a_training_turns_transitions_anew(symmetries, monkeypatch) -> None:
     learning = {"symmetries": symmetries, "data_passes": 2, "batch_size": 60, "batch_number": 1}
     trainer = Trainer(small_config(observation=ALL, learning=learning), torch.device("cpu"))
     assert isinstance(trainer.algorithm, COMAWrapper)
