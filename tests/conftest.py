@@ -71,11 +71,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def _named_devices() -> Iterator[None]:
-    """A test that leaves its device to the machine fails: with a GPU it would test another one.
-
-    Tests of `auto` itself ask for the fixture `automatic`; commands in processes of their own
-    say `--device cpu`.
-    """
+    """Fail tests that leave their device to the machine, unless they ask for `automatic`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_module, "automatic_device", leave_no_device)
         yield
@@ -105,10 +101,7 @@ DRAWINGS += [
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_pixel() -> Iterator[None]:
-    """Figures of missions have one pixel: to draw the real ones takes longer than all else.
-
-    Tests of the real ones ask for the fixture `drawn`.
-    """
+    """Draw figures of missions with one pixel, unless a test asks for `drawn`."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in DRAWINGS:
             patch.setattr(module, name, one_pixel)

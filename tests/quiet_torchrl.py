@@ -1,7 +1,4 @@
-"""Imports TorchRL's collectors, which warn about their own classes, before any test does.
-
-Warnings are errors in tests, and the first test of a process varies.
-"""
+"""Imports TorchRL's collectors, which warn about their own classes, before any test does."""
 
 import warnings
 

@@ -1,6 +1,8 @@
 """What a reader may rely on: small files, imports downwards, no reads back to the host."""
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -8,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
+import marl_framework
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "marl_framework"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE = 500
 
 # Lowest first: each folder has a floor of its own and imports the floors below it alone.
-NAMES = """
+LAYERS = """
 config command_line device stage_timer kernels runs mission networks observations algorithms
 coma_wrapper planners exporting evaluation deployment training prediction distillation integrations
 """
-FLOORS = tuple(NAMES.split())
+FLOORS = tuple(LAYERS.split())
 COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill"}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
@@ -138,3 +142,32 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+NAMES = """
+Algorithm COMAWrapper Camera Config ConfigError ConvolutionalNetwork CoveragePlanner Decision
+FlightRecord InformationGainPlanner Lattice LearnedPlanner MissionEnvironment MissionState
+MissionTask NetworkSizes ObservationBuilder OraclePlanner Planner PortableActor PortableTeam
+RandomPlanner ResetDraws Reward Rollout RolloutCollector RunFolder Seen Sensor StepDraws StepResult
+TeamTask Terrain TerrainDraws TerrainKind Trainer Utility __version__ config_from_dict
+config_to_dict dump_config find_checkpoint fly load_checkpoint load_config log_probabilities
+make_actor make_algorithm make_planner mission_config policy_probabilities resolve_device
+save_checkpoint
+"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(marl_framework.__all__) == NAMES.split()
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_public_name_can_be_imported_and_is_documented(name: str) -> None:
+    found = getattr(importlib.import_module("marl_framework"), name)
+    if inspect.isclass(found) or inspect.isfunction(found):
+        assert inspect.getdoc(found)
+        assert found.__module__.startswith("marl_framework.")
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="Trianer"):
+        _ = marl_framework.Trianer  # type: ignore[attr-defined]

@@ -64,9 +64,8 @@ def test_threads_that_wait_for_each_other_are_told(
 
 
 def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:
-    monkeypatch.setattr(
-        "marl_framework.training.memory.device_memory", lambda device: (2**20, 2**20)
-    )
+    memory = "marl_framework.training.memory.device_memory"
+    monkeypatch.setattr(memory, lambda device: (2**20, 2**20))
     code, found = examine("environment.num_envs=4096")
     assert code == 1
     assert not found["memory"]["ok"]

@@ -182,8 +182,7 @@ class House:
         return main([*start, *given, *options])
 
     def results(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.runs / name / "summary.json").read_text())
-        return found["results"]
+        return json.loads((self.runs / name / "summary.json").read_text())["results"]
 
 
 def test_a_run_records_what_it_started_with_and_resumes_without_it(tmp_path, capsys) -> None:

@@ -145,11 +145,6 @@ def test_the_params_file_comes_from_the_environment_too(tmp_path, monkeypatch, c
     assert main(["--check", "--device", "cpu", "--config", "mine.yaml"]) == 0  # the option wins
 
 
-def test_checking_leaves_nothing_behind(train, tmp_path):
-    assert train("t", "--check") == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_existing_run_is_never_overwritten(train, tmp_path, refused):
     assert train("t") == 0
     before = {p: p.read_bytes() for p in (tmp_path / "runs").rglob("*") if p.is_file()}

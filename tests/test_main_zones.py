@@ -38,8 +38,7 @@ def train(folder: Path, name: str, *settings: str, options: tuple[str, ...] = ()
 
 def weights(folder: Path, name: str) -> str:
     summary = json.loads((folder / "runs" / name / "summary.json").read_text())
-    found: str = summary["results"]["weights_sha256"]
-    return found
+    return summary["results"]["weights_sha256"]
 
 
 def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:

@@ -113,9 +113,8 @@ def test_own_reward_and_terrain_train_from_the_command_line(tmp_path: Path) -> N
 
 def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
     options = ["--policies", f"{MODULE}.Westward,random", "--missions", "3", "--no-figures"]
-    assert (
-        evaluate.main(["--config", "params_test", "--device", "cpu", *options, "--out", "e"]) == 0
-    )
+    fixed = ["--config", "params_test", "--device", "cpu", "--out", "e"]
+    assert evaluate.main([*fixed, *options]) == 0
     found = json.loads((tmp_path / "e/results.json").read_text())["summary"]
     assert list(found) == [f"{MODULE}.Westward", "random"]
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
+import marl_framework
 from marl_framework import main as main_module
 from marl_framework.config.loading import load_config
 from marl_framework.config.messages import KEYS, SECTIONS
 from tests.pages import PAGES, ROOT, Block, all_blocks, blocks, promised_shapes, run_script, shapes
+from tests.test_architecture import FLOORS
 
 SCRIPTS = [block for block in all_blocks("python") if block.module is None]
 PARTS = [block for block in all_blocks("python") if block.module is not None]
@@ -86,8 +89,7 @@ def test_the_algorithm_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> Non
         arguments += [*chosen, *options]
         assert main_module.main(arguments) == 0
         summary = json.loads((tmp_path / "runs" / name / "summary.json").read_text())
-        digest: str = summary["results"]["weights_sha256"]
-        return digest
+        return summary["results"]["weights_sha256"]
 
     half = weights("halved", "--set", "learning.training_steps=2")
     resumed = weights("halved", "--resume", "--allow-changed", "learning.training_steps")
@@ -150,3 +152,73 @@ def test_keys_in_the_text_exist(page: Path) -> None:
     keys = {f"{first}.{rest}" for first, rest in named if first in sections}
     keys = {key for key in keys if not key.endswith((".yaml", ".md", ".py", ".json"))}
     assert {key for key in keys if key not in KEYS and key not in SECTIONS} == set()
+
+
+SLURM = [block for block in all_blocks("bash") if "#SBATCH" in block.code]
+
+
+@pytest.mark.parametrize("script", SLURM, ids=str)
+def test_a_script_saves_and_goes_on(script: Block) -> None:
+    subprocess.run(["bash", "-n", "-c", script.code], check=True)
+    (command,) = (line for line in script.commands() if line.startswith("srun "))
+    words = shlex.split(command)
+    options = _parser().parse_args(words[words.index("marl_framework.main") + 1 :])
+    assert options.resume
+    assert f"runs/{options.run_name}/status.json" in script.code
+    assert "--requeue" in script.code
+    warning = re.search(r"--signal=(\w+)@\d+", script.code)
+    assert warning is not None
+    assert warning[1] == "USR1"
+    if "torchrun" in words:
+        assert "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1" in words
+
+
+def test_there_is_a_script_for_one_host_and_one_for_several() -> None:
+    assert ["torchrun" in script.code for script in SLURM] == [False, True]
+
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (site / "reference" / "missions" / "index.html").read_text(encoding="utf-8")
+    assert 'id="marl_framework.mission.environment.MissionEnvironment.step"' in page
+    assert "Move all UAVs, measure, reward, communicate" in page
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
+    index = pages.pop("index")
+    shown = [
+        (stem, name.rpartition(".")[2])
+        for stem, text in pages.items()
+        for name in re.findall(r"^::: marl_framework\.([\w.]+)$", text, re.MULTILINE)
+    ]
+    assert sorted([*(name for _, name in shown), "__version__"]) == sorted(marl_framework.__all__)
+    for stem, name in shown:
+        (row,) = [line for line in index.splitlines() if f"]({stem}.md)" in line]
+        assert f"`{name}`" in row
+
+
+def test_the_architecture_page_names_the_folders_and_files_of_the_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "marl_framework"
+    folders = re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE)
+    assert sorted(folders) == sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    assert [name for name in FLOORS if name in folders] == folders
+    named = set(re.findall(r"`([\w/.]+(?:/|\.py))`", page)) - {"marl_framework/"}
+    assert "algorithms/rollout.py" in named
+    assert {name for name in named if not (package / name).exists()} == set()
+    drawing = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'font-weight="bold">(\w+)</text>', drawing)
+    undrawn = {"kernels", "integrations", "prediction", "distillation", "exporting", "deployment"}
+    assert set(folders) - set(drawn) == undrawn
+    assert set(drawn) <= set(folders)

@@ -12,7 +12,6 @@ from torch import nn
 
 from marl_framework import evaluate, export
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config
 from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
 from marl_framework.main import main
 from marl_framework.networks.registry import make_actor
@@ -51,8 +50,7 @@ def train(name: str, *settings: str, options: tuple[str, ...] = ()) -> int:
 
 def checksum(name: str) -> str:
     text = json.loads(Path(f"runs/{name}/summary.json").read_text(encoding="utf-8"))
-    found: str = text["results"]["weights_sha256"]
-    return found
+    return text["results"]["weights_sha256"]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -182,10 +180,3 @@ def test_every_built_in_part_is_where_its_name_says(table: dict[str, str]) -> No
     for path in table.values():
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
-
-
-def test_the_defaults_are_built_in_parts() -> None:
-    config = load_config("params.yaml")
-    assert config.experiment.algorithm in ALGORITHMS
-    assert {config.networks.actor.type, config.networks.critic.type} <= set(NETWORKS)
-    assert config.sensor.model.type in SENSORS

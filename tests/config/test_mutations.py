@@ -80,6 +80,7 @@ CHANGES = st.lists(
     min_size=1,
     max_size=4,
 )
+Changes = list[tuple[str, str, Any, str]]
 
 
 def node_of(tree: dict[str, Any], path: str) -> Any:
@@ -90,11 +91,11 @@ def node_of(tree: dict[str, Any], path: str) -> Any:
     return node if isinstance(node, dict) else {}
 
 
-def mutated(changes: list[tuple[str, str, Any, str]]) -> dict[str, Any]:
+def mutated(changes: Changes) -> dict[str, Any]:
     return change(config_to_dict(Config()), changes)
 
 
-def change(tree: dict[str, Any], changes: list[tuple[str, str, Any, str]]) -> dict[str, Any]:
+def change(tree: dict[str, Any], changes: Changes) -> dict[str, Any]:
     for path, what, value, name in changes:
         node, leaf = node_of(tree, path), path.rpartition(".")[2]
         if what == "drop":
@@ -127,14 +128,14 @@ def assert_sound(result: Config | str, source: str) -> None:
 
 @given(CHANGES)
 @settings(max_examples=300)
-def test_a_mutated_configuration_is_sound_or_one_clear_line(changes) -> None:
+def test_a_mutated_configuration_is_sound_or_one_clear_line(changes: Changes) -> None:
     tree = mutated(changes)
     assert_sound(config_or_line(lambda: config_from_dict(tree, "here")), "here")
 
 
 @given(CHANGES)
 @settings(max_examples=60)
-def test_a_mutated_file_is_sound_or_one_clear_line(changes) -> None:
+def test_a_mutated_file_is_sound_or_one_clear_line(changes: Changes) -> None:
     try:
         text = yaml.safe_dump(mutated(changes))
     except ValueError:  # more digits than Python writes

@@ -15,19 +15,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
+from marl_framework.algorithms.batch import Transitions
 from marl_framework.config.learning import (
     ACTOR_CHANNELS,
     CRITIC_ONLY_CHANNELS,
     PREDICTED_CHANNELS,
     ObservationConfig,
 )
-from marl_framework.kernels.cells import area_pool, area_weights, interval_overlap, weighted_entropy
+from marl_framework.kernels.cells import (
+    area_pool,
+    area_weights,
+    interval_overlap,
+    lattice_weights,
+    weighted_entropy,
+)
 from marl_framework.kernels.maps import ActorPlaces, CriticPlaces
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.channels import CHANNELS, Turns
+from marl_framework.observations.symmetry import Symmetries
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
@@ -154,3 +162,95 @@ def test_local_entropy_is_that_of_the_mean_likelihood_in_the_square(sensor: dict
         expected = weighted_entropy(weights @ square @ weights.T)
         torch.testing.assert_close(maps["local_entropy"][e, i], expected, rtol=0, atol=1e-5)
     assert beyond > 0
+
+
+ATTENTION = {
+    "networks": {name: {"type": "attention", "hidden_dim": 8} for name in ("actor", "critic")},
+    "observation": {"heard_uavs": True},
+}
+
+
+def test_a_plane_shows_what_a_heard_uav_sees() -> None:
+    config = small_config(agents=4, uav={"communication_range": 12}, **ATTENTION)
+    env = MissionEnvironment(config, 6, "cpu")
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    state = env.reset(env.draw_reset())
+    for _ in range(3):
+        actions = random_actions(env, state, env.generator)
+        env.step(state, actions, env.draw_step())
+    footprint = env.camera.footprint(state.positions)
+    weights = lattice_weights(env.camera.shape, builder.shape, "cpu")
+    observation = builder.actor(state)
+    assert observation.shape[2] == config.network_sizes.actor_channels
+    assert 0 < (~state.heard).sum() < state.heard.numel() - state.heard.shape[0] * 4
+    for e in range(6):
+        for i in range(4):
+            for k, j in enumerate([i, *(other for other in range(4) if other != i)]):
+                drawn = torch.zeros(env.camera.shape)
+                rows = slice(int(footprint.row0[e, j]), int(footprint.row1[e, j]))
+                cols = slice(int(footprint.col0[e, j]), int(footprint.col1[e, j]))
+                drawn[rows, cols] = float(state.positions[e, j, 2] + 1) / env.lattice.shape[2]
+                drawn *= bool(state.heard[e, i, j])
+                torch.testing.assert_close(observation[e, i, k], area_pool(drawn, *weights))
+
+
+def test_the_other_channels_are_as_without_them() -> None:
+    config = small_config(agents=3, **ATTENTION)
+    env = MissionEnvironment(config, 2, "cpu")
+    state = env.reset(env.draw_reset())
+    plain = small_config(agents=3)
+    expected = ObservationBuilder(plain, env.lattice, env.camera)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    assert torch.equal(builder.actor(state)[:, :, 3:], expected.actor(state))
+    actions = torch.zeros(2, 3, dtype=torch.int64)
+    assert torch.equal(builder.critic_only(state, actions), expected.critic_only(state, actions))
+    assert [c - 3 for c in config.network_sizes.action_channels] == [
+        *plain.network_sizes.action_channels
+    ]
+
+
+@pytest.mark.parametrize("actions", [4, 6, 9, 27])
+def test_it_shows_the_share_of_moves_that_are_forbidden(actions: int) -> None:
+    obstacles, options = {"obstacles": {"number": 5}}, {"observation": {"no_fly": True}}
+    config = small_config(
+        actions=actions, agents=2, dims=(30.0, 20.0), constraints=obstacles, **options
+    )
+    env = MissionEnvironment(config, 3, "cpu")
+    state = env.reset(env.draw_reset())
+    maps = ObservationBuilder(env.config, env.lattice, env.camera).actor(state)
+    absolute = maps[:, :, env.config.observation.actor_channels.index("no_fly")]
+    x, y, z = env.lattice.shape
+    table, values = env.lattice.table(), set()
+    for e, i, j in product(range(3), range(x), range(y)):
+        known = [(k, a) for k in range(z) for a in range(actions) if table[i, j, k, a]]
+        closed = sum(not state.moves[e, i, j, k, a] for k, a in known) / len(known)
+        values.add(round(closed, 3))
+        for n in range(2):
+            assert absolute[e, n, i, j].item() == pytest.approx(closed, abs=1e-6)
+    assert {0.0} < values  # some are closed, not all
+
+
+def test_it_turns_as_moves_do() -> None:
+    """The moves of all places, turned one by one, close as much as the turned channel shows."""
+    obstacles = {"obstacles": {"number": 6}}
+    env = MissionEnvironment(small_config(agents=1, constraints=obstacles), 3, "cpu")
+    moves, table = env.reset(env.draw_reset()).moves[0, :, :, 1], env.lattice.table()[:, :, 1]
+    cells = 49
+    share = moves.sum(-1) / table.sum(-1)
+    numbers = torch.arange(cells, dtype=torch.float32).view(7, 7)
+    batch = Transitions(
+        observations=torch.stack((numbers, share)).expand(cells, 2, 7, 7),
+        critic_maps=torch.zeros(cells, 5, 7, 7),
+        actions=torch.zeros(cells, dtype=torch.int64),
+        masks=moves.flatten(0, 1),
+        old_probabilities=torch.zeros(cells, 6),
+        targets=torch.zeros(cells),
+    )
+    symmetries = Symmetries(env.config, "cpu")
+    assert len(symmetries) == 8
+    for which in range(8):
+        turned = symmetries.apply(batch, torch.full((cells,), which))
+        sources, shown = turned.observations[0]
+        there = turned.masks[sources.long()]
+        assert not (there & ~table).any()  # nothing leads off the lattice
+        torch.testing.assert_close(there.sum(-1) / table.sum(-1), shown)
