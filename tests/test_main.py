@@ -204,7 +204,7 @@ def test_runs_cannot_go_into_a_file(train, tmp_path, refused):
 
 
 @pytest.mark.parametrize("spelling", ["--update_interval", "--update-interval"])
-def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_path, monkeypatch):
+def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_path):
     for name, options in (("one", ()), ("three", (spelling, "3"))):
         assert train(name, "--max-episodes", "7", *options) == 0
     counts, steps = [], []
@@ -219,7 +219,7 @@ def test_an_interval_changes_neither_missions_nor_updates(spelling, train, tmp_p
     assert steps == [[1, 2, 3, 4, 5, 6, 7], [3, 6, 7]]  # the last stretch is shorter
 
 
-def test_short_forms_override_their_keys(train, tmp_path, monkeypatch, refused):
+def test_short_forms_override_their_keys(train, tmp_path, refused):
     short = ("--batch_size", "8", "--max_episodes", "1", "--a_lr", "1e-4", "--c-lr", "2e-4")
     assert train("t", *short) == 0
     text = (tmp_path / "runs" / "t" / "config.yaml").read_text()

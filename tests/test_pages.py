@@ -162,7 +162,7 @@ def test_a_script_saves_and_goes_on(script: Block) -> None:
     subprocess.run(["bash", "-n", "-c", script.code], check=True)
     (command,) = (line for line in script.commands() if line.startswith("srun "))
     words = shlex.split(command)
-    options = _parser().parse_args(words[words.index("marl_framework.main") + 1 :])
+    options = make_parser().parse_args(words[words.index("marl_framework.main") + 1 :])
     assert options.resume
     assert f"runs/{options.run_name}/status.json" in script.code
     assert "--requeue" in script.code

@@ -22,7 +22,7 @@ Train = Callable[..., int]
 
 
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+def train(tmp_path: Path) -> Train:
     """Train two steps of params_test.yaml into tmp_path/runs/t; returns the exit code."""
     runs = f"--set=logging.directory={tmp_path / 'runs'}"
 

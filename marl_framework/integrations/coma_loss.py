@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms import losses
 from marl_framework.algorithms.policy import policy_entropy
+from marl_framework.algorithms.ranks import normalized
 from marl_framework.integrations import missing_extra
 
 try:
