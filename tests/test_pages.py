@@ -18,6 +18,7 @@ import marl_framework
 from marl_framework import main as main_module
 from marl_framework.config.loading import load_config
 from marl_framework.config.messages import KEYS, SECTIONS
+from marl_framework.main import make_parser
 from tests.pages import PAGES, ROOT, Block, all_blocks, blocks, promised_shapes, run_script, shapes
 from tests.test_architecture import FLOORS
 
