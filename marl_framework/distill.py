@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from marl_framework.command_line import Parser, as_program, loaded
-from marl_framework.config.loading import config_to_dict
-from marl_framework.config.yaml_text import format_yaml
 from marl_framework.distillation.tasks import with_tasks, worker_runs
-from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
+from marl_framework.training.guard import guarded
 from marl_framework.training.options import (
     Start,
     add_print_config,
@@ -19,11 +17,11 @@ from marl_framework.training.options import (
     add_series_options,
     add_short_forms,
     load_options,
+    print_config,
     read_start,
     refuse,
     require,
 )
-from marl_framework.training.processes import worst
 from marl_framework.training.series import Launch, read_launch, train_runs
 
 
@@ -64,10 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code.
-
-    0 done, 1 failed, 2 bad input, 130 interrupted.
-    """
+    """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
     options = make_parser().parse_args(arguments)
     return guarded(lambda log: _run(options, log))
 
@@ -80,8 +75,7 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
         return _train_workers(options, start, launch, log)
     config = with_tasks(load_options(options), options.tasks, options.teacher)
     if options.print_config:
-        print(format_yaml(config_to_dict(config)), end="", flush=True)
-        return 0
+        return print_config(config)
 
     # They load PyTorch: help and bad input come at once.
     from marl_framework.distillation.trainer import Distiller
@@ -97,7 +91,7 @@ def _train_workers(options: argparse.Namespace, start: Start, launch: Launch, lo
     config = load_options(options)
     runs = worker_runs(config, options.workers, options.run_name)
     if not start.check:
-        return worst(train_runs(launch, config, runs))
+        return max(train_runs(launch, config, runs).values(), default=0)
 
     from marl_framework.training.team import train_team
 

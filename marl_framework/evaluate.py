@@ -18,9 +18,9 @@ from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation.options import MISSIONS, SEED, TASK, read_options, world_overrides
 from marl_framework.runs.files import write_json
-from marl_framework.runs.guard import guarded
 from marl_framework.runs.history import state_of
 from marl_framework.runs.names import checkpoint_file
+from marl_framework.training.guard import guarded
 
 # Modules that load PyTorch are imported where they are used: help and bad input come at once.
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from marl_framework.command_line import (
 )
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
-from marl_framework.runs.guard import guarded
 from marl_framework.runs.names import checkpoint_file
+from marl_framework.training.guard import guarded
 
 TOLERANCE = 1e-5
 """Largest accepted difference of an output from PyTorch's."""

@@ -42,8 +42,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
     elif options.command == "show":
         path = history.find(options.run)
         yield f"folder: {path}"
-        for name, value in _known(path).items():
-            yield f"{name}: {value}"
+        yield from (f"{name}: {value}" for name, value in _known(path).items())
     elif options.command == "archive":
         moved = history.archive(options.name)
         if moved is not None:
@@ -52,8 +51,7 @@ def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
         if options.keep < 0:
             raise ConfigError(f"--keep {options.keep}: give a number of runs, 0 or more")
         history.check(options.name)
-        for path in history.clean(options.name, options.keep):
-            yield f"deleted {path}"
+        yield from (f"deleted {path}" for path in history.clean(options.name, options.keep))
 
 
 def _known(path: Path) -> dict[str, Any]:
@@ -81,17 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def add(name: str, text: str, *arguments: str) -> argparse.ArgumentParser:
+    def add(name: str, text: str, argument: str, **more: Any) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        for argument in arguments:
-            command.add_argument(argument)
+        command.add_argument(argument, **more)
         return command
 
-    add("list", "list the runs of a name, or all runs, earlier ones too").add_argument(
-        "name", nargs="?"
-    )
-    run = "NAME or NAME/TIME"
-    add("show", f"show commit, versions, state and results of a run, {run}", "run")
+    add("list", "list the runs of a name, or all runs, earlier ones too", "name", nargs="?")
+    add("show", "show commit, versions, state and results of a run, NAME or NAME/TIME", "run")
     add("archive", "move the run of a name to the history", "name")
     clean = add("clean", "delete all but the newest N earlier runs of a name", "name")
     clean.add_argument("--keep", type=int, required=True, metavar="N")

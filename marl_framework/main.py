@@ -33,10 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code.
-
-    0 done, 1 the training failed, 2 bad input, 130 interrupted.
-    """
+    """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
     from marl_framework.training.command import run
 
     return run(make_parser().parse_args(arguments))

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from marl_framework.command_line import Parser, as_program, loaded
-from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
+from marl_framework.training.guard import guarded
 from marl_framework.training.options import (
     add_run_options,
     add_short_forms,
@@ -18,10 +18,7 @@ from marl_framework.training.options import (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code.
-
-    0 done, 1 failed, 2 bad input, 130 interrupted.
-    """
+    """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
     parser = Parser(prog="python -m marl_framework.predict", description=__doc__)
     add_run_options(parser, "params_predict.yaml")
     add_short_forms(parser, ["device"])

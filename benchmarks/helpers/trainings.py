@@ -33,7 +33,6 @@ from marl_framework.evaluation.statistics import student_interval
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import strict
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.hardware import cpu_seconds
 from marl_framework.training.trainer import Trainer
 
 SEEDS = "3,4,5"
@@ -257,7 +256,7 @@ def measure_training(
     trainer, timer = Trainer(config, device), StageTimer(device)
     records: list[dict[str, Tensor | float]] = []
     steps = config.learning.training_steps
-    cpu = cpu_seconds()
+    cpu = time.process_time()
     with utilisation_monitor(device) as monitor:
         while trainer.algorithm.training_steps < steps:
             records.append(training_step(trainer, timer)[0])
@@ -272,7 +271,7 @@ def measure_training(
         "transitions": steps * config.schedule.transitions_per_step,
         "updates": _updates(trainer.algorithm.state_dict()),
         "flops": flops * steps,
-        "cpu_seconds": cpu_seconds() - cpu,
+        "cpu_seconds": time.process_time() - cpu,
         "cores": usable_cores(),
         "peak_memory_bytes": peak_memory(device),
         **utilisation(monitor),

@@ -38,7 +38,6 @@ from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
-from marl_framework.training.hardware import cpu_seconds
 
 Work = tuple[int, float, float]
 """Number of samples, and seconds of wall-clock and CPU time."""
@@ -73,7 +72,7 @@ class Judge:
         for _ in range(3):
             self.once()
         synchronize(self.device)
-        calls, cpu, start = 0, cpu_seconds(), time.perf_counter()
+        calls, cpu, start = 0, time.process_time(), time.perf_counter()
         while (passed := time.perf_counter() - start) < seconds:
             self.once()
             calls += 1
@@ -81,7 +80,7 @@ class Judge:
                 synchronize(self.device)  # else the host queues work far ahead
         synchronize(self.device)
         passed = time.perf_counter() - start
-        return calls * self.batch, passed, cpu_seconds() - cpu
+        return calls * self.batch, passed, time.process_time() - cpu
 
 
 def several(config: Config, device: torch.device, seconds: float, number: int) -> list[Work]:

@@ -32,8 +32,7 @@ from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, other_mission, with_team
 from marl_framework.runs.files import write_json
-from marl_framework.runs.folder import RunFolder, describe_environment, not_writable
-from marl_framework.runs.start import start_run
+from marl_framework.runs.folder import RunFolder, describe_environment, not_writable, start_run
 
 SPLIT = "test"
 _BATCH_BYTES = 2**30  # memory budget

@@ -18,15 +18,6 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
-__all__ = [
-    "FORMAT",
-    "check_weights",
-    "load_checkpoint",
-    "misfit",
-    "save_checkpoint",
-    "tensors_checksum",
-]
-
 FORMAT = 1
 """Version of the layout; files of another version are rejected."""
 
@@ -54,16 +45,20 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
     with atomic_file(Path(path)) as file:
         buffer = io.BytesIO()
         torch.save({**payload, "format": FORMAT}, buffer)
-        file.write(_signed(buffer.getbuffer()))
+        content = bytearray(buffer.getbuffer())
+        if content[-_END_BYTES : -_END_BYTES + 4] != _END:
+            raise RuntimeError("torch.save wrote no plain zip archive")
+        content[-2:] = struct.pack("<H", _COMMENT)
+        content += _MARK
+        content += hashlib.sha256(content).hexdigest().encode()
+        file.write(content)
 
 
 def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint without running any code it may contain.
+    """Read a checkpoint of `save_checkpoint` without running any code it may contain.
 
-    Args:
-        path: file written by `save_checkpoint`.
-        device: device of the tensors. Use the CPU to resume: `load_state_dict` copies to the
-            device of modules and optimisers, and generator states must be on the CPU.
+    Use the CPU to resume: `load_state_dict` copies to the device of modules and optimisers, and
+    generator states must be on the CPU.
 
     Raises:
         ConfigError: the file is missing, damaged (checksum), not a checkpoint, or of another
@@ -75,11 +70,11 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no readable file"
         raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
-    signed = _is_signed(content)
-    if signed is False:
+    signed = content[-_COMMENT : -_COMMENT + len(_MARK)] == _MARK
+    if signed and content[-64:] != hashlib.sha256(content[:-64]).hexdigest().encode():
         raise ConfigError(damaged)
     try:
-        with warnings.catch_warnings():  # of foreign files; what is wrong is told below
+        with warnings.catch_warnings():  # of foreign files
             warnings.simplefilter("ignore", UserWarning)
             payload = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
@@ -98,7 +93,7 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         raise ConfigError(
             f"checkpoint {path}: its format is {found!r}, and this version reads {FORMAT}"
         )
-    if signed is None:
+    if not signed:
         raise ConfigError(f"checkpoint {path}: it lacks its checksum, so it may be damaged")
     return dict(payload)
 
@@ -117,25 +112,6 @@ def _shape(value: object) -> str:
     if not isinstance(value, Tensor):
         return "no tensor"
     return "x".join(str(length) for length in value.shape) or "a number"
-
-
-def _signed(archive: memoryview) -> bytearray:
-    """Return a zip archive with its checksum appended as comment."""
-    content = bytearray(archive)
-    if content[-_END_BYTES : -_END_BYTES + 4] != _END:
-        raise RuntimeError("torch.save wrote no plain zip archive")
-    content[-2:] = struct.pack("<H", _COMMENT)
-    content += _MARK
-    content += hashlib.sha256(content).hexdigest().encode()
-    return content
-
-
-def _is_signed(content: bytes) -> bool | None:
-    """Return whether the checksum of a file is correct, or None without a checksum."""
-    if content[-_COMMENT : -_COMMENT + len(_MARK)] != _MARK:
-        return None
-    digest = hashlib.sha256(memoryview(content)[:-64]).hexdigest()
-    return content[-64:] == digest.encode()
 
 
 def check_plain(value: Any, where: str) -> None:
@@ -169,9 +145,8 @@ def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
     """Check that a resumed run reads the weights and files that it began with.
 
     Args:
-        now: checksums of the weights that others trained, and of the files that missions are made
-            of, by what reads them and where they lie.
-        before: the same in the checkpoint; what is new or no longer read may be anything.
+        now: checksums of weights and files by name.
+        before: checksums in the checkpoint; names in only one of them are ignored.
 
     Raises:
         ConfigError: some have changed.

@@ -15,21 +15,14 @@ from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.runs.files import link_file
 
 LAST, BEST = "last.pt", "best.pt"
-_NUMBERED = re.compile(r"step-([0-9]{8,})\.pt")
-_SECONDS_A_MINUTE = 60
+_NUMBERED = re.compile(r"step-[0-9]{8,}\.pt")
 
 
 class CheckpointStore:
-    """Writes the checkpoints of a run and keeps the newest and the best.
+    """Writes the checkpoints of a run and keeps the `kept` newest and the best.
 
     The newest is `step-<training step>.pt` with `last.pt` as a hard link. If a write fails, for
     example on a full disk, earlier checkpoints remain and the failure is reported once.
-
-    Args:
-        folder: folder of the checkpoints.
-        kept: number of newest checkpoints to keep.
-        report: prints a line for the user.
-        clock: returns the time [s].
     """
 
     def __init__(
@@ -48,15 +41,15 @@ class CheckpointStore:
 
     def minutes(self) -> float:
         """Return the minutes since the last attempt to save, or since the start."""
-        return (self._clock() - self._saved_at) / _SECONDS_A_MINUTE
+        return (self._clock() - self._saved_at) / 60
 
     def save(self, step: int, payload: Mapping[str, Any]) -> bool:
         """Write the newest checkpoint and delete old ones; return whether the write succeeded."""
-        path = self._folder / f"step-{step:08d}.pt"
+        path, last = self._folder / f"step-{step:08d}.pt", self._folder / LAST
         self._saved_at = self._clock()
-        if not self._write(path, lambda: save_checkpoint(path, payload)):
+        if not self._write(path, save_checkpoint, path, payload):
             return False
-        if not self._write(self._folder / LAST, lambda: link_file(path, self._folder / LAST)):
+        if not self._write(last, link_file, path, last):
             return False
         for old in numbered_checkpoints(self._folder)[self._kept :]:
             with suppress(OSError):
@@ -66,11 +59,11 @@ class CheckpointStore:
     def save_best(self, payload: Mapping[str, Any]) -> bool:
         """Write the best checkpoint; return whether the write succeeded."""
         path = self._folder / BEST
-        return self._write(path, lambda: save_checkpoint(path, payload))
+        return self._write(path, save_checkpoint, path, payload)
 
-    def _write(self, path: Path, write: Callable[[], None]) -> bool:
+    def _write(self, path: Path, write: Callable[..., None], *arguments: Any) -> bool:
         try:
-            write()
+            write(*arguments)
         except OSError as error:
             if not self._failed:
                 self._report(
@@ -85,13 +78,8 @@ class CheckpointStore:
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
     """Return the files `step-<number>.pt`, newest first."""
-    found = []
-    with suppress(OSError):
-        for path in folder.iterdir():
-            match = _NUMBERED.fullmatch(path.name)
-            if match:
-                found.append((int(match[1]), path))
-    return [path for _, path in sorted(found, reverse=True)]
+    found = [path for path in folder.glob("step-*.pt") if _NUMBERED.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.stem[5:]), reverse=True)
 
 
 def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:

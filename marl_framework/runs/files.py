@@ -52,9 +52,9 @@ def link_file(source: Path, path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def remove_temporary_files(folder: Path) -> None:
+def remove_temporary_files(*folders: Path) -> None:
     """Remove incomplete files of killed processes; call it only while holding the lock."""
-    for path in folder.glob(f".*{_TEMPORARY}"):
+    for path in (path for folder in folders for path in folder.glob(f".*{_TEMPORARY}")):
         with suppress(OSError):
             path.unlink()
 
@@ -90,10 +90,7 @@ def strict(value: Any) -> Any:
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """Return the object below these keys of a JSON file.
-
-    It is empty where the file is missing or damaged, or holds no object there.
-    """
+    """Return the object below these keys of a JSON file; empty if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -9,12 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +25,46 @@ from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.device import describe_device
 from marl_framework.runs.files import atomic_file, read_json, remove_temporary_files, write_json
+from marl_framework.runs.history import History
 from marl_framework.runs.lock import LOCK, RunLock, folder_guard
 from marl_framework.runs.log import LOG
 from marl_framework.runs.names import check_run_name, name_in_use
 
-_PACKAGES = ("torch", "kornia", "numpy")
-_CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 INITIAL_WEIGHTS = "initial_weights"
 """Key of records of what a training run started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training run."""
 _LARGEST_DIFF = 2**24  # bytes
-_OURS = frozenset(
-    {
-        LOCK,
-        *TRAINING_FOLDERS,
-        "config.yaml",
-        "environment.json",
-        "uncommitted.diff",
-        "status.json",
-        "summary.json",
-        LOG,
-    }
-)
+_OURS = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", "environment.json", "uncommitted.diff"}
+_OURS |= {"status.json", "summary.json"}
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """A folder `<logging.directory>/<run name>/` that this process owns."""
+    """A folder `<logging.directory>/<run name>/` that this process owns.
 
-    path: Path
-    made_parents: tuple[Path, ...] = ()
-    """Parent folders that were created for it, innermost first."""
-    lock: RunLock | None = None
-    """Excludes other trainings until `release` or the end of the process."""
+    Args:
+        path: the folder.
+        lock: excludes other trainings until `release` or the end of the process.
+        made_parents: parent folders that were created for it, innermost first.
+
+    Attributes:
+        config_file: resolved configuration, a valid params file.
+        environment_file: versions, commit, machine and command line, see `describe_environment`.
+        status_file: progress of the training, see `write_status`.
+        summary_file: results, see `write_summary`.
+        checkpoints, tensorboard, figures: folders of checkpoints, event files and figures.
+    """
+
+    def __init__(self, path: Path, lock: RunLock, made_parents: tuple[Path, ...] = ()) -> None:
+        self.path, self.name = path, path.name
+        self._lock, self._made_parents = lock, made_parents
+        self.config_file = path / "config.yaml"
+        self.environment_file = path / "environment.json"
+        self.status_file = path / "status.json"
+        self.summary_file = path / "summary.json"
+        self.checkpoints, self.tensorboard, self.figures = (path / n for n in TRAINING_FOLDERS)
 
     @classmethod
     def create(
@@ -77,7 +81,7 @@ class RunFolder:
             directory: `logging.directory`; created if it is missing.
             name: run name; None for a name from the title and the time.
             config: resolved configuration.
-            device: device of the run, for `environment.json`.
+            device: device of the run.
             folders: subfolders to create.
 
         Raises:
@@ -88,20 +92,18 @@ class RunFolder:
             check_run_name(name)
         parent = Path(directory)
         parents = _make_parents(parent)
-        try:
+        with ExitStack() as undo:
+            undo.callback(_remove_empty, parents)
             with folder_guard(parent):
                 path = _claim(parent, name, config.experiment.title)
-                run = cls(path, parents, _lock_new(path))
-        except BaseException:
-            _remove_empty(parents)
-            raise
-        try:
-            run._fill(config, device, folders)
-        except BaseException as error:
-            run.discard()
-            if isinstance(error, OSError):
+                undo.callback(shutil.rmtree, path, ignore_errors=True)
+                run = cls(path, RunLock(path), parents)
+            undo.callback(run.discard)
+            try:
+                run._fill(config, device, folders)
+            except OSError as error:
                 raise not_writable(path, error) from error
-            raise
+            undo.pop_all()
         return run
 
     @classmethod
@@ -120,48 +122,42 @@ class RunFolder:
             ours = os.path.lexists(path / "config.yaml")
             if not ours and {entry for entry in os.listdir(path) if entry[0] != "."} - _OURS:
                 raise ConfigError(f"run name {name}: {path} is no run; choose another name")
-            return cls(path, (), RunLock(path))
-
-    def prepare(self, config: Config, device: torch.device | None = None) -> None:
-        """Complete a folder from `take`, whose earlier start may have been killed at any time.
-
-        Args:
-            config: configuration to write if the folder has none.
-            device: device of the run.
-        """
-        try:
-            for folder in (self.path, self.checkpoints, self.figures):
-                remove_temporary_files(folder)
-            self._fill(config, device, TRAINING_FOLDERS)
-        except OSError as error:
-            raise not_writable(self.path, error) from error
+            return cls(path, RunLock(path))
 
     def _fill(self, config: Config, device: torch.device | None, folders: Sequence[str]) -> None:
         for folder in folders:
             (self.path / folder).mkdir(exist_ok=True)
         if not self.environment_file.exists():
-            difference = _uncommitted()
-            left_out = len(difference) if len(difference) > _LARGEST_DIFF else None
-            environment = describe_environment(device)
-            write_json(self.environment_file, {**environment, "diff_left_out_bytes": left_out})
-            if difference and left_out is None:
-                with suppress(OSError), atomic_file(self.path / "uncommitted.diff") as file:
-                    file.write(difference)
+            write_environment(self.path, device)
         if not self.config_file.exists():
-            self.write_config(config)  # last, as it marks a complete folder
+            self._write_config(config)  # last, as it marks a complete folder
 
-    def write_config(self, config: Config) -> None:
-        """Write `config.yaml` atomically."""
+    def _write_config(self, config: Config) -> None:
         with atomic_file(self.config_file) as file:
             file.write(format_yaml(config_to_dict(config)).encode())
 
-    def note_resumption(self, training_step: int, changed: Mapping[str, Any]) -> None:
-        """Record in `environment.json` that the training was resumed.
+    def release(self) -> None:
+        """Release the lock of the folder."""
+        self._lock.release()
+
+    def resume(
+        self, config: Config, device: torch.device, training_step: int, changed: Mapping[str, Any]
+    ) -> None:
+        """Complete a folder from `take`, whose start may have been killed; record the resumption.
 
         Args:
+            config: configuration of the resumed run.
+            device: device of the run.
             training_step: training step of the checkpoint.
             changed: changed configuration keys with their new values.
         """
+        try:
+            remove_temporary_files(self.path, self.checkpoints, self.figures)
+            self._fill(config, device, TRAINING_FOLDERS)
+        except OSError as error:
+            raise not_writable(self.path, error) from error
+        if changed:
+            self._write_config(config)
         now = describe_environment()
         kept = {name: now[name] for name in ("command", "commit", "uncommitted_changes")}
         entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
@@ -181,94 +177,77 @@ class RunFolder:
         with suppress(OSError):
             write_json(self.status_file, status)
 
-    def release(self) -> None:
-        """Release the lock of the folder."""
-        if self.lock is not None:
-            self.lock.release()
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self.path.name
-
-    @property
-    def config_file(self) -> Path:
-        """Resolved configuration, a valid params file."""
-        return self.path / "config.yaml"
-
-    @property
-    def environment_file(self) -> Path:
-        """Versions, commit, machine and command line, see `describe_environment`."""
-        return self.path / "environment.json"
-
-    @property
-    def status_file(self) -> Path:
-        """Progress of the training, see `write_status`."""
-        return self.path / "status.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of TensorBoard's event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def figures(self) -> Path:
-        """Folder of figures."""
-        return self.path / "figures"
-
-    @property
-    def summary_file(self) -> Path:
-        """Results, see `write_summary`."""
-        return self.path / "summary.json"
-
     def write_summary(
-        self,
-        results: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        machine: Mapping[str, Any],
+        self, results: Mapping[str, Any], timing: Mapping[str, Any], machine: Mapping[str, Any]
     ) -> None:
-        """Write `summary.json` atomically.
-
-        Values are numbers, strings, lists, dicts, tensors and arrays; for numbers that are not
-        finite see `files.strict`.
-
-        Args:
-            results: results that depend on configuration and seed only.
-            timing: durations.
-            machine: hardware and software of the run.
-        """
+        """Write `summary.json`, see `files.strict`; `results` depend on configuration and seed."""
         write_json(self.summary_file, {"results": results, "timing": timing, "machine": machine})
 
     def discard(self) -> None:
         """Delete the folder and the parents created for it, after a failed start."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
-        _remove_empty(self.made_parents)
+        _remove_empty(self._made_parents)
 
 
-def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
+def start_run(
+    config: Config,
+    device: torch.device,
+    name: str | None,
+    *,
+    archive_earlier: bool = False,
+    folders: Sequence[str] = TRAINING_FOLDERS,
+) -> RunFolder:
+    """Claim a new run folder below `logging.directory`; see `RunFolder.create`.
+
+    With `archive_earlier` an earlier run of that name is moved to the history first.
+
+    Raises:
+        ConfigError: the name is not allowed or in use, the earlier run is being trained or
+            cannot be moved, or the folder cannot be written.
+    """
+    directory = Path(config.logging.directory)
+    if archive_earlier and name is not None:
+        moved = History(directory).archive(name)
+        if moved is not None:
+            print(f"The earlier run '{name}' is now in {moved}", flush=True)
+    return RunFolder.create(directory, name, config, device, folders)
+
+
+def describe_environment(
+    device: torch.device | None = None, checkout: Path = CHECKOUT
+) -> dict[str, Any]:
     """Return the data needed to reproduce a run: versions, commit, machine, command, time."""
-    commit = (_git("rev-parse", "HEAD") or "").strip() if _is_own_checkout() else None
-    changes = _git("status", "--porcelain") if commit else None
+    commit = (_git(checkout, "rev-parse", "HEAD") or "").strip() or None
+    changes = _git(checkout, "status", "--porcelain") if commit else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(sys.orig_argv),
-        "commit": commit or None,
+        "commit": commit,
         "uncommitted_changes": None if changes is None else bool(changes),
         "untracked": [line[3:] for line in (changes or "").splitlines() if line[:2] == "??"],
         "device": None if device is None else describe_device(device),
         "platform": platform.platform(),
-        "versions": {
-            "python": platform.python_version(),
-            "marl_framework": _version("marl_framework"),
-            **{name: _version(name) for name in _PACKAGES},
-        },
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in ("marl_framework", "torch", "kornia", "numpy")},
     }
+
+
+def write_environment(
+    folder: Path,
+    device: torch.device | None,
+    checkout: Path = CHECKOUT,
+    largest_diff: int = _LARGEST_DIFF,
+) -> None:
+    """Write `environment.json`, and `uncommitted.diff` unless it is too large [bytes]."""
+    text = _git(checkout, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
+    difference = text.encode(errors="surrogateescape")
+    left_out = len(difference) if len(difference) > largest_diff else None
+    environment = describe_environment(device, checkout)
+    write_json(folder / "environment.json", {**environment, "diff_left_out_bytes": left_out})
+    if difference and left_out is None:
+        with suppress(OSError), atomic_file(folder / "uncommitted.diff") as file:
+            file.write(difference)
 
 
 def _make_parents(directory: Path) -> tuple[Path, ...]:
@@ -290,7 +269,12 @@ def _make_parents(directory: Path) -> tuple[Path, ...]:
 
 def _claim(parent: Path, name: str | None, title: str) -> Path:
     """Create the run folder; mkdir is atomic, so only one process gets a name."""
-    for candidate in _candidates(title) if name is None else iter([name]):
+    names: Iterable[str] = [str(name)]
+    if name is None:
+        word = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:100] or "run"
+        base = f"{word}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        names = chain([base], (f"{base}-{number}" for number in count(2)))
+    for candidate in names:
         try:
             (parent / candidate).mkdir()
         except FileExistsError:
@@ -299,26 +283,6 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
             raise not_writable(parent / candidate, error) from error
         return parent / candidate
     raise name_in_use(parent / str(name))
-
-
-def _lock_new(path: Path) -> RunLock:
-    try:
-        return RunLock(path)
-    except BaseException as error:
-        with suppress(OSError):
-            path.rmdir()
-        if isinstance(error, OSError):
-            raise not_writable(path, error) from error
-        raise
-
-
-def _candidates(title: str) -> Iterator[str]:
-    """Yield run names from title and time, without end."""
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:100] or "run"
-    base = f"{word}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    yield base
-    for number in count(2):
-        yield f"{base}-{number}"
 
 
 def not_writable(path: Path, error: Exception) -> ConfigError:
@@ -342,25 +306,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _uncommitted() -> bytes:
-    """Return the uncommitted changes of tracked files as a patch; empty without a repository."""
-    if not _is_own_checkout():
-        return b""
-    text = _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
-    return text.encode(errors="surrogateescape")
-
-
-def _is_own_checkout() -> bool:
-    """Return whether the package is in its own repository, not installed inside another one."""
-    top = _git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top.strip()).resolve() == _CHECKOUT
-
-
-def _git(*arguments: str) -> str | None:
-    """Return the output of a git command in the checkout; None without git or a repository."""
+def _git(checkout: Path, *arguments: str) -> str | None:
+    """Return the output of a git command; None without git or a repository of the checkout."""
+    if not (checkout / ".git").exists():  # it may lie in the repository of another project
+        return None
     try:
         done = subprocess.run(
-            ["git", "-C", str(_CHECKOUT), *arguments],
+            ["git", "-C", str(checkout), *arguments],
             capture_output=True,
             text=True,
             errors="surrogateescape",

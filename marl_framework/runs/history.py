@@ -18,7 +18,7 @@ from typing import Any
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.lock import RunLock, folder_guard, is_locked
-from marl_framework.runs.names import check_run_name
+from marl_framework.runs.names import check_run_name, is_run_name
 from marl_framework.runs.process import is_alive
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
@@ -40,7 +40,7 @@ class History:
         """Return the names of all runs, earlier ones too."""
         runs = (path for path in _folders(self.runs) if (path / "status.json").is_file())
         names = {path.name for path in (*_folders(self.folder), *runs)}
-        return sorted(filter(_is_run_name, names))
+        return sorted(filter(is_run_name, names))  # a copy of a run may have any name
 
     def stamps(self, name: str) -> list[str]:
         """Return the times of the earlier runs of a name, oldest first."""
@@ -95,10 +95,7 @@ class History:
                     lock.release()
 
     def clean(self, name: str, keep: int) -> list[Path]:
-        """Delete all but the newest `keep` earlier runs of a name; return the deleted folders.
-
-        Links are left alone.
-        """
+        """Delete all but the newest `keep` earlier runs of a name, except links; return them."""
         found = [self.folder / name / stamp for stamp in self.stamps(name)]
         folders = [path for path in found if not path.is_symlink()]
         old = folders[: max(len(folders) - keep, 0)]
@@ -149,18 +146,16 @@ def describe_run(run: Path) -> dict[str, Any]:
         "device": environment.get("device"),
         "configuration": "config.yaml" if (run / "config.yaml").exists() else None,
         "training_step": results.get("training_steps", status.get("training_step")),
-        **{name: _metrics(run, name) for name in ("last", "best")},
+        **{
+            name: read_json(run / "summary.json", "results", name)
+            or read_json(run / "status.json", name)
+            for name in ("last", "best")
+        },
     }
 
 
-def _metrics(run: Path, name: str) -> dict[str, Any]:
-    """Return metrics of a run: those of its results, else those that it noted."""
-    known = read_json(run / "summary.json", "results", name)
-    return known or read_json(run / "status.json", name)
-
-
 def state_of(run: Path) -> str:
-    """Return how a run stands: in training, killed where its process is gone, or what it noted."""
+    """Return the state of a run: in training, killed if its process is gone, or its last one."""
     state = str(read_json(run / "status.json").get("state", "unknown"))
     process = read_json(run / "status.json", "process")
     alive = is_alive(process)
@@ -173,19 +168,7 @@ def state_of(run: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.is_dir()]
-    except OSError:
-        return []
-
-
-def _is_run_name(name: str) -> bool:
-    """Whether a folder may be a run's; a copy of one may have any name."""
-    try:
-        check_run_name(name)
-    except ConfigError:
-        return False
-    return True
+    return [path for path in folder.glob("*") if path.is_dir()]
 
 
 def _age(stamp: str) -> tuple[str, int]:
@@ -195,10 +178,7 @@ def _age(stamp: str) -> tuple[str, int]:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Rename a folder; between file systems copy it first, so that the target appears complete.
-
-    Of a link only the link moves.
-    """
+    """Move a folder or link; the target appears complete, also on another file system."""
     if source.is_symlink():
         target.symlink_to(source.resolve())  # a relative one would lead elsewhere from there
         source.unlink()

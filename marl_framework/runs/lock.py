@@ -20,9 +20,6 @@ LOCK = ".lock"
 class RunLock:
     """Locks a run folder for this process; the system releases the lock when the process ends.
 
-    Args:
-        folder: run folder.
-
     Raises:
         ConfigError: another process holds the lock, or the lock file cannot be created.
     """

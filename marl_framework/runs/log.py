@@ -18,9 +18,8 @@ _NOBODY_READS = (errno.EPIPE, errno.EIO)  # a closed pipe, a closed terminal
 class RunLog:
     """Copies what is printed to the log of a run; a context manager for the whole command.
 
-    The text waits in memory until `attach` names the run folder. Without a folder nothing is
-    written. A traceback that ends the command goes to the log too. Output goes through Python's
-    `sys.stdout` and `sys.stderr`; what a library in C writes is not seen.
+    The text waits in memory until `attach` names the run folder. A traceback that ends the command
+    is logged too. What a library in C writes is not, as only `sys.stdout` and `sys.stderr` are.
     """
 
     def __init__(self) -> None:
@@ -31,24 +30,13 @@ class RunLog:
         self._streams = ExitStack()
 
     def attach(self, folder: Path) -> None:
-        """Append to the log in this folder from now on; the first also gets what came before."""
+        """Append to the log in this folder from now on, after what came before."""
         self._path = folder / LOG
-        if self._file is not None:
-            self._file.close()
-            self._file = None
         try:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (until `__exit__`)
         except OSError as error:
             self._warn(error)
-        else:
-            self.write("".join(self._waiting))
-        self._waiting = []
-
-    def detach(self) -> None:
-        """Let text wait again for a run folder, that of another run; what waits goes to none."""
-        if self._file is not None:
-            self._file.close()
-        self._path, self._file, self._waiting = None, None, []
+        self.write("".join(self._waiting))
 
     def write(self, text: str) -> None:
         """Add text to the log alone; a failure is reported once."""
@@ -120,12 +108,7 @@ class Screen:
 
 
 class LoggedStream(Screen):
-    """A stream whose text goes to a log too.
-
-    Attributes:
-        screen: shows text that is not for the log.
-        log: takes text that is not for the screen.
-    """
+    """A stream whose text goes to a log too; `screen` and `log` take text for one of them."""
 
     def __init__(self, stream: TextIO, log: RunLog) -> None:
         super().__init__(stream)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.config.errors import ConfigError
 
 PRETRAINED = "pretrained:"
 """Before the name of a checkpoint that comes with the library."""
 _SHIPPED = Path(__file__).parents[1] / "pretrained"
 _NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a name has an allowed length and allowed characters."""
+    return bool(_NAME.fullmatch(name)) and name not in (".", "..")
 
 
 def check_run_name(name: str) -> None:
@@ -19,7 +24,7 @@ def check_run_name(name: str) -> None:
     Raises:
         ConfigError: the name is too long or contains forbidden characters.
     """
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    if not is_run_name(name):
         raise ConfigError(
             f"run name {name!r}: use up to 200 letters, digits, '.', '_', '-'; "
             "not '.', '..' or a leading '-'"
@@ -28,22 +33,11 @@ def check_run_name(name: str) -> None:
 
 def name_in_use(path: Path) -> ConfigError:
     """Return the error that a run folder, or something else in its place, exists."""
+    resume = "continue a training with --resume, " if (path / "checkpoints").exists() else ""
     return ConfigError(
-        f"run name {path.name}: {path} exists; choose another name, "
-        f"{'continue a training with --resume, ' if (path / 'checkpoints').exists() else ''}"
-        f"or move the run away with python -m marl_framework.history --runs {path.parent} archive "
-        f"{path.name}"
+        f"run name {path.name}: {path} exists; choose another name, {resume}or move the run away "
+        f"with python -m marl_framework.history --runs {path.parent} archive {path.name}"
     )
-
-
-def check_checkpoint(option: str, name: str) -> None:
-    """Check that the checkpoint that an option names is there.
-
-    Raises:
-        ConfigError: there is none; the message begins with the option.
-    """
-    with found_at(option):
-        checkpoint_file(name)
 
 
 def checkpoint_file(name: str) -> Path:
@@ -57,19 +51,21 @@ def checkpoint_file(name: str) -> Path:
         ConfigError: there is none.
     """
     if name.startswith(PRETRAINED):
-        return _pretrained(name)
+        shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
+        if name not in shipped:
+            raise ConfigError(f"checkpoint {name}: there is none; there are {', '.join(shipped)}")
+        return shipped[name]
     if not name:
         raise ConfigError("checkpoint: its name is empty; give a run folder or a checkpoint file")
     path = Path(name)
     if path.is_dir():
-        candidates = [path / "checkpoints" / file for file in ("best.pt", "last.pt")]
-        found = [file for file in candidates if file.is_file()]
-        if not found:
-            raise ConfigError(
-                f"checkpoint {name}: the folder has neither checkpoints/best.pt nor "
-                "checkpoints/last.pt; give a run folder or a checkpoint file"
-            )
-        return found[0]
+        for file in (path / "checkpoints" / "best.pt", path / "checkpoints" / "last.pt"):
+            if file.is_file():
+                return file
+        raise ConfigError(
+            f"checkpoint {name}: the folder has neither checkpoints/best.pt nor "
+            "checkpoints/last.pt; give a run folder or a checkpoint file"
+        )
     try:
         path.stat()
     except (OSError, ValueError) as error:
@@ -79,12 +75,5 @@ def checkpoint_file(name: str) -> Path:
 
 
 def checkpoint_name(path: Path) -> str:
-    """Return what `checkpoint_file` finds a checkpoint by, on other machines too if it can."""
+    """Return a name for `checkpoint_file`, on other machines too if the file is shipped."""
     return PRETRAINED + path.stem if path.parent == _SHIPPED else str(path)
-
-
-def _pretrained(name: str) -> Path:
-    shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
-    if name not in shipped:
-        raise ConfigError(f"checkpoint {name}: there is none; there are {', '.join(shipped)}")
-    return shipped[name]

@@ -1,4 +1,4 @@
-"""Tells the process that trains a run from others that have its number before or after it."""
+"""Identifies processes beyond their numbers, which are used again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ _PROC = Path("/proc")
 
 
 def this_process() -> dict[str, Any]:
-    """Return what no other process has: number and start, host and the start of the host."""
-    number = os.getpid()
-    started = start_time(number)
-    return {"number": number, "started": started, "host": os.uname().nodename, "boot": _boot()}
+    """Return number and start of this process, host and the start of the host."""
+    number, host = os.getpid(), os.uname().nodename
+    return {"number": number, "started": start_time(number), "host": host, "boot": _boot()}
 
 
 def is_alive(process: Mapping[str, Any]) -> bool | None:

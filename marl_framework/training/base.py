@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.runs.checkpoint import check_weights, save_checkpoint
+from marl_framework.runs.checkpoint import check_weights, misfit, save_checkpoint
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.ranks import Ranks
-from marl_framework.training.resume import check_fit, complete_checkpoint
 from marl_framework.training.writers import check_writers
 
 
@@ -25,11 +25,6 @@ class NumericalError(ArithmeticError):
 
 class RunTrainer(ABC):
     """Trains networks step by step; can be interrupted, saved and resumed.
-
-    Args:
-        config: configuration of the training.
-        device: device of all tensors.
-        ranks: place of this process among the ranks.
 
     Attributes:
         mark: a key that only the checkpoints of this kind of training hold.
@@ -70,7 +65,7 @@ class RunTrainer(ABC):
         """Train to the end, or to the end of the step in which `interrupt` is called.
 
         Args:
-            run: folder of logs, checkpoints and figures; None on ranks that do not lead.
+            run: folder of the run; None on ranks that do not lead.
             profile: number of training steps to record with torch.profiler.
 
         Returns:
@@ -117,23 +112,29 @@ class RunTrainer(ABC):
     def load_state_dict(
         self, state: Mapping[str, Any], report: Callable[[str], None] = print
     ) -> None:
-        """Continue from what `state_dict` returned.
-
-        Args:
-            state: from `load_checkpoint`, on the CPU.
-            report: shows a line where the run cannot be repeated exactly.
+        """Continue from what `state_dict` returned; report what cannot be repeated exactly.
 
         Raises:
             ConfigError: the state is of another kind of training, does not fit the configuration,
                 or a file that the training reads has changed.
         """
         for name, module in self.modules.items():
-            check_fit(name, module.state_dict(), state.get(name))
+            if not isinstance(state.get(name), Mapping):
+                raise ConfigError(f"checkpoint: it lacks the key {name}; it is of another version")
+            if where := misfit(module.state_dict(), state[name]):
+                raise ConfigError(
+                    f"checkpoint: its {name} does not fit the configuration: {where}; lattice, "
+                    "num_actions, observation and networks cannot change in a run; start a new one"
+                )
         check_weights(self._weights_read, state.get("weights_read", {}))
-        with complete_checkpoint():
+        try:
             self.load_own_state(state, report)
             self.skipped.copy_(torch.as_tensor(state.get("skipped_updates", 0)))
             self._seconds_before = float(state["seconds"])
+        except KeyError as error:
+            raise ConfigError(
+                f"checkpoint: it lacks the key {error}; it is of another kind or version"
+            ) from error
 
     def check_finite(
         self,
@@ -143,14 +144,9 @@ class RunTrainer(ABC):
         run: RunFolder | None,
         say: Callable[[str], None],
     ) -> None:
-        """Report updates that were not finite; stop if there are too many.
+        """Report updates up to a step that were not finite; stop if there are too many.
 
-        Args:
-            until: name of the latest step.
-            advice: what the user can do.
-            state: returns the state that explains them, for `not_finite.pt` of the run.
-            run: folder of the run, on the rank that leads.
-            say: shows a line.
+        The state goes to `not_finite.pt` of the run.
 
         Raises:
             NumericalError: they are more than `learning.max_skipped_updates`.
@@ -163,12 +159,11 @@ class RunTrainer(ABC):
         if skipped <= allowed:
             say(f"warning: {text}")
             return
-        where = ""
         if run is not None:
             dump = run.path / "not_finite.pt"
-            where = f"; the state is in {dump}"
+            text += f"; the state is in {dump}"
             try:
                 save_checkpoint(dump, state())
             except OSError as error:
                 say(f"warning: {dump} could not be written: {error.strerror or error}")
-        raise NumericalError(f"{text}{where}; {advice}")
+        raise NumericalError(f"{text}; {advice}")

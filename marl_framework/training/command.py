@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, loaded, warn
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
+from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
-from marl_framework.config.yaml_text import format_yaml
-from marl_framework.runs.guard import guarded
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import checkpoint_file
-from marl_framework.training.options import Start, read_start, refuse, require, require_number
-from marl_framework.training.ranks import Ranks
-from marl_framework.training.series import (
-    read_launch,
-    read_series,
-    train_series,
+from marl_framework.training.guard import guarded
+from marl_framework.training.options import (
+    Start,
+    print_config,
+    read_start,
+    refuse,
+    require,
+    require_number,
 )
+from marl_framework.training.ranks import Ranks
+from marl_framework.training.series import read_launch, read_series, train_series
 
 # Modules that load PyTorch are imported where they are used: bad input is reported at once.
 if TYPE_CHECKING:
@@ -41,11 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], int]:
-    """Check the options, and load the configuration; return the function that does the work.
-
-    Raises:
-        ConfigError: an option or key is wrong.
-    """
+    """Check the options, and load the configuration; return the function that does the work."""
     start = read_start(options)
     _check_options(options, ranks)
     launch = read_launch(options, start, "seeds")
@@ -55,7 +53,7 @@ def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], i
     if options.seeds is not None:
         series = read_series(config, options.run_name, options.seeds, options.vary)
     if options.print_config:
-        return partial(_print, config if ranks.leads else None)
+        return lambda _: print_config(config) if ranks.leads else 0
     if not config.trains:
         return partial(_fly, config, checkpoint, options)
     if series and not start.check:
@@ -63,13 +61,6 @@ def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], i
     # Seeds differ in nothing that could be wrong.
     checked = [next(iter(runs.values())) for runs in series.values()] or [config]
     return partial(_train, checked, start, ranks)
-
-
-def _print(config: Config | None, log: RunLog) -> int:
-    """Print the configuration on the rank that leads."""
-    if config is not None:
-        print(format_yaml(config_to_dict(config)), end="", flush=True)
-    return 0
 
 
 def _train(configs: Sequence[Config], start: Start, ranks: Ranks, log: RunLog) -> int:
@@ -96,10 +87,7 @@ def _fly(
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
-    """Return the configuration and the trained team.
-
-    The configuration is that of the params file; without one, that of the team.
-    """
+    """Return the configuration of the params file, or else of the team; and the trained team."""
     name = options.config
     if name is None:
         name = os.environ.get("CONFIG_FILE_PATH") or None
@@ -116,16 +104,12 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
 
 
 def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Check the options that only `main` has.
-
-    Raises:
-        ConfigError: an option is wrong.
-    """
+    """Check the options that only `main` has."""
     refuse(options, ["together"], "was removed; use --jobs N, which trains N runs at once")
     require(options, {"vary": "seeds", "allow_changed": "resume"})
     if not (options.check or options.print_config):
         require(options, {"seeds": "run_name"})
-    require_number(options, "missions", 1)
+    require_number("missions", options.missions, 1)
     if ranks.count > 1:
         refuse(options, ["seeds"], "cannot be used with torchrun; start one training at a time")
     if ranks.may_restart and options.run_name is None:
@@ -133,11 +117,7 @@ def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
 
 
 def _check_use(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
-    """Check that the configuration uses the options that are given.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Check that the configuration uses the options that are given."""
     mode, policy = config.experiment.missions.mission_mode, config.experiment.policy
     if mode != "deployment":
         refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -24,16 +25,16 @@ _SECONDS = 10.0
 
 
 class ProgressView:
-    """Shows training step, return, validation entropy, speed, stage shares and time left.
+    """Context manager that shows training step, metrics, speed, stage shares and time left.
 
-    Use it as a context manager. Where the stream is a terminal, a block is redrawn in place and
-    the last one stays; elsewhere lines are printed, the last known numbers last. Both come out
-    before an exception passes. The log of a run gets lines in both cases.
+    On a terminal a block is redrawn in place and the last one stays; elsewhere lines are printed,
+    the last known numbers last. Both appear before an exception passes. The log of a run gets
+    lines in both cases.
 
     Args:
         total_steps: number of training steps of the whole training.
         first_step: number of training steps made by earlier processes.
-        stream: standard output by default.
+        stream: output stream; standard output by default.
         clock: returns the time [s].
     """
 
@@ -48,9 +49,8 @@ class ProgressView:
         self._first = self._step = self._printed_step = first_step
         self._stream = stream if stream is not None else sys.stdout
         self._clock = clock
-        self._begin = self._printed_at = clock()
+        self._begin, self._printed_at = clock(), -math.inf
         self._texts: dict[str, str] = {}
-        self._printed_any = False
         self._fresh = False  # numbers that no line has shown yet
         self._live: Live | None = None
         self._log: RunLog | None = None  # where the screen shows a block
@@ -75,19 +75,17 @@ class ProgressView:
         if shares:
             self._texts["time"] = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         few_lines = (step - self._printed_step) * _LINES >= self._total
-        if not self._printed_any or few_lines or self._clock() - self._printed_at >= _SECONDS:
+        if few_lines or self._clock() - self._printed_at >= _SECONDS:
             self._print_line()
 
     def print(self, text: str) -> None:
         """Print a line of its own; on a terminal above the live block."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
-            self._log_line(text)
-        else:
-            print(text, file=self._stream, flush=True)
+        self._write(text)
 
     def __enter__(self) -> Self:
-        self._begin = self._printed_at = self._clock()
+        self._begin = self._clock()
         if self._stream.isatty() and os.environ.get("TERM") != "dumb":
             screen = self._stream
             if isinstance(self._stream, LoggedStream):
@@ -106,18 +104,16 @@ class ProgressView:
         self._block.close()  # draws the last numbers and leaves them there
 
     def _print_line(self) -> None:
-        self._printed_any, self._fresh = True, False
-        self._printed_step, self._printed_at = self._step, self._clock()
+        self._fresh, self._printed_step, self._printed_at = False, self._step, self._clock()
         fields = " | ".join(f"{name} {text}" for name, text in self._fields().items())
-        line = f"step {self._step}/{self._total} | {fields}"
-        if self._live is not None:
-            self._log_line(line)
-        else:
-            print(line, file=self._stream, flush=True)
+        self._write(f"step {self._step}/{self._total} | {fields}")
 
-    def _log_line(self, text: str) -> None:
-        if self._log is not None:
-            self._log.write(f"{text}\n")
+    def _write(self, line: str) -> None:
+        """Print a line; next to a live block write it to the log alone."""
+        if self._live is None:
+            print(line, file=self._stream, flush=True)
+        elif self._log is not None:
+            self._log.write(f"{line}\n")
 
     def _fields(self) -> dict[str, str]:
         """Return the known numbers in a fixed order, and the time left at the mean speed."""

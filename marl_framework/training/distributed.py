@@ -1,8 +1,7 @@
 """Several processes that train one team: `torchrun --nproc_per_node=N -m marl_framework.main …`.
 
-torchrun starts N ranks. Each flies its share of the missions with its own stream of random
-numbers; gradients are averaged over all ranks (`algorithms.ranks`). Rank 0 leads: it alone reads
-checkpoints, writes the run folder and validates.
+Each rank flies its share of the missions with its own random numbers; gradients are averaged over
+all ranks (`algorithms.ranks`). Rank 0 leads: it alone reads checkpoints, writes and validates.
 """
 
 from __future__ import annotations
@@ -36,13 +35,14 @@ _JOB = ".job"
 """Name of the file in a run folder that names the call of torchrun that trains it."""
 
 
-def check_ranks(config: Config, ranks: Ranks) -> None:
-    """Check that the missions can be divided among the ranks.
+def rank_device(config: Config, ranks: Ranks) -> torch.device:
+    """Return the device of this rank; on a host with GPUs each rank has its own.
 
     Raises:
-        ConfigError: names the key and a value that works.
+        ConfigError: there is no such device, there are fewer GPUs than ranks, the missions cannot
+            be divided among them, or `compute.distributed_backend` does not suit the device.
     """
-    missions = config.environment.num_envs
+    missions, name = config.environment.num_envs, config.compute.device
     if ranks.count > MAX_RANK:
         raise ConfigError(f"torchrun: {ranks.count} ranks; use at most {MAX_RANK}")
     if missions % ranks.count:
@@ -51,28 +51,18 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
             f"environment.num_envs: {missions} missions cannot be divided equally among "
             f"{ranks.count} ranks; use a multiple of {ranks.count}, such as {nearest}"
         )
-    if ranks.count > 1 and config.compute.device.startswith("cuda:"):
+    if ranks.count > 1 and name.startswith("cuda:"):
         raise ConfigError(
-            f"compute.device: {config.compute.device} is one GPU for {ranks.count} ranks; use "
-            "cuda or auto, then each rank takes its own"
+            f"compute.device: {name} is one GPU for {ranks.count} ranks; use cuda or auto, then "
+            "each rank takes its own"
         )
-
-
-def rank_device(config: Config, ranks: Ranks) -> torch.device:
-    """Return the device of this rank; on a host with GPUs each rank has its own.
-
-    Raises:
-        ConfigError: there is no such device, there are fewer GPUs than ranks, or
-            `compute.distributed_backend` does not suit it.
-    """
-    device = resolve_device(config.compute.device)
+    device = resolve_device(name)
     if device.type == "cuda" and ranks.count > 1:
         gpus = torch.cuda.device_count()
         if ranks.local_count > gpus:
             raise ConfigError(
                 f"torchrun: {ranks.local_count} ranks on a machine with {gpus} "
-                f"GPU{'s' if gpus != 1 else ''}; use --nproc_per_node={gpus}, or "
-                "compute.device=cpu"
+                f"GPU{'s' if gpus != 1 else ''}; use --nproc_per_node={gpus} or compute.device=cpu"
             )
         device = torch.device("cuda", ranks.local_rank)
     if config.compute.distributed_backend == "nccl" and device.type != "cuda":
@@ -84,22 +74,21 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
 
 
 @contextmanager
-def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]:
+def joined(backend: str, device: torch.device, ranks: Ranks) -> Iterator[None]:
     """Make the process group of all ranks; destroy it and join its threads at the end.
 
     A gloo thread that frees a tensor while the interpreter shuts down aborts the process. Freeing
-    the group joins its threads, so nothing else may hold the group by then. Two things in PyTorch
-    would: functions of `torch.distributed.nn` take the group as a default argument when they are
-    imported, hence the early import; DistributedDataParallel would join the thread that waits for
-    a lock that it holds itself, hence the garbage collection first.
+    the group joins its threads, so nothing else may hold the group by then. Functions of
+    `torch.distributed.nn` take it as a default argument when they are imported, hence the early
+    import; DistributedDataParallel would join a thread that waits for a lock that it holds itself,
+    hence the garbage collection first.
     """
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # what names no device, here or in libraries, means this one
+        torch.cuda.set_device(device)  # the default, also in libraries
     if ranks.count == 1:
         yield
         return
     importlib.import_module("torch.distributed.nn")
-    backend = config.compute.distributed_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
     # torchrun keeps one store over all restarts; without a prefix a restarted rank may read the
@@ -117,7 +106,7 @@ def joined(config: Config, device: torch.device, ranks: Ranks) -> Iterator[None]
 
 
 def is_lost_rank(error: BaseException) -> bool:
-    """Whether an exception was caused by the loss of another rank."""
+    """Return whether an exception was caused by the loss of another rank."""
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)
 
 
@@ -127,7 +116,6 @@ def note_job(run: Path, ranks: Ranks) -> None:
         write_json(run / _JOB, {"job": ranks.job})
 
 
-def started_by(config: Config, run_name: str, ranks: Ranks) -> bool:
-    """Whether torchrun has restarted these ranks and the same call of torchrun began the run."""
-    run = Path(config.logging.directory) / run_name
+def started_by(run: Path, ranks: Ranks) -> bool:
+    """Return whether these ranks were restarted by the call of torchrun that began the run."""
     return ranks.restarts > 0 and read_json(run / _JOB).get("job") == ranks.job

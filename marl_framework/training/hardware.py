@@ -21,13 +21,13 @@ Reader = Callable[[], Mapping[str, float]]
 
 
 class HardwareMonitor:
-    """Samples figures in a thread; where a chip or driver lacks one, it is left out.
+    """Samples figures in a thread; those that a chip or driver lacks are left out.
 
     Args:
-        device: that computes; on a CPU only the host is watched.
-        folder: whose disk is watched.
+        device: device of the training; on a CPU only the host is watched.
+        folder: folder on the disk to watch.
         period: time between samples [s].
-        readers: what is sampled; GPU and host by default.
+        readers: functions that return figures; those of GPU and host by default.
     """
 
     def __init__(
@@ -37,13 +37,11 @@ class HardwareMonitor:
         period: float = 1.0,
         readers: list[Reader] | None = None,
     ) -> None:
-        self._readers: list[Reader] = (
-            [*gpu_readers(device), HostReader(folder)] if readers is None else list(readers)
-        )
+        self._readers: list[Reader] = list(readers or [*gpu_readers(device), HostReader(folder)])
         self._period = period
         self._guard = threading.Lock()
         self._recent: dict[str, list[float]] = {}
-        self._total: dict[str, tuple[float, int, float]] = {}
+        self._total: dict[str, tuple[float, int, float]] = {}  # sum, number, maximum
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hardware monitor", daemon=True)
 
@@ -78,10 +76,8 @@ class HardwareMonitor:
     def summary(self) -> dict[str, dict[str, float]]:
         """Return mean and maximum of each figure over all samples."""
         with self._guard:
-            return {
-                name: {"mean": total / count, "max": most}
-                for name, (total, count, most) in self._total.items()
-            }
+            totals = self._total.copy()
+        return {name: {"mean": s / n, "max": most} for name, (s, n, most) in totals.items()}
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
@@ -93,12 +89,12 @@ class HostReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._at, self._spent = time.monotonic(), cpu_seconds()
+        self._at, self._spent = time.monotonic(), time.process_time()
 
     def __call__(self) -> dict[str, float]:
         """Return the figures since the last call."""
         found: dict[str, float] = {}
-        now, spent = time.monotonic(), cpu_seconds()
+        now, spent = time.monotonic(), time.process_time()
         if now > self._at:
             found["host_cpu"] = (spent - self._spent) / (now - self._at)
         self._at, self._spent = now, spent
@@ -110,12 +106,6 @@ class HostReader:
         return found
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process so far [s]."""
-    times = os.times()
-    return times.user + times.system
-
-
 def gpu_readers(device: torch.device) -> list[Reader]:
     """Return readers of a GPU's figures; none without a GPU, NVML or the right to ask it."""
     if device.type != "cuda":
@@ -125,9 +115,8 @@ def gpu_readers(device: torch.device) -> list[Reader]:
 
         pynvml.nvmlInit()
         identity = str(torch.cuda.get_device_properties(device).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(
-            identity if identity.startswith(("GPU-", "MIG-")) else f"GPU-{identity}"
-        )
+        prefix = "" if identity.startswith(("GPU-", "MIG-")) else "GPU-"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}{identity}")
     except Exception:  # whatever the driver says: figures are an extra
         return []
     readers: list[Reader] = [
@@ -136,33 +125,28 @@ def gpu_readers(device: torch.device) -> list[Reader]:
         lambda: {"gpu_power": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000},
     ]
     with suppress(Exception):
-        readers.append(_GpmReader(pynvml, handle))
+        readers.append(_gpm_reader(pynvml, handle))
     return readers
 
 
-class _GpmReader:
-    """SM activity, SM occupancy and memory bandwidth, as shares; Hopper and newer report them."""
+def _gpm_reader(nvml: Any, handle: Any) -> Reader:
+    """Return SM activity, SM occupancy and memory bandwidth, as shares; on Hopper and newer."""
+    if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+        raise RuntimeError("this chip has no such counters")
+    samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+    nvml.nvmlGpmSampleGet(handle, samples[0])
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-            raise RuntimeError("this chip has no such counters")
-        self._nvml, self._handle = nvml, handle
-        self._earlier, self._later = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
-        nvml.nvmlGpmSampleGet(handle, self._earlier)
-
-    def __call__(self) -> dict[str, float]:
-        nvml = self._nvml
-        nvml.nvmlGpmSampleGet(self._handle, self._later)
+    def read() -> dict[str, float]:
+        nvml.nvmlGpmSampleGet(handle, samples[1])
         query = nvml.c_nvmlGpmMetricsGet_t()
         query.version = nvml.NVML_GPM_METRICS_GET_VERSION
         query.numMetrics = len(_GPM)
-        query.sample1, query.sample2 = self._earlier, self._later
-        for index, metric in enumerate(_GPM.values()):
-            query.metrics[index].metricId = metric
+        query.sample1, query.sample2 = samples
+        for metric, number in zip(query.metrics, _GPM.values(), strict=False):
+            metric.metricId = number
         nvml.nvmlGpmMetricsGet(query)
-        self._earlier, self._later = self._later, self._earlier
-        return {
-            name: query.metrics[index].value / 100
-            for index, name in enumerate(_GPM)
-            if query.metrics[index].nvmlReturn == 0
-        }
+        samples.reverse()
+        found = zip(_GPM, query.metrics, strict=False)
+        return {name: metric.value / 100 for name, metric in found if metric.nvmlReturn == 0}
+
+    return read

@@ -9,11 +9,7 @@ import torch
 
 from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError, found_at
-from marl_framework.config.learning import (
-    ACTOR_CHANNELS,
-    CRITIC_ONLY_CHANNELS,
-    PREDICTED_CHANNELS,
-)
+from marl_framework.config.learning import ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS, PREDICTED_CHANNELS
 from marl_framework.config.loading import differences
 from marl_framework.config.model import Config
 from marl_framework.observations.prediction import predictor_checksum
@@ -28,13 +24,8 @@ from marl_framework.planners.team import (
 from marl_framework.runs.checkpoint import misfit, tensors_checksum
 
 _SEEN = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
-_OF_CRITIC = (
-    "experiment.algorithm",
-    *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS),
-)
+_OF_CRITIC = ("experiment.algorithm", *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS))
 _PREDICTOR = "networks.predictor"
-_WIDTHS = ("type", "conv_channels", "hidden_dim")
-_OF_ATTENTION = ("layers", "heads")
 
 
 def take_weights(
@@ -42,14 +33,8 @@ def take_weights(
 ) -> tuple[dict[str, Any], str]:
     """Give an algorithm the actor of a trained team, and its other networks where they fit.
 
-    Args:
-        algorithm: with fresh networks.
-        config: of the training.
-        checkpoint: of the team.
-
     Returns:
-        What was taken, for the records of the run: `checkpoint`, `networks` and
-        `weights_sha256`; a line that says so.
+        A record of what was taken: `checkpoint`, `networks` and `weights_sha256`; and a line.
 
     Raises:
         ConfigError: the actor is for another lattice, other actions, channels or sizes.
@@ -57,8 +42,7 @@ def take_weights(
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
     who = f"--init-from {checkpoint.path}"
     check_lattice(config, trained, who, (*_SEEN, *_sizes(config, "actor")))
-    unfit = _unfit(algorithm, saved, ["actor"])
-    if unfit is not None:
+    if unfit := _unfit(algorithm, saved, ["actor"]):
         raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
     names = list(algorithm.modules)
     keys = (*_OF_CRITIC, *_sizes(config, "critic"))
@@ -68,9 +52,8 @@ def take_weights(
         algorithm.modules[name].load_state_dict(saved[name])
     if not lack and hasattr(algorithm, "take_value_scale"):
         algorithm.take_value_scale(saved)
-    line = f"starts with {', '.join(taken)} of {checkpoint.name}"
-    if lack:
-        line += f"; the rest is new, because it differs in {lack}"
+    rest = f"; the rest is new, because it differs in {lack}" if lack else ""
+    line = f"starts with {', '.join(taken)} of {checkpoint.name}{rest}"
     checksum = tensors_checksum(*(saved[name] for name in taken))
     record = {"checkpoint": checkpoint.name, "networks": taken, "weights_sha256": checksum}
     return record, line
@@ -82,21 +65,20 @@ def follow_teacher(
     """Pull an algorithm to the trained team of `learning.teacher`, while that has a weight.
 
     Args:
-        algorithm: that learns.
-        config: of the training.
-        device: where it learns.
-        made: training steps made before.
+        algorithm: algorithm that learns.
+        config: configuration of the training.
+        device: device of the training.
+        made: number of training steps made before.
 
     Returns:
-        A checksum of the teacher's weights, see `check_weights`; empty where none is followed.
+        A checksum of the teacher's weights, see `check_weights`; empty without a teacher.
 
     Raises:
         ConfigError: the team has another lattice, other actions or channels, it learned with
             another predictor, or the algorithm cannot be pulled.
     """
     teacher = config.learning.teacher
-    over = 0 < teacher.anneal_steps <= made
-    if not teacher.weight or teacher.run is None or over:
+    if not teacher.weight or teacher.run is None or 0 < teacher.anneal_steps <= made:
         return {}
     key = "learning.teacher.run"
     follow = getattr(algorithm, "follow_teacher", None)
@@ -114,11 +96,7 @@ def follow_teacher(
 
 
 def _check_predictor(config: Config, trained: Config, checkpoint: Checkpoint, who: str) -> None:
-    """Check that a teacher is shown predictions of the predictor that it learned with.
-
-    Raises:
-        ConfigError: it is not, or one cannot be read.
-    """
+    """Check that a teacher sees predictions of the predictor that it learned with."""
     if not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
         return
     here, there = (each.networks.predictor for each in (config, trained))
@@ -127,15 +105,16 @@ def _check_predictor(config: Config, trained: Config, checkpoint: Checkpoint, wh
         theirs = predictor_checksum(there, f"{who}: {_PREDICTOR}")
     if predictor_checksum(here, _PREDICTOR) != theirs:
         raise ConfigError(
-            f"{who}: {_PREDICTOR} is {there}, and {here} of the team that learns; a teacher "
-            "judges what the predictor shows that it learned with"
+            f"{who}: {_PREDICTOR} is {there}, but {here} of the team that learns; a teacher needs "
+            "the predictor that it learned with"
         )
 
 
 def _sizes(config: Config, role: str) -> tuple[str, ...]:
-    """Return the keys that say what actor or critic is."""
-    attends = getattr(config.networks, role).type == "attention"
-    names = (*_WIDTHS, *_OF_ATTENTION) if attends else _WIDTHS
+    """Return the keys of the architecture of actor or critic."""
+    names = ["type", "conv_channels", "hidden_dim"]
+    if getattr(config.networks, role).type == "attention":
+        names += ["layers", "heads"]
     return tuple(f"networks.{role}.{name}" for name in names)
 
 
@@ -144,7 +123,6 @@ def _unfit(algorithm: Algorithm, saved: Mapping[str, Any], names: list[str]) -> 
     for name in names:
         if not isinstance(saved.get(name), Mapping):
             return f"{name}, which is absent there"
-        where = misfit(algorithm.modules[name].state_dict(), saved[name])
-        if where is not None:
+        if where := misfit(algorithm.modules[name].state_dict(), saved[name]):
             return f"{name}: {where}"
     return None

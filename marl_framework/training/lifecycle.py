@@ -1,13 +1,11 @@
-"""A run from start to end: new or resumed, then finished, interrupted or failed.
-
-Trainings of teams, map predictors and students share it.
-"""
+"""A run of any kind of training: new or resumed, then finished, interrupted or failed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,20 +15,20 @@ from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.planners.team import load_team
-from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder, start_run
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
-from marl_framework.runs.start import start_run
 from marl_framework.training.base import NumericalError, RunTrainer
 from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
 from marl_framework.training.memory import is_out_of_memory
 from marl_framework.training.options import Start
 from marl_framework.training.ranks import LeaderError, Ranks
-from marl_framework.training.resume import Resumption, continue_run, find_run
+from marl_framework.training.resume import Resumption, find_run
 from marl_framework.training.signals import interruptible
 from marl_framework.training.trainer import Trainer
 
 _LOST = "another rank ended early; torchrun's report gives the reason"
+_LOST_LINE = f"error: {_LOST}; earlier checkpoints are intact, continue with --resume"
 
 
 @dataclass(frozen=True)
@@ -49,12 +47,7 @@ class Job:
 
 
 def train(job: Job, start: Start, log: RunLog) -> int:
-    """Train under a run name.
-
-    Args:
-        job: the training.
-        start: how the run starts.
-        log: is attached to the run folder.
+    """Train under a run name; attach the log to the run folder.
 
     Returns:
         The exit code: 0 done, 1 failed, 130 interrupted.
@@ -65,16 +58,16 @@ def train(job: Job, start: Start, log: RunLog) -> int:
     """
     ranks = job.ranks
     try:
-        with joined(job.config, job.device, ranks):
-            if start.check:
-                _initial_weights(job.make(0), start.init_from)
-                _say(ranks, "the configuration is valid")
-                return 0
-            return _open_and_train(job, start, log)
+        with joined(job.config.compute.distributed_backend, job.device, ranks):
+            if not start.check:
+                return _open_and_train(job, start, log)
+            _initial_weights(job.make(0), start.init_from)
+            _say(ranks, "the configuration is valid")
+            return 0
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
             if ranks.leads:
-                _report_lost_rank()
+                warn(_LOST_LINE)
             ranks.wait_for_leader()
             return FAILED
         if not is_out_of_memory(error):
@@ -84,24 +77,23 @@ def train(job: Job, start: Start, log: RunLog) -> int:
 
 
 def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
+    """Start or resume a run and train; return the exit code."""
     config, device, ranks, name = job.config, job.device, job.ranks, start.run_name
 
     def find() -> Resumption | None:
-        if name is None or not (start.resume or started_by(config, name, ranks)):
+        folder = Path(config.logging.directory) / str(name)
+        if name is None or not (start.resume or started_by(folder, ranks)):
             return None
         return find_run(name, config, job.mark, start.allow_changed, warn)
 
-    found = ranks.on_leader(
-        find, lambda f: f and Resumption(None, f.payload, {}, f.finished, f.initial)
-    )
+    found = ranks.on_leader(find, lambda f: f and replace(f, run=None))
     run: RunFolder | None = found and found.run
     try:
         if found is not None and found.finished:
             _say(ranks, f"finished already: {run and run.summary_file}")
             return 0
-        payload = None if found is None else found.payload
-        trainer = job.make(0 if payload is None else int(payload["training_step"]))
-        initial = None
+        payload, initial = found and found.payload, None
+        trainer = job.make(found.step if found else 0)
         if payload is not None:
             trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
         else:
@@ -111,10 +103,11 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
             _say(ranks, line)
 
         def claim() -> RunFolder:
-            if found is None:
+            if found is None or found.run is None:
                 run = start_run(config, device, name, archive_earlier=start.archive_earlier)
             else:
-                run = continue_run(found, config, device)
+                run = found.run
+                run.resume(config, device, found.step, found.changed)
             log.attach(run.path)
             note_job(run.path, ranks)
             if initial is not None:
@@ -123,7 +116,7 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
             return run
 
         run = ranks.on_leader(claim)
-        with interruptible(trainer, ranks):  # until all is written
+        with interruptible(trainer.interrupt, ranks):  # until all is written
             if run is None:
                 return _follow(trainer)
             print(f"run folder: {run.path}", flush=True)
@@ -156,11 +149,7 @@ def _follow(trainer: RunTrainer) -> int:
 
 
 def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
-    """Train; report how the run ends on the screen, in its folder and as exit code.
-
-    Raises:
-        LeaderError: another rank is gone.
-    """
+    """Train; report how the run ends on the screen, in its folder and as exit code."""
     try:
         summary = trainer.train(run, profile)
     except KeyboardInterrupt:
@@ -171,7 +160,7 @@ def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int
     except BaseException as error:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
         if lost:
-            _report_lost_rank()
+            warn(_LOST_LINE)
         if fresh and trainer.steps == 0:
             run.discard()  # the name stays free
         else:
@@ -207,7 +196,3 @@ def _stop(
 def _say(ranks: Ranks, text: str) -> None:
     if ranks.leads:
         print(text, flush=True)
-
-
-def _report_lost_rank() -> None:
-    warn(f"error: {_LOST}; earlier checkpoints are intact, continue with --resume")

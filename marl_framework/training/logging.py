@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,22 +20,16 @@ from marl_framework.config.derived import passes
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.runs.folder import RunFolder
-from marl_framework.training.writers import TENSORBOARD, Writer, more_writers
+from marl_framework.training.writers import WandbWriter
 
 METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
     "return": ("return/episode", "sum of the team's rewards over an episode, mean over missions"),
-    "absolute_return": (
-        "return/absolute",
-        "sum of absolute_scale · information gained + absolute_offset",
-    ),
+    "absolute_return": ("return/absolute", "sum of the information gained, scaled and shifted"),
     "relative_return": ("return/relative", "sum of the relative gains in the region, not scaled"),
     "reward": ("return/reward", "reward of a step, mean over steps and missions"),
     "reward_std": ("return/reward_std", "its standard deviation"),
-    "critic_loss": (
-        "loss/critic",
-        "mean squared error between Q(s, a) or V(s) and its TD(λ) target; PPO clips and scales it",
-    ),
+    "critic_loss": ("loss/critic", "mean squared error to the TD(λ) target; PPO clips it"),
     "actor_loss": ("loss/actor", "policy-gradient loss, entropy bonus included"),
     "critic_gradient_norm": ("loss/critic_gradient_norm", "norm before clipping"),
     "actor_gradient_norm": ("loss/actor_gradient_norm", "norm before clipping"),
@@ -42,41 +37,22 @@ METRICS: dict[str, tuple[str, str]] = {
     "td_target_std": ("critic/td_target_std", "its standard deviation"),
     "td_error": ("critic/td_error", "mean of |target − Q(s, a)|, or V(s)"),
     "q_taken": ("critic/q_taken", "Q(s, a) of the actions taken, or V(s), mean"),
-    "explained_variance": (
-        "critic/explained_variance",
-        "1 − Var(target − Q) / Var(target): 1 is perfect, 0 no better than a constant",
-    ),
+    "explained_variance": ("critic/explained_variance", "1 − Var(target − Q) / Var(target)"),
     "advantage": ("policy/advantage", "advantage of the actions taken, mean"),
     "advantage_std": ("policy/advantage_std", "its standard deviation"),
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
     "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
-    "kl": (
-        "policy/kl",
-        "KL(policy that flew ‖ policy), of the last pass, before each update [nat]",
-    ),
-    "teacher_kl": (
-        "policy/teacher_kl",
-        "KL(teacher ‖ policy), of the last pass, before each update, while learning.teacher pulls "
-        "[nat]",
-    ),
-    "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit held back"),
-    "learning_rate_factor": (
-        "loss/learning_rate_factor",
-        "what the configured learning rates are multiplied by",
-    ),
+    "kl": ("policy/kl", "KL(policy that flew ‖ policy) before each update of the last pass [nat]"),
+    "teacher_kl": ("policy/teacher_kl", "KL(teacher ‖ policy), at the same moments [nat]"),
+    "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit prevented"),
+    "learning_rate_factor": ("loss/learning_rate_factor", "factor of configured learning rates"),
     "epsilon": ("policy/epsilon", "floor ε of the exploring policy"),
     "actions": ("policy/actions", "histogram of the actions taken, by action index"),
     "altitudes": ("policy/altitudes", "histogram of the altitudes flown [m]"),
-    "validation_entropy": (
-        "validation/entropy",
-        "entropy of the region of interest after greedy missions [bit per cell]",
-    ),
-    "validation_f1": ("validation/f1", "F1 score of the region of interest after the same"),
-    "validation_return": ("validation/return", "return of the same"),
-    "skipped_updates": (
-        "loss/skipped_updates",
-        "updates of a training step whose loss or gradient was not finite; not applied",
-    ),
+    "validation_entropy": ("validation/entropy", "ROI entropy of greedy missions [bit per cell]"),
+    "validation_f1": ("validation/f1", "F1 score of the ROI after greedy missions"),
+    "validation_return": ("validation/return", "return of greedy missions"),
+    "skipped_updates": ("loss/skipped_updates", "updates that were not finite and not applied"),
     "episodes": ("time/episodes", "missions flown for training so far"),
     "transitions_per_second": ("time/transitions_per_second", "agent steps collected per second"),
     "gpu_memory": ("hardware/gpu_memory", "memory in use on the GPU, by all processes [GiB]"),
@@ -90,38 +66,34 @@ METRICS: dict[str, tuple[str, str]] = {
     "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
 }
 """All metrics of built-in parts: name → (tag, meaning). Also `share_<stage>`, tag
-`time/share_<stage>`. Metrics of an algorithm of the user's own have the tag `algorithm/<name>`."""
-
-_SHARE = "share_"
+`time/share_<stage>`. Metrics of a custom algorithm have the tag `algorithm/<name>`."""
+TENSORBOARD, WANDB = "TensorBoard", "Weights & Biases"
 _FLUSH_SECONDS = 10  # a killed run loses no more than this
+Writer = SummaryWriter | WandbWriter
 
 
 def metric_tag(name: str) -> str:
     """Return the TensorBoard tag of a metric; `algorithm/NAME` of one that is not in `METRICS`."""
     if name in METRICS:
         return METRICS[name][0]
-    if name.startswith(_SHARE):
-        return f"time/{name}"
-    return f"algorithm/{name}"
+    return f"time/{name}" if name.startswith("share_") else f"algorithm/{name}"
 
 
 class TrainingLogger:
     """Writes metrics of training steps to TensorBoard and elsewhere.
 
     `log` takes tensors and leaves them on their device; when a step is due, one transfer reads
-    all of them. `write` takes numbers and writes at once: for what comes now and then.
+    all of them. `write` takes numbers and writes at once.
 
     Args:
-        folder: of TensorBoard's event files; None for none.
-        scalar_interval: scalars are written every so many training steps, each as its mean
-            over the steps since the last time.
-        histogram_interval: the same for counts, each as a sum; 0 = never.
-        bin_values: what a bin of a count stands for where it is not its index, such as
-            `{"altitudes": config.geometry.altitudes}`; rising.
-        resumed_at: training step of the checkpoint that the training goes on from; what an
-            earlier process wrote of later steps is then not shown.
+        folder: folder of TensorBoard's event files; None for none.
+        scalar_interval: training steps between two writes of scalars, each a mean over them.
+        histogram_interval: the same for counts, each a sum; 0 = never.
+        bin_values: rising values of the bins of counts, such as
+            `{"altitudes": config.geometry.altitudes}`; else bins count from 0.
+        resumed_at: training step of the resumed checkpoint; entries of later steps are hidden.
         report: shows a line to the user, where the log cannot be written.
-        more: other writers, by what they are called.
+        more: other writers by name.
         tag: returns the tag of a metric.
     """
 
@@ -167,8 +139,8 @@ class TrainingLogger:
 
         Args:
             step: training step, from 1; some may be left out.
-            metrics: name → scalar; tensors share one device.
-            counts: name → how often each bin occurred, [B], on that device.
+            metrics: scalars by name; tensors share one device.
+            counts: number of times that each bin occurred, by name, [B], on that device.
 
         Returns:
             The scalars written, by name; empty when none were due.
@@ -184,11 +156,10 @@ class TrainingLogger:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers at once."""
-        numbers = {self._tag(name): float(value) for name, value in values.items()}
 
         def add(writer: Writer) -> None:
-            for tag, number in numbers.items():
-                writer.add_scalar(tag, number, step)
+            for name, value in values.items():
+                writer.add_scalar(self._tag(name), float(value), step)
 
         self._each(add)
 
@@ -294,19 +265,22 @@ class TrainingLogger:
                 raise ValueError(
                     f"counts {name!r} have shape {tuple(count.shape)}, not one per bin"
                 )
-            if name in self._counts:
-                self._counts[name] += count
-            else:
-                self._counts[name] = count.detach().to(torch.float64, copy=True)
+            before = self._counts.setdefault(name, torch.zeros_like(count, dtype=torch.float64))
+            before += count.detach()
 
     def _write_due(self, scalars: bool, histograms: bool) -> dict[str, float]:
         vectors = self._vectors if scalars else []
         counts = self._counts if histograms else {}
-        read = _read([*(vector for _, vector in vectors), *counts.values()])
+        tensors = [*(vector for _, vector in vectors), *counts.values()]
+        values = iter(torch.cat(tensors).tolist() if tensors else ())  # in one transfer
+        read = (list(islice(values, len(tensor))) for tensor in tensors)
         means: dict[str, float] = {}
         if scalars:
             found = [dict(zip(names, next(read), strict=True)) for names, _ in vectors]
-            means = _means([*self._numbers, *found])
+            columns: defaultdict[str, list[float]] = defaultdict(list)
+            for name, value in chain.from_iterable(r.items() for r in [*self._numbers, *found]):
+                columns[name].append(value)
+            means = {name: sum(column) / len(column) for name, column in columns.items()}
             self._numbers, self._vectors = [], []
             self.write(self._step, means)
         for name in counts:
@@ -348,39 +322,27 @@ def make_logger(
     """Return a logger with the writers and intervals of a configuration.
 
     Args:
-        config: of the training.
-        run: its folder; without one nothing is written.
-        first_step: training steps made before.
+        config: configuration of the training.
+        run: run folder; without one nothing is written.
+        first_step: number of training steps made before.
         report: shows a line to the user.
         tag: returns the tag of a metric.
 
     Raises:
         ConfigError: a writer cannot be used.
     """
-    log = config.logging
-    resumed = run is not None and any(run.tensorboard.iterdir())
+    log, folder, more = config.logging, None, {}
+    if run is not None and "tensorboard" in log.writers:
+        folder = run.tensorboard
+    if run is not None and "wandb" in log.writers:
+        more[WANDB] = WandbWriter(run.path, config_to_dict(config))
     return TrainingLogger(
-        run.tensorboard if run is not None and "tensorboard" in log.writers else None,
+        folder,
         log.scalar_interval,
         log.histogram_interval,
         {"altitudes": config.geometry.altitudes},
-        first_step if resumed else None,
+        first_step if folder is not None and any(folder.iterdir()) else None,
         report,
-        {} if run is None else more_writers(log.writers, run.path, config_to_dict(config)),
+        more,
         tag,
     )
-
-
-def _read(tensors: list[Tensor]) -> Iterator[list[float]]:
-    """Read tensors back in one transfer; return the values of each."""
-    values = iter(torch.cat(tensors).tolist() if tensors else ())
-    return (list(islice(values, len(tensor))) for tensor in tensors)
-
-
-def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean of each name over the rows that have it."""
-    columns: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: sum(column) / len(column) for name, column in columns.items()}

@@ -42,9 +42,8 @@ def memory_estimate(
 
     `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
     `transitions` between updates, `activations` of one batch, `weights` with gradients and
-    moments, `validation` missions. Workspaces of kernels and gaps of the allocator are not
-    counted; of networks with other inputs than actor and critic only the weights; of custom parts
-    that cannot be made without values nothing.
+    moments, `validation` missions. Not counted: workspaces of kernels, gaps of the allocator,
+    outputs of networks with other inputs than actor and critic, custom parts that need values.
 
     Args:
         config: configuration of the training.
@@ -66,9 +65,7 @@ def memory_estimate(
     flown = config.environment.num_envs // ranks
     environment = MissionEnvironment(config, flown, "meta")
     state = environment.empty_state()
-    cells, seen, moves = (
-        tensor[0].numel() for tensor in (state.truth, state.readings, state.moves)
-    )
+    cells, seen, moves = (part[0].numel() for part in (state.truth, state.readings, state.moves))
     version = Version.PLAIN if device is None else version_for(config.compute, device)
     plain = version is Version.PLAIN
     missions = sum(tensor.untyped_storage().nbytes() for _, tensor in state.tensors())
@@ -82,10 +79,12 @@ def memory_estimate(
         if device is not None and device.type == "cuda":
             predicting = min(predicting, max(GPU_CELLS, cells))
     validated = config.evaluation.missions if config.evaluation.interval else 0
+    # Two tables of weights on each axis, [P, Z, P, K].
+    tables = zip(environment.camera.cover_tables, environment.camera.window, strict=True)
     return {
         "missions": missions,
         "windows": max(flown * scratch, _PREDICTING * predicting),
-        "tables": _camera_tables(environment),
+        "tables": sum(2 * _FLOAT * cover.numel() * k for cover, k in tables),
         "transitions": collected * interval * transition,
         # Learning keeps the outputs of layers for the backward pass, and their gradients.
         "activations": max(learned, at_once * (transition + widest * _FLOAT)),
@@ -101,13 +100,6 @@ def peak(parts: Mapping[str, int]) -> int:
     """
     always = sum(size for name, size in parts.items() if name not in _IN_TURN)
     return always + max(parts.get(name, 0) for name in _IN_TURN)
-
-
-def _camera_tables(environment: MissionEnvironment) -> int:
-    """Return the bytes of the camera's two tables of weights on each axis, [P, Z, P, K]."""
-    camera = environment.camera
-    covers = (cover.numel() for cover in camera.cover_tables)  # [P, Z, P]
-    return sum(2 * _FLOAT * cover * k for cover, k in zip(covers, camera.window, strict=True))
 
 
 def _networks(
@@ -140,7 +132,7 @@ def layer_outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int
 
     Args:
         module: network on the meta device.
-        name: its name; `actor` sees the actor's channels, others the critic's.
+        name: name of the network; `actor` sees the actor's channels, others the critic's.
         sizes: sizes of the inputs.
     """
     channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
@@ -183,15 +175,12 @@ def device_memory(
 
 
 def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
-    """Refuse a configuration that cannot fit.
+    """Check that tensors that are certainly needed fit into the device's memory.
 
-    Args:
-        config: configuration of the training.
-        device: device of the training; ranks share a CPU's memory, but have a GPU each.
-        ranks: number of ranks that share the missions.
+    Ranks share a CPU's memory, but have a GPU each.
 
     Raises:
-        ConfigError: tensors that are certainly needed are larger than the device's memory.
+        ConfigError: they do not.
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)
@@ -199,27 +188,20 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     _, total = device_memory(device)
     if peak(parts) > total:
         raise ConfigError(
-            f"{_advice(config, parts, total, ranks)}: this training needs at least "
+            f"{memory_advice(config, parts, total, ranks)}: this training needs at least "
             f"{peak(parts) / GIB:,.1f} GiB, and the device has {total / GIB:,.1f} GiB"
         )
 
 
-def memory_advice(
-    config: Config, free: int, ranks: int = 1, device: torch.device | None = None
-) -> str:
+def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: int = 1) -> str:
     """Return which keys to lower, most useful first, with values that should fit.
 
     Args:
         config: configuration that does not fit.
+        parts: bytes needed by purpose, from `memory_estimate`.
         free: bytes that are free for each rank.
         ranks: number of ranks that share the missions.
-        device: device of the training, as in `memory_estimate`.
     """
-    return _advice(config, memory_estimate(config, ranks, device), free, ranks)
-
-
-def _advice(config: Config, parts: Mapping[str, int], free: int, ranks: int) -> str:
-    """Return which keys to lower so that `parts` fit into the free bytes; see `memory_advice`."""
     share = min(_SHARE * free / peak(parts), 0.5)
     sizes = dict(parts)
     sizes["missions"] += sizes.pop("windows")
@@ -241,9 +223,8 @@ def _advice(config: Config, parts: Mapping[str, int], free: int, ranks: int) -> 
         "weights": ("networks.critic.conv_channels", config.networks.critic.conv_channels),
         "validation": ("evaluation.missions", config.evaluation.missions),
     }
-    advice = {
-        "tables": f"experiment.constraints.spacing={2 * config.experiment.constraints.spacing:g}"
-    }
+    spacing = 2 * config.experiment.constraints.spacing
+    advice = {"tables": f"experiment.constraints.spacing={spacing:g}"}
     for name, (key, value) in keys.items():
         advice[name] = f"{key}={1 << max(int(value * share).bit_length() - 1, 0)}"  # a power of two
     first, second = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:2]

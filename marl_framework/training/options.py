@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from marl_framework.command_line import add_overrides
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
 from marl_framework.config.model import Config
-from marl_framework.runs.names import check_checkpoint, check_run_name
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.runs.names import check_run_name, checkpoint_file
 
 SHORT_FORMS = {
     "update_interval": "learning.update_interval",
@@ -54,24 +56,13 @@ def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) 
         config: the params file without `--config`.
     """
     default = config or "$CONFIG_FILE_PATH, else the mission of --checkpoint, else params.yaml"
-    parser.add_argument(
-        "--config",
-        default=config,
-        metavar="FILE",
-        help=f"params file: a path, or a name in params/ (default: {default})",
-    )
+    text = f"params file: a path, or a name in params/ (default: {default})"
+    _add(parser, "config", "FILE", text, default=config)
     add_overrides(parser)
-    parser.add_argument(
-        "--run-name",
-        metavar="NAME",
-        help="folder of this run in logging.directory (default: title and time)",
-    )
-    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run of this name; start it if there is none",
-    )
+    text = "folder of this run in logging.directory (default: title and time)"
+    _add(parser, "run-name", "NAME", text)
+    _flag(parser, "check", "check the configuration and exit")
+    _flag(parser, "resume", "continue the run of this name; start it if there is none")
     # Values for commands without these options.
     parser.set_defaults(
         print_config=False, profile=0, allow_changed=None, archive_earlier=False, init_from=None
@@ -94,99 +85,64 @@ def add_short_forms(parser: argparse.ArgumentParser, names: Iterable[str] = SHOR
 
 def add_print_config(parser: argparse.ArgumentParser) -> None:
     """Add `--print-config`."""
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the complete configuration as a params file and exit",
-    )
+    _flag(parser, "print-config", "print the complete configuration as a params file and exit")
 
 
 def add_series_options(parser: argparse.ArgumentParser, option: str) -> None:
     """Add the options of several runs; `option` asks for several runs."""
     group = parser.add_argument_group("several runs")
-    group.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help=f"with {option}: train N runs at once, each in a process with its share of the "
-        "cores (default: 1)",
-    )
+    text = f"with {option}: train N runs at once, each in a process with its share of the cores "
+    _add(group, "jobs", "N", f"{text}(default: 1)", type=int)
     group.add_argument(
         "--launcher",
         choices=("local", "slurm"),
         help=f"with {option}: where runs are trained; slurm submits a job for each, which is "
         "requeued and resumed when it is pre-empted (default: local)",
     )
-    group.add_argument(
-        "--slurm",
-        metavar="NAME=VALUE,…",
-        help="with --launcher slurm: options of sbatch, such as partition=gpu,time=60 [minutes]",
-    )
+    text = "with --launcher slurm: options of sbatch, such as partition=gpu,time=60 [minutes]"
+    _add(group, "slurm", "NAME=VALUE,…", text)
 
 
 def add_main_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `python -m marl_framework.main`."""
+    several: dict[str, Any] = {"action": "append", "default": []}
     add_run_options(parser)
     add_print_config(parser)
     add_short_forms(parser)
 
     training = parser.add_argument_group("training")
-    training.add_argument(
-        "--allow-changed",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="with --resume: accept a new value of this key; repeatable",
-    )
-    training.add_argument(
-        "--archive-earlier",
-        action="store_true",
-        help="first move an earlier run of this name to training_history/; ignored when resuming",
-    )
-    training.add_argument(
-        "--init-from",
-        metavar="RUN_OR_FILE",
-        help="start with the weights of a trained team: a run folder, a checkpoint file or "
-        "pretrained:student; ignored when resuming",
-    )
-    training.add_argument(
-        "--profile",
-        type=int,
-        metavar="N",
-        help="profile N training steps with torch.profiler; write profile.json",
-    )
-    training.add_argument(
-        "--seeds",
-        metavar="N,…",
-        help="train several runs, NAME-N with environment.seed=N each, and sum them up in "
-        "NAME-seeds.json; with --resume continue where they stopped",
-    )
-    training.add_argument(
-        "--vary",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=V,…",
-        help="with --seeds: train them with each of these values, NAME-V-N; repeatable, then with "
-        "all combinations",
-    )
+    text = "with --resume: accept a new value of this key; repeatable"
+    _add(training, "allow-changed", "KEY", text, **several)
+    text = "first move an earlier run of this name to training_history/; ignored when resuming"
+    _flag(training, "archive-earlier", text)
+    text = "start with the weights of a trained team: a run folder, a checkpoint file or "
+    _add(training, "init-from", "RUN_OR_FILE", f"{text}pretrained:student; ignored when resuming")
+    text = "profile N training steps with torch.profiler; write profile.json"
+    _add(training, "profile", "N", text, type=int)
+    text = "train several runs, NAME-N with environment.seed=N each, and sum them up in "
+    text += "NAME-seeds.json; with --resume continue where they stopped"
+    _add(training, "seeds", "N,…", text)
+    text = "with --seeds: train them with each of these values, NAME-V-N; repeatable, then with "
+    _add(training, "vary", "SECTION.KEY=V,…", f"{text}all combinations", **several)
     add_series_options(parser, "--seeds")
-    parser.add_argument("--together", action="store_true", help=argparse.SUPPRESS)  # removed
+    _flag(parser, "together", argparse.SUPPRESS)  # removed
 
     deployment = parser.add_argument_group("deployment")
-    deployment.add_argument(
-        "--checkpoint",
-        metavar="RUN_OR_FILE",
-        help="the trained team: a checkpoint file, a run folder or pretrained:student",
-    )
-    deployment.add_argument(
-        "--missions",
-        type=int,
-        metavar="N",
-        help="number of missions, each over its own window of the map (default: 1)",
-    )
-    deployment.add_argument(
-        "--html", action="store_true", help="also write mission.html, a page of each mission"
-    )
+    text = "the trained team: a checkpoint file, a run folder or pretrained:student"
+    _add(deployment, "checkpoint", "RUN_OR_FILE", text)
+    text = "number of missions, each over its own window of the map (default: 1)"
+    _add(deployment, "missions", "N", text, type=int)
+    _flag(deployment, "html", "also write mission.html, a page of each mission")
+
+
+def _add(
+    parser: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any
+) -> None:
+    parser.add_argument(f"--{name}", metavar=metavar, help=text, **more)
+
+
+def _flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    parser.add_argument(f"--{name}", action="store_true", help=text)
 
 
 # Checks -------------------------------------------------------------------------------------
@@ -215,13 +171,12 @@ def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
             refuse(options, [name], f"requires --{other.replace('_', '-')}")
 
 
-def require_number(options: argparse.Namespace, name: str, least: int) -> None:
+def require_number(name: str, number: int | None, least: int) -> None:
     """Check the number of an option.
 
     Raises:
         ConfigError: it is too low.
     """
-    number = getattr(options, name)
     if number is not None and number < least:
         raise ConfigError(f"--{name} {number}: must be {least} or more")
 
@@ -237,8 +192,9 @@ def read_start(options: argparse.Namespace) -> Start:
     elif not (options.check or options.print_config):
         require(options, {"resume": "run_name", "archive_earlier": "run_name"})
     if options.init_from is not None:
-        check_checkpoint("--init-from", options.init_from)
-    require_number(options, "profile", 0)
+        with found_at("--init-from"):
+            checkpoint_file(options.init_from)
+    require_number("profile", options.profile, 0)
     return Start(
         options.run_name,
         options.check,
@@ -257,3 +213,9 @@ def load_options(options: argparse.Namespace) -> Config:
         ConfigError: it is invalid.
     """
     return load_config(resolve_config_path(options.config), options.overrides)
+
+
+def print_config(config: Config) -> int:
+    """Print a configuration as a params file; return the exit code."""
+    print(format_yaml(config_to_dict(config)), end="", flush=True)
+    return 0

@@ -13,8 +13,7 @@ from marl_framework.config.derived import passes
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
-from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
-from marl_framework.runs.files import link_file
+from marl_framework.runs.checkpoint_store import CheckpointStore
 from marl_framework.runs.folder import RunFolder
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.console import ProgressView
@@ -26,21 +25,19 @@ from marl_framework.training.profiling import profile_steps
 class Outputs(ExitStack):
     """All outputs of one training, as a context manager.
 
-    On ranks that do not lead, nothing is written: the logger has no writers, no progress is
-    shown and checkpoints are dropped. So all ranks run the same loop and make the same
-    collective calls in the same order.
+    Ranks that do not lead write nothing, but run the same loop and make the same collective calls.
 
     Args:
-        config: of the training.
-        device: that trains.
-        run: its folder; None on a rank that does not lead.
-        first_step: training steps made before.
-        profile: training steps to record with torch.profiler, 0 = none.
+        config: configuration of the training.
+        device: device of the training.
+        run: run folder; None on a rank that does not lead.
+        first_step: number of training steps made before.
+        profile: number of training steps to record with torch.profiler.
 
     Attributes:
         logger: takes the metrics.
         say: shows a line.
-        hardware: figures of the machine so far, mean and maximum each.
+        end_step: tells the profiler that a training step has ended.
     """
 
     def __init__(
@@ -57,10 +54,10 @@ class Outputs(ExitStack):
         enter = self.enter_context
         steps = config.learning.training_steps
         self._progress = enter(ProgressView(steps, first_step)) if run else None
-        self.say = self._progress.print if self._progress else _say_nothing
+        self.say: Callable[[str], None] = self._progress.print if self._progress else lambda _: None
         try:
             self.logger = enter(make_logger(config, run, first_step, self.say))
-            self._profiled = enter(profile_steps(profile, run.path)) if run else None
+            self.end_step = enter(profile_steps(profile, run.path)) if run else lambda: None
             self._hardware = enter(HardwareMonitor(device, run.path)) if run else None
         except BaseException:
             self.__exit__(*sys.exc_info())
@@ -68,11 +65,6 @@ class Outputs(ExitStack):
         self._store = (
             CheckpointStore(run.checkpoints, log.checkpoints_kept, self.say) if run else None
         )
-
-    @property
-    def leads(self) -> bool:
-        """Whether anything is written."""
-        return self._run is not None
 
     @property
     def hardware(self) -> dict[str, Any]:
@@ -83,10 +75,10 @@ class Outputs(ExitStack):
         """Show how far the training is; with fresh metrics also where the time went.
 
         Args:
-            step: training steps made.
+            step: number of training steps made.
             known: metrics last written.
-            fresh: some were written just now; the timer starts a new interval.
-            timer: of the training's stages.
+            fresh: whether some were written just now; the timer then starts a new interval.
+            timer: times of the stages.
         """
         if self._progress is None or self._hardware is None:
             if fresh:
@@ -96,26 +88,23 @@ class Outputs(ExitStack):
             self._progress.update(step)
             return
         speed, shares = timer.rates()["transitions"], timer.shares()
-        self.logger.write(step, {f"share_{name}": share for name, share in shares.items()})
-        figures = self._hardware.means()
-        self.logger.write(step, {"transitions_per_second": speed, **figures})
-        numbers = {
-            "return": known.get("return"),
-            "validation entropy": known.get("validation_entropy"),
-            "transitions/s": speed,
-        }
-        self._progress.update(step, numbers, shares)
+        measured = {f"share_{name}": share for name, share in shares.items()}
+        measured |= {"transitions_per_second": speed, **self._hardware.means()}
+        self.logger.write(step, measured)
+        names = {"return": "return", "validation entropy": "validation_entropy"}
+        numbers = {shown: known.get(name) for shown, name in names.items()}
+        self._progress.update(step, {**numbers, "transitions/s": speed}, shares)
         timer.reset()
 
     def is_checkpoint_due(self, step: int, before: int) -> bool:
-        """Whether this rank wants a checkpoint after the training steps up to `step`."""
+        """Return whether this rank wants a checkpoint after the steps in (before, step]."""
         if self._store is None:
             return False
         by_step = passes(self._log.checkpoint_interval, before, step)
         return by_step or self._store.minutes() >= (self._log.checkpoint_minutes or float("inf"))
 
     def save(self, step: int, state: Mapping[str, Any], **known: Any) -> bool:
-        """Write the newest checkpoint and the run's status; tell whether that worked."""
+        """Write the newest checkpoint and the run's status; return whether that worked."""
         if self._run is None or self._store is None:
             return True
         if not self._store.save(step, state):
@@ -128,23 +117,8 @@ class Outputs(ExitStack):
         if self._store is not None:
             self._store.save_best(state)
 
-    def link_best(self) -> None:
-        """Link the last checkpoint as the best one, after a training without validations."""
-        if self._run is not None:
-            link_file(self._run.checkpoints / LAST, self._run.checkpoints / BEST)
-
-    def unlink_best(self) -> None:
-        """Remove that link: the training continues."""
-        if self._run is not None:
-            (self._run.checkpoints / BEST).unlink(missing_ok=True)
-
     def draw(self, step: int, fly: Callable[[], FlightRecord]) -> None:
-        """Draw a mission into the run folder and the logs.
-
-        Args:
-            step: number of training steps made.
-            fly: returns the mission; called where something is written.
-        """
+        """Draw a mission into the run folder and the logs; `fly` is called on the leader alone."""
         if self._run is None:
             return
         path = self._run.figures / "mission.png"
@@ -153,12 +127,3 @@ class Outputs(ExitStack):
             self.logger.figure(step, "mission", path)
         except OSError as error:
             self.say(f"warning: {path} could not be drawn: {error.strerror or error}")
-
-    def end_step(self) -> None:
-        """Tell the profiler that a training step has ended."""
-        if self._profiled is not None:
-            self._profiled()
-
-
-def _say_nothing(text: str) -> None:
-    pass

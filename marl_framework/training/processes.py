@@ -20,15 +20,11 @@ _POLL = 0.1
 
 
 def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, int]:
-    """Run all commands; one that fails does not stop the others.
+    """Run all commands, `jobs` at the same time; one that fails does not stop the others.
 
     Each process gets its share of the cores. With `jobs` above 1 only errors and warnings are
     shown; each run has its `train.log`. A signal ends all runs after their current steps and starts
     no other; a second SIGINT or SIGTERM ends them at once.
-
-    Args:
-        commands: words of each command by run name.
-        jobs: number of runs at the same time.
 
     Returns:
         The exit code of each run by its name; `INTERRUPTED` for runs that did not begin.
@@ -71,14 +67,6 @@ def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, 
     return {name: codes.get(name, INTERRUPTED) for name in commands}
 
 
-def worst(codes: Mapping[str, int]) -> int:
-    """Return the exit code of a command from those of its runs.
-
-    0 done, 1 where one failed, 2 where the input of one was bad, 130 interrupted.
-    """
-    return max(codes.values(), default=0)
-
-
 def thread_variables(jobs: int) -> dict[str, str]:
     """Return environment variables that give each of several processes its share of the cores.
 
@@ -92,10 +80,7 @@ def thread_variables(jobs: int) -> dict[str, str]:
 
 
 def _interrupt(process: subprocess.Popen[bytes], received: Sequence[int]) -> None:
-    """End a run after its step, or at once after two urgent signals.
-
-    SIGUSR1 may come often: the sender of a signal may have sent it to the run, too.
-    """
+    """End a run after its step, or at once after two urgent signals; SIGUSR1 may come often."""
     urgent = [number for number in received if number in URGENT]
     for number in (signal.SIGUSR1,) if len(urgent) < 2 else URGENT:
         process.send_signal(number)

@@ -13,12 +13,7 @@ _ROWS = 10
 
 @contextmanager
 def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
-    """Record n training steps with PyTorch's profiler.
-
-        with profile_steps(n, folder) as step:
-            for ...:
-                train()
-                step()
+    """Record n training steps with PyTorch's profiler; call the result after each step.
 
     The first step warms up and is left out. After the n next ones, or at the end of the block,
     `folder/profile.json` is written (open it in chrome://tracing or ui.perfetto.dev) and the
@@ -39,7 +34,10 @@ def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
             print(f"Profile of up to {n} training steps: {path}")
         except (OSError, RuntimeError) as error:  # a full disk is no reason to stop training
             print(f"The profile {path} could not be written: {error}")
-        print(_table(profiler))
+        averages = profiler.key_averages()
+        on_gpu = any(average.self_device_time_total > 0 for average in averages)
+        order = f"self_{'device' if on_gpu else 'cpu'}_time_total"
+        print(averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=50))
 
     with profile(
         activities=supported_activities(),
@@ -50,11 +48,3 @@ def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
         yield profiler.step
     if not done:
         print("No training step was profiled: the first one only warms up.")
-
-
-def _table(profiler: profile) -> str:
-    """The most expensive operations, on the GPU if it was used, else on the CPU."""
-    averages = profiler.key_averages()
-    on_gpu = any(average.self_device_time_total > 0 for average in averages)
-    order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    return averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=50)

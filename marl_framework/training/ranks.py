@@ -1,8 +1,7 @@
-"""The place of a process among those that train together, and how they talk.
+"""The place of a process among those that train together, and their communication.
 
 Host-side communication uses gloo, also where gradients use NCCL: gloo waits for no GPU and fails
-at once when a rank is lost. PyTorch is loaded when ranks talk, not before: command lines ask for
-their place before they know whether there is anything to train.
+at once when a rank is lost. PyTorch is loaded when ranks talk, not before.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 
 from marl_framework.command_line import BAD_INPUT, FAILED
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.guard import ReportedError
 from marl_framework.runs.process import start_time
 
 T = TypeVar("T")
@@ -23,11 +21,12 @@ T = TypeVar("T")
 _LEADER_ENDS = 10.0  # seconds
 
 
-class LeaderError(ReportedError):
+class LeaderError(RuntimeError):
     """Rank 0 failed and has reported why; the other ranks end with its exit code."""
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("rank 0 failed", exit_code)
+        super().__init__("rank 0 failed")
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,14 @@ class Ranks:
         """Read the environment variables of torchrun; without torchrun there is one process.
 
         Raises:
-            ConfigError: a variable is missing or is no number.
+            ConfigError: a variable is missing or not a number.
         """
-        if "TORCHELASTIC_RUN_ID" not in environment:
+        job = environment.get("TORCHELASTIC_RUN_ID")
+        if job is None:
             return cls()
+        if job == "none":  # no `--rdzv-id`
+            parent = os.getppid()
+            job = f"process {parent} on {os.uname().nodename}, started {start_time(parent) or '?'}"
         try:
             return cls(
                 rank=int(environment["RANK"]),
@@ -66,7 +69,7 @@ class Ranks:
                 local_count=int(environment["LOCAL_WORLD_SIZE"]),
                 restarts=int(environment["TORCHELASTIC_RESTART_COUNT"]),
                 may_restart=int(environment["TORCHELASTIC_MAX_RESTARTS"]) > 0,
-                job=_job(environment["TORCHELASTIC_RUN_ID"]),
+                job=job,
             )
         except (KeyError, ValueError) as error:
             raise ConfigError(
@@ -122,10 +125,7 @@ class Ranks:
         return values
 
     def on_leader(self, work: Callable[[], T], share: Callable[[T], Any] = lambda _: None) -> Any:
-        """Run a function on rank 0 alone and share its result.
-
-        Returns:
-            On rank 0 the result of `work`, on the other ranks what `share` makes of it.
+        """Run a function on rank 0 alone; other ranks return what `share` makes of its result.
 
         Raises:
             LeaderError: on the other ranks, if `work` raised on rank 0, which raises the original.
@@ -143,11 +143,3 @@ class Ranks:
             raise
         self.broadcast((0, shared))
         return done
-
-
-def _job(run_id: str) -> str:
-    """Identify a call of torchrun: by its `--rdzv-id`, else by its process."""
-    if run_id != "none":
-        return run_id
-    parent = os.getppid()
-    return f"process {parent} on {os.uname().nodename}, started {start_time(parent) or '?'}"

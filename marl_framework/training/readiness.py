@@ -1,7 +1,4 @@
-"""Checks of a machine and a configuration before a training run; see `marl_framework.doctor`.
-
-Each check returns its finding in one line, and a remedy if it failed, else an empty text.
-"""
+"""Checks of a machine and a configuration before a training run; see `marl_framework.doctor`."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from marl_framework.training.base import NumericalError
 from marl_framework.training.trainer import Trainer
 
 Finding = tuple[str, str]
-
+"""Finding of a check in one line; a remedy if the check failed, else an empty text."""
 FLOAT32 = "use compute.precision=float32"
 _GIB = 2**30
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
@@ -110,8 +107,8 @@ def networks(config: Config, device: torch.device) -> Finding:
         smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
         return "memory ran out in a training step", smaller
     seconds = time.perf_counter() - start
-    modules = trainer.modules.values()
-    weights = sum(p.numel() for module in modules for p in module.parameters() if p.requires_grad)
+    parameters = [p for module in trainer.modules.values() for p in module.parameters()]
+    weights = sum(p.numel() for p in parameters if p.requires_grad)
     found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
     return found, "" if all(map(math.isfinite, last.values())) else FLOAT32
 
@@ -135,9 +132,9 @@ def enough_memory(config: Config, device: torch.device) -> Finding:
     parts = memory.memory_estimate(config, device=device)
     needed, (free, _) = memory.peak(parts), memory.device_memory(device)
     listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    found = f"needs about {needed / _GIB:.2f} GiB at once ({listed})"
-    found = f"{found}, {free / _GIB:.2f} GiB free on {device}"
-    advice = memory.memory_advice(config, free, device=device)
+    found = f"needs about {needed / _GIB:.2f} GiB at once ({listed}), "
+    found += f"{free / _GIB:.2f} GiB free on {device}"
+    advice = memory.memory_advice(config, parts, free)
     return found, "" if needed < free else f"use --set {advice}"
 
 
@@ -145,16 +142,12 @@ def disk(config: Config, device: torch.device) -> Finding:
     """Compare the size of the checkpoints with the free space."""
     runs = Path(config.logging.directory).absolute()
     folder = next(path for path in (runs, *runs.parents) if path.exists())
-    # The newest checkpoints, the best and the one being written; the estimate includes gradients.
-    number = config.logging.checkpoints_kept + 2
-    needed, free = (
-        number * memory.memory_estimate(config)["weights"],
-        shutil.disk_usage(folder).free,
-    )
+    number = config.logging.checkpoints_kept + 2  # the best and the one being written
+    needed = number * memory.memory_estimate(config)["weights"]  # with gradients
+    free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    if not writable:
-        found = f"{folder} cannot be written"
+    found = found if writable else f"{folder} cannot be written"
     return found, "" if writable and free > needed else "choose another logging.directory"
 
 

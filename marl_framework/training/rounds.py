@@ -34,16 +34,10 @@ from marl_framework.training.summary import weights_checksum
 
 _LAST_RATE = 0.01
 """Share of the learning rate that is left in the last update."""
-_KEPT = 1
-"""Number of checkpoints kept: each may hold all flown missions."""
 
 
 class RoundTrainer(RunTrainer):
     """Learns in rounds on one process.
-
-    Args:
-        config: configuration of the training.
-        device: device of all tensors.
 
     Attributes:
         name: name of its section in the configuration, and prefix of its metrics' tags.
@@ -86,11 +80,8 @@ class RoundTrainer(RunTrainer):
         """Make all rounds left, or stop after the round in which `interrupt` is called."""
         assert run is not None  # there is one process
         found: dict[str, float] = read_json(run.status_file, "last")  # of a resumed run
-        store = CheckpointStore(run.checkpoints, _KEPT, warn)
-
-        def tag(name: str) -> str:
-            return f"{self.name}/{name}"
-
+        store = CheckpointStore(run.checkpoints, 1, warn)  # each may hold all flown missions
+        tag = f"{self.name}/{{}}".format
         with make_logger(self.config, run, self.rounds, warn, tag) as logger:
             while not (self.is_over() or self.interrupted):
                 found = self.round()
@@ -106,28 +97,19 @@ class RoundTrainer(RunTrainer):
         if self.is_over():
             found = found | self.finish(run)
             link_file(run.checkpoints / LAST, run.checkpoints / BEST)
-        return {
-            "results": {
-                "finished": self.is_over(),
-                "training_steps": self.rounds,
-                "last": found,
-                "weights_sha256": weights_checksum(self.modules),
-            },
-            "timing": {"seconds": self.seconds()},
-            "machine": {"device": describe_device(self.device)},
-        }
+        results = {"finished": self.is_over(), "training_steps": self.rounds, "last": found}
+        results["weights_sha256"] = weights_checksum(self.modules)
+        machine = {"device": describe_device(self.device)}
+        return {"results": results, "timing": {"seconds": self.seconds()}, "machine": machine}
 
     def _make_updates(
         self, loss_of: Callable[[int], Tensor], gradient_norm: float
     ) -> dict[str, Tensor]:
-        """Make the updates of a round.
+        """Make the updates of a round; return the mean `loss` and number of `skipped_updates`.
 
         Args:
             loss_of: returns the loss of the update of this number.
             gradient_norm: norm that gradients are clipped to.
-
-        Returns:
-            The mean `loss`, and the number of `skipped_updates`.
         """
         settings = self._section
         updates = settings.rounds * settings.updates
@@ -181,14 +163,7 @@ class RoundTrainer(RunTrainer):
 
 
 def train_in_rounds(make: type[RoundTrainer], config: Config, start: Start, log: RunLog) -> int:
-    """Train in rounds; return the exit code, see `lifecycle.train`.
-
-    Args:
-        make: class of the trainer.
-        config: configuration of the training.
-        start: start of the run.
-        log: log to attach to the run folder.
-    """
+    """Train in rounds by a class of trainer; return the exit code, see `lifecycle.train`."""
     device = resolve_device(config.compute.device)
     advice = f"lower {make.name}.missions or {make.name}.batch_size in a new run"
     job = Job(config, device, lambda _: make(config, device), make.mark, lambda: advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,25 +17,17 @@ import yaml
 
 from marl_framework.command_line import INTERRUPTED, loaded
 from marl_framework.config.errors import ConfigError, found_at
-from marl_framework.config.loading import (
-    config_from_dict,
-    config_to_dict,
-    differences,
-    load_config,
-)
+from marl_framework.config.loading import config_from_dict, config_to_dict, differences, load_config
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_run_name, name_in_use
 from marl_framework.training.options import Start, require, require_number
-from marl_framework.training.processes import run_commands, worst
+from marl_framework.training.processes import run_commands
 from marl_framework.training.slurm import read_options, submit
 
 _SHARED = ("compute.device", "experiment.policy", "experiment.missions.mission_mode")
 """Keys that must be the same for all runs of a command."""
-
-
-# Runs -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -52,18 +45,13 @@ class Launch:
 
 
 def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launch:
-    """Return the start of several runs.
-
-    Args:
-        options: options of `options.add_series_options`.
-        start: start of each run.
-        option: name of the option that asks for several runs.
+    """Return the start of several runs; `option` is the one that asks for several runs.
 
     Raises:
         ConfigError: an option is wrong, or there is only one run.
     """
     require(options, {"jobs": option, "launcher": option})
-    require_number(options, "jobs", 1)
+    require_number("jobs", options.jobs, 1)
     slurm = read_options(options.slurm or "") if options.launcher == "slurm" else None
     if options.slurm and slurm is None:
         raise ConfigError("--slurm requires --launcher slurm")
@@ -78,24 +66,16 @@ def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launc
     return Launch(words, options.jobs or 1, slurm, fresh)
 
 
-def read_seeds(text: str) -> list[int]:
-    """Return the seeds of `--seeds 3,4,5`.
-
-    Raises:
-        ConfigError: a seed is not a whole number, or is given twice.
-    """
+def _read_seeds(text: str) -> list[int]:
+    """Return the seeds of `--seeds 3,4,5`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
         raise ConfigError(f"--seeds {text}: give different whole numbers, such as 3,4,5")
     return [int(part) for part in parts]
 
 
-def read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the combinations of `--vary KEY=V,…`: overrides by their part of a run's name.
-
-    Raises:
-        ConfigError: a text has no key or value, or the same one twice.
-    """
+def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the combinations of `--vary KEY=V,…`: overrides by their part of a run's name."""
     columns: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
@@ -126,32 +106,25 @@ def read_series(
 ) -> dict[str, dict[str, Config]]:
     """Return the series of `--seeds` and `--vary` by name: configurations by run name.
 
-    Args:
-        config: configuration that all runs share.
-        run_name: first part of all names.
-        seeds: value of `--seeds`.
-        vary: values of `--vary`.
+    All names begin with `run_name`; `config` is what all runs share.
 
     Raises:
         ConfigError: a seed, value or name is wrong, or two runs are the same training.
     """
-    tree, series = config_to_dict(config), {}
+    tree, numbers = config_to_dict(config), _read_seeds(seeds)
+    series: dict[str, dict[str, Config]] = {}
     known: dict[str, str] = {}
     source = "--vary" if vary else "--seeds"
-    for variant, overrides in read_variants(vary).items():
-        title = f"{run_name}{variant}"
-        series[title] = {
-            f"{title}-{seed}": config_from_dict(
-                tree, source, [*overrides, f"environment.seed={seed}"]
-            )
-            for seed in read_seeds(seeds)
-        }
-        for name, run in series[title].items():
+    for variant, overrides in _read_variants(vary).items():
+        runs = series[f"{run_name}{variant}"] = {}
+        for seed in numbers:
+            name = f"{run_name}{variant}-{seed}"
+            run = config_from_dict(tree, source, [*overrides, f"environment.seed={seed}"])
             with found_at(source):
                 check_run_name(name)
-            other = known.setdefault(run.model_dump_json(), name)
-            if other != name:
+            if (other := known.setdefault(run.model_dump_json(), name)) != name:
                 raise ConfigError(f"--vary: {other} and {name} are the same training")
+            runs[name] = run
     return series
 
 
@@ -161,7 +134,7 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
     Args:
         launch: start of the runs.
         config: configuration that `launch.words` give.
-        runs: configurations by run name.
+        runs: configuration of each run by its name.
 
     Returns:
         The exit code of each run by its name, see `run_commands`; empty after a submission.
@@ -173,8 +146,10 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
     for name, run in runs.items():
         if launch.fresh and (path := Path(run.logging.directory) / name).exists():
             raise name_in_use(path)
-        changes = [f"{key}={_yaml(value)}" for key, (_, value) in differences(config, run).items()]
-        words = [f"--run-name={name}", *launch.words, *(f"--set={change}" for change in changes)]
+        words = [f"--run-name={name}", *launch.words]
+        for key, (_, value) in differences(config, run).items():
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+            words.append(f"--set={key}={text.splitlines()[0]}")
         commands[name] = [sys.executable, "-m", "marl_framework.main", *words]
     loaded()
     if launch.slurm is None:
@@ -186,37 +161,30 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
     return {}
 
 
-def _yaml(value: object) -> str:
-    """Return a value as a line of YAML."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.partition("\n")[0]
-
-
 def train_series(
     launch: Launch, config: Config, series: Mapping[str, Mapping[str, Config]], _: RunLog
 ) -> int:
-    """Train all runs of `read_series`, and write the summary of each series.
-
-    Returns:
-        The exit code, see `processes.worst`.
-    """
+    """Train all runs of `read_series`, and sum up each series; return the exit code."""
     codes = train_runs(launch, config, {n: c for runs in series.values() for n, c in runs.items()})
     for title, runs in series.items():
         done = {name: run for name, run in runs.items() if codes.get(name) == 0}
         if done and INTERRUPTED not in codes.values():
             write_summary(Path(config.logging.directory) / f"{title}-seeds.json", done, runs)
-    return worst(codes)
-
-
-# Summary over seeds ----------------------------------------------------------------------
+    return max(codes.values(), default=0)
 
 
 def write_summary(file: Path, done: Mapping[str, Config], runs: Mapping[str, Config]) -> None:
     """Write and print the summary over seeds, with runs of earlier commands that belong to it."""
+    from marl_framework.evaluation.report import with_interval  # loads PyTorch
+
     summary = sum_up({**_earlier_runs(file, runs), **done}, file.parent)
-    if summary["runs"]:
+    if number := len(summary["runs"]):
         write_json(file, summary)
-        print(f"{table(summary)}\nsummary over the seeds: {file}", flush=True)
+        plural = "s" if number != 1 else ""
+        print(f"{number} seed{plural}: mean [95 % interval of the mean over seeds]")
+        for name, metric in summary["metrics"].items():
+            print(f"  {name:<24} {with_interval(metric['mean'], metric['interval'], digits=4)}")
+        print(f"summary over the seeds: {file}", flush=True)
 
 
 def _earlier_runs(file: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
@@ -244,44 +212,28 @@ def sum_up(runs: Mapping[str, Config], folder: Path) -> dict[str, Any]:
         each with `values`, `mean`, `std` and the 95 % interval of Student's t for the mean over
         seeds (`std` and `interval` are null for a single run).
     """
+    from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
+
     seeds: dict[str, int] = {}
-    columns: dict[str, list[float]] = {}
+    columns: defaultdict[str, list[float]] = defaultdict(list)
     for name, config in runs.items():
         summary = folder / name / "summary.json"
         results, timing = read_json(summary, "results"), read_json(summary, "timing")
         if not (results.get("finished") and "best" in results):
             continue
         seeds[name] = config.environment.seed
-        row = {
-            **{f"last {key}": value for key, value in results["last"].items()},
-            **{f"best {key}": value for key, value in results["best"].items()},
-            **{key: timing[key] for key in ("seconds", "transitions_per_second")},
-        }
+        row = {f"{kind} {k}": v for kind in ("last", "best") for k, v in results[kind].items()}
+        row |= {key: timing[key] for key in ("seconds", "transitions_per_second")}
         for key, value in row.items():
             if isinstance(value, int | float):  # finite
-                columns.setdefault(key, []).append(value)
-    return {"runs": seeds, "metrics": {key: _spread(values) for key, values in columns.items()}}
-
-
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
-
-    return {
-        "values": list(values),
-        "mean": statistics.fmean(values),
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-        "interval": student_interval(values),
+                columns[key].append(value)
+    metrics = {
+        key: {
+            "values": values,
+            "mean": statistics.fmean(values),
+            "std": statistics.stdev(values) if len(values) > 1 else None,
+            "interval": student_interval(values),
+        }
+        for key, values in columns.items()
     }
-
-
-def table(summary: Mapping[str, Any]) -> str:
-    """Return a summary of `sum_up` as text, a line for each metric."""
-    from marl_framework.evaluation.report import with_interval  # loads PyTorch
-
-    number = len(summary["runs"])
-    lines = [
-        f"{number} seed{'s' if number != 1 else ''}: mean [95 % interval of the mean over seeds]"
-    ]
-    for name, metric in summary["metrics"].items():
-        lines.append(f"  {name:<24} {with_interval(metric['mean'], metric['interval'], digits=4)}")
-    return "\n".join(lines)
+    return {"runs": seeds, "metrics": metrics}

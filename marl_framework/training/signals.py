@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
-from typing import Protocol
 
 from marl_framework.training.ranks import Ranks
 
@@ -22,22 +21,20 @@ _PATIENCE = 20.0
 """Seconds that a rank may take to end its training step; torchrun kills after 30."""
 
 
-class Interruptible(Protocol):
-    """A trainer."""
-
-    def interrupt(self) -> None:
-        """End after the current training step."""
-
-
 @contextmanager
-def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
+def interruptible(
+    stop: Callable[[], None], ranks: Ranks, patience: float = _PATIENCE
+) -> Iterator[None]:
     """Let a signal end the training after its current step; a second SIGINT or SIGTERM at once.
 
     SIGHUP, SIGUSR1 and SIGUSR2 are warnings: they never end it at once, and stay ignored where
-    the caller ignores them, as `nohup` does SIGHUP.
+    the caller ignores them, as `nohup` does SIGHUP. One of several ranks may wait inside a driver
+    for a dead rank, where Python's handlers never run; it ends some time after the signal.
 
-    One of several ranks may wait inside a driver for a rank that is dead, where Python's handlers
-    never run. It ends all the same, a while after the signal.
+    Args:
+        stop: ends the training after its current step.
+        ranks: place of this process among the ranks.
+        patience: time that one of several ranks may take to end its step [s].
     """
     urged = False
 
@@ -46,15 +43,15 @@ def interruptible(trainer: Interruptible, ranks: Ranks) -> Iterator[None]:
         if urged and number in URGENT:
             raise KeyboardInterrupt
         urged = urged or number in URGENT
-        trainer.interrupt()
+        stop()
 
-    with handled(interrupt), _ended_if_stuck() if ranks.count > 1 else nullcontext():
+    with handled(interrupt), _ended_if_stuck(patience) if ranks.count > 1 else nullcontext():
         yield
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let a handler take all these signals, but warnings that the caller ignores."""
+    """Let a handler take all these signals, except warnings that the caller ignores."""
     heard = [number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
     earlier = {number: signal.signal(number, handler) for number in (*URGENT, *heard)}
     try:
@@ -65,8 +62,8 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_if_stuck() -> Iterator[None]:
-    """End this process `_PATIENCE` after a signal, whatever its main thread waits for.
+def _ended_if_stuck(patience: float) -> Iterator[None]:
+    """End this process some time after a signal, even if its main thread waits.
 
     The interpreter writes each signal's number to a socket at once, before any handler.
     """
@@ -77,8 +74,8 @@ def _ended_if_stuck() -> Iterator[None]:
     def watch() -> None:
         with suppress(OSError):
             while number := inside.recv(1):
-                if number[0] in SIGNALS and not done.wait(_PATIENCE):
-                    print(f"error: still waiting {_PATIENCE:g} s after a signal", file=sys.stderr)
+                if number[0] in SIGNALS and not done.wait(patience):
+                    print(f"error: still waiting {patience:g} s after a signal", file=sys.stderr)
                     os._exit(1)
 
     watcher = threading.Thread(target=watch, name="signals", daemon=True)

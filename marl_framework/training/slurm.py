@@ -14,22 +14,14 @@ from marl_framework.config.errors import ConfigError
 
 
 class TrainingJob:
-    """A training as a submitit job: resumed when it is requeued.
-
-    Args:
-        command: words of the command; it has `--resume`.
-    """
+    """A training as a submitit job, resumed when it is requeued; the command has `--resume`."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        """Train.
-
-        Raises:
-            RuntimeError: the training failed.
-        """
+        """Train; raise RuntimeError if that failed."""
         self._process = subprocess.Popen(self._command)
         while self._process.poll() is None:  # `checkpoint` may wait for the process meanwhile
             time.sleep(0.2)
@@ -73,16 +65,13 @@ def submit(
     options: Mapping[str, str | int],
     cluster: str = "slurm",
 ) -> dict[str, Any]:
-    """Submit each command as a job.
+    """Submit each command as a job; return submitit's job of each run.
 
     Args:
         commands: words of each command by run name; each has `--resume`.
-        folder: for submitit's files.
-        options: of sbatch, by submitit's names; `time` in minutes.
+        folder: folder of submitit's files.
+        options: options of sbatch, by submitit's names; `time` in minutes.
         cluster: `slurm`, or `local` or `debug` for tests.
-
-    Returns:
-        submitit's job of each run.
 
     Raises:
         ConfigError: submitit refuses an option, or there is no such cluster.

@@ -37,15 +37,14 @@ def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) 
     """Seed a fresh stream for a training run that continues on another kind of device.
 
     The seed is one of the training split, so it never meets validation, test or another stream,
-    nor those that the training began with. Two things remain, since 32 bits hold no more: the
-    training split of some other `environment.seed` has the same seed, and so does this training
-    2**20 - 1 missions or rounds later.
+    nor those that the training began with. The training split of some other `environment.seed`
+    has the same seed, and so does this training 2**20 - 1 missions or rounds later.
 
     Args:
-        generator: of missions, or of what is learned from them.
+        generator: generator to seed.
         seed: `environment.seed`.
-        made: missions flown so far, or rounds made.
-        number: of the stream; a training has one for each rank.
+        made: number of missions flown, or of rounds made.
+        number: number of the stream; a training has one for each rank.
     """
     other = (seed + 1 + (made + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
     generator.manual_seed(split_seed(other, "training", number))

@@ -1,10 +1,8 @@
-"""Metrics of a rollout, and the summary of a training run."""
+"""Metrics of a rollout, and facts for the summary of a training run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,27 +11,10 @@ from marl_framework.algorithms.ranks import means_over_ranks
 from marl_framework.algorithms.rollout import Algorithm, Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
-from marl_framework.device import describe_device, synchronize
 from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.checkpoint import tensors_checksum
-from marl_framework.stage_timer import StageTimer
-from marl_framework.training.ranks import Ranks
 
 _STEPS = "steps"  # that missions flew
-_RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
-
-
-class Trained(Protocol):
-    """The part of a trainer that a summary reads."""
-
-    config: Config
-    device: torch.device
-    ranks: Ranks
-    algorithm: Algorithm
-    episodes: int
-
-    def seconds(self) -> float:
-        """Return the time trained [s]."""
 
 
 def flown_metrics(
@@ -45,10 +26,10 @@ def flown_metrics(
     those of this one.
 
     Args:
-        rollout: of a `MissionTask`, whose metrics are absolute and relative utility and the
-            number of UAVs at each altitude.
+        rollout: a rollout of `MissionTask`, whose metrics are absolute and relative utility and
+            the number of UAVs at each altitude.
         reward: scale and offset of the absolute return.
-        num_actions: A.
+        num_actions: number of actions, A.
     """
     absolute, relative = rollout.metrics[..., 0], rollout.metrics[..., 1]
     scaled = reward.absolute_scale * absolute + reward.absolute_offset
@@ -91,58 +72,3 @@ def describe_windows(config: Config, device: torch.device) -> str:
 def weights_checksum(modules: Mapping[str, nn.Module]) -> str:
     """Return the SHA-256 of all weights; equal runs have equal ones."""
     return tensors_checksum(*(module.state_dict() for module in modules.values()))
-
-
-def results(
-    trainer: Trained, last: Mapping[str, float], best: Mapping[str, float], *, finished: bool
-) -> dict[str, Any]:
-    """Return the results of a training run, which depend on configuration and seed alone.
-
-    Args:
-        trainer: with its networks.
-        last: metrics last written.
-        best: of the best validation.
-        finished: whether nothing is left to train.
-    """
-    return {
-        "training_steps": trainer.algorithm.training_steps,
-        "episodes": trainer.episodes,
-        "transitions": _transitions(trainer),
-        "finished": finished,
-        "last": {name: last[name] for name in _RESULTS if name in last},
-        "best": dict(best),
-        "weights_sha256": weights_checksum(trainer.algorithm.modules),
-    }
-
-
-def timing(trainer: Trained, timer: StageTimer) -> dict[str, Any]:
-    """Return times and speed of a training run; waits for the device.
-
-    Args:
-        trainer: the trainer.
-        timer: shares of the stages.
-    """
-    synchronize(trainer.device)
-    seconds = trainer.seconds()
-    return {
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": seconds,
-        "transitions_per_second": _transitions(trainer) / seconds,
-        "stage_shares": timer.shares(total=True),
-    }
-
-
-def describe_machine(trainer: Trained, hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return device, precision and software of a training run, and what the monitor measured."""
-    return {
-        "device": describe_device(trainer.device),
-        "ranks": trainer.ranks.count,
-        "precision": str(trainer.algorithm.precision).removeprefix("torch."),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "hardware": dict(hardware),
-    }
-
-
-def _transitions(trainer: Trained) -> int:
-    return round(trainer.episodes * trainer.config.schedule.transitions_per_mission)

@@ -6,9 +6,14 @@ import torch
 
 from marl_framework.config.model import Config
 from marl_framework.runs.log import RunLog
-from marl_framework.training.distributed import check_ranks, rank_device
+from marl_framework.training.distributed import rank_device
 from marl_framework.training.lifecycle import Job, train
-from marl_framework.training.memory import check_memory, device_memory, memory_advice
+from marl_framework.training.memory import (
+    check_memory,
+    device_memory,
+    memory_advice,
+    memory_estimate,
+)
 from marl_framework.training.options import Start
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.trainer import Trainer
@@ -17,7 +22,6 @@ from marl_framework.training.trainer import Trainer
 def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = None) -> int:
     """Train a team; return the exit code, see `lifecycle.train`."""
     ranks = ranks or Ranks()
-    check_ranks(config, ranks)
     return train(team_job(config, rank_device(config, ranks), ranks), start, log)
 
 
@@ -32,11 +36,11 @@ def team_job(config: Config, device: torch.device, ranks: Ranks) -> Job:
     def advice() -> str:
         free, _ = device_memory(device)
         held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
-        change = memory_advice(config, free + held, ranks.count if held else 1, device)
-        return (
-            f"try --set {change}; a run with checkpoints continues with --resume "
-            "--allow-changed KEY"
-        )
+        count = ranks.count if held else 1
+        parts = memory_estimate(config, count, device)
+        change = memory_advice(config, parts, free + held, count)
+        again = "a run with checkpoints continues with --resume --allow-changed KEY"
+        return f"try --set {change}; {again}"
 
     def make(made: int) -> Trainer:
         return Trainer(config, device, ranks, made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
@@ -24,6 +26,8 @@ from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.checkpoint_store import BEST, LAST
+from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.base import RunTrainer
@@ -36,14 +40,10 @@ from marl_framework.training.streams import (
     restore_stream,
     stream_state,
 )
-from marl_framework.training.summary import (
-    describe_machine,
-    describe_windows,
-    flown_metrics,
-    results,
-    timing,
-)
+from marl_framework.training.summary import describe_windows, flown_metrics, weights_checksum
 from marl_framework.training.validation import Validation
+
+_RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
 
 
 class Plan(NamedTuple):
@@ -65,11 +65,11 @@ class Trainer(RunTrainer):
     """Trains the team that a configuration describes.
 
     All random numbers follow from `environment.seed`: networks, missions and actions. Validation
-    flies missions of its own and changes none of them. On several ranks each has a trainer, and
-    all call `train`.
+    flies missions of its own and changes none of them. Each rank has a trainer, and all call
+    `train`.
 
     Args:
-        config: the mission, the networks and the schedule.
+        config: configuration of the training.
         device: device of all tensors.
         ranks: place of this process among the ranks.
         made: number of training steps of the checkpoint that is loaded next.
@@ -132,8 +132,8 @@ class Trainer(RunTrainer):
             if self._logged:
                 out.logger.load_state_dict(self._logged, self.device)
             saved = self.steps if self._resumed else None
-            if not self.validation.best and not self.is_over():
-                out.unlink_best()
+            if run is not None and not self.validation.best and not self.is_over():
+                (run.checkpoints / BEST).unlink(missing_ok=True)  # a link to the last checkpoint
             while not self.is_over() and not self.ranks.any(self.interrupted):
                 plan = self.plan()
                 with timer("rollout"):
@@ -153,23 +153,15 @@ class Trainer(RunTrainer):
                 self._last = written or self._last
                 self._check_numbers(written, out, run)
                 out.report(self.steps, {**self._last, **found}, bool(written or found), timer)
-                # The newest checkpoint stands beside best.pt, so that a run resumed after a crash
-                # knows of it.
+                # The newest checkpoint must know of best.pt, which stays after a crash.
                 if better or self.ranks.any(out.is_checkpoint_due(self.steps, plan.first)):
-                    saved = self._save(out, timer, better) or saved
+                    saved = self.steps if self._save(out, timer, better) else saved
                 if passes(self.config.logging.figure_interval, plan.first, self.steps):
                     with timer("figure"):
                         self._draw_mission(out)
                 out.end_step()
             self._finish(out, run, timer, saved)
-        return {
-            "results": {
-                **results(self, self._last, self.validation.best, finished=self.is_over()),
-                **self._initial,
-            },
-            "timing": timing(self, timer),
-            "machine": describe_machine(self, out.hardware),
-        }
+        return self._summary(out, timer)
 
     def plan(self) -> Plan:
         """Return sizes and rates of the next `learning.update_interval` training steps."""
@@ -186,10 +178,10 @@ class Trainer(RunTrainer):
     def account(
         self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Count missions, transitions and skipped updates of training steps.
+        """Count missions, transitions and skipped updates of planned training steps.
 
         Args:
-            plan: of the training steps.
+            plan: plan of the training steps.
             rollout: the missions flown.
             learned: scalars that the algorithm's `update` returned.
             timer: counts transitions.
@@ -207,23 +199,13 @@ class Trainer(RunTrainer):
         timer.count("transitions", round(missions * self.config.schedule.transitions_per_mission))
         reward, actions = self.config.experiment.reward, self.task.sizes.num_actions
         flown, counts = flown_metrics(rollout, reward, actions)
-        known = {
-            "epsilon": plan.epsilon,
-            "learning_rate_factor": plan.rate,
-            "episodes": self.episodes,
-        }
-        of_all = {
-            name: self.ranks.count * mean_over_ranks(count.double())
-            for name, count in counts.items()
-        }
-        return {**learned, **flown, **known}, of_all
+        known = {"epsilon": plan.epsilon, "learning_rate_factor": plan.rate}
+        n = self.ranks.count
+        of_all = {name: n * mean_over_ranks(count.double()) for name, count in counts.items()}
+        return {**learned, **flown, **known, "episodes": self.episodes}, of_all
 
     def _check_update(self, learned: object, steps: int) -> None:
-        """Check what a custom algorithm's update returned and did.
-
-        Raises:
-            ConfigError: it returned no scalars by name, or has not counted its training steps.
-        """
+        """Check that a custom algorithm returned scalars by name and counted its steps."""
         name = f"experiment.algorithm: {self.config.experiment.algorithm}.update"
         scalars = isinstance(learned, Mapping) and all(
             value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
@@ -239,10 +221,7 @@ class Trainer(RunTrainer):
     ) -> None:
         """Save the state unless it is saved already, and write pending metrics."""
         step, patience = self.steps, self.config.learning.patience
-        if self.ranks.any(saved != step):
-            now = self._save(out, timer)
-            saved = saved if now is None else now
-        if saved != step:
+        if self.ranks.any(saved != step) and not self._save(out, timer) and saved != step:
             raise OSError(f"the state after training step {step} could not be saved")
         if not self.validation.is_patient:
             out.say(
@@ -253,23 +232,50 @@ class Trainer(RunTrainer):
         written = out.logger.flush()
         self._last = written or self._last
         self._check_numbers(written, out, run)
-        if not self.validation.best and self.is_over():
-            out.link_best()
+        if run is not None and not self.validation.best and self.is_over():
+            link_file(run.checkpoints / LAST, run.checkpoints / BEST)
         self._draw_mission(out)
 
-    def _save(self, out: Outputs, timer: StageTimer, best: bool = False) -> int | None:
-        """Write the newest checkpoint, and before it the best one.
+    def _summary(self, out: Outputs, timer: StageTimer) -> dict[str, Any]:
+        """Return `results`, which depend on configuration and seed alone, `timing`, `machine`."""
+        synchronize(self.device)
+        seconds = self.seconds()
+        transitions = round(self.episodes * self.config.schedule.transitions_per_mission)
+        results = {
+            "training_steps": self.steps,
+            "episodes": self.episodes,
+            "transitions": transitions,
+            "finished": self.is_over(),
+            "last": {name: self._last[name] for name in _RESULTS if name in self._last},
+            "best": dict(self.validation.best),
+            "weights_sha256": weights_checksum(self.modules),
+            **self._initial,
+        }
+        timing = {
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": seconds,
+            "transitions_per_second": transitions / seconds,
+            "stage_shares": timer.shares(total=True),
+        }
+        machine = {
+            "device": describe_device(self.device),
+            "ranks": self.ranks.count,
+            "precision": str(self.algorithm.precision).removeprefix("torch."),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "hardware": out.hardware,
+        }
+        return {"results": results, "timing": timing, "machine": machine}
 
-        Returns:
-            Its training step; None if the newest one failed.
-        """
+    def _save(self, out: Outputs, timer: StageTimer, best: bool = False) -> bool:
+        """Write the newest checkpoint, after the best one; return whether that worked."""
         with timer("checkpoint"):
             self._logged = out.logger.state_dict()
             state = self.state_dict()
             if best:
                 out.save_best(state)
             known = {"episodes": self.episodes, "last": self._last, "best": self.validation.best}
-            return self.steps if out.save(self.steps, state, **known) else None
+            return out.save(self.steps, state, **known)
 
     def _draw_mission(self, out: Outputs) -> None:
         def fly() -> FlightRecord:
@@ -333,10 +339,7 @@ class Trainer(RunTrainer):
         self.validation.since_best = int(state["evaluations_without_better"])
         self._last, self._logged = dict(state["last"]), state["logger"]
         self._initial = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
-        self._load_streams(state, report)
         self._resumed = True
-
-    def _load_streams(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         report_other_streams(state, self.device, self.ranks, report)
         generator, rank = self.task.generator, self.ranks.rank
         if state["device"] != self.device.type:

@@ -17,13 +17,7 @@ from marl_framework.training.ranks import Ranks
 
 
 class Validation:
-    """Flies the validation missions greedily and keeps the best result.
-
-    Args:
-        config: configuration of the training.
-        device: device of the missions.
-        ranks: place of this process among the ranks; the one that leads flies.
-        planner: the team in training.
+    """Flies the validation missions greedily, on the rank that leads, and keeps the best result.
 
     Attributes:
         best: means of the best validation and its `training_step`; empty before the first.
@@ -60,23 +54,20 @@ class Validation:
         return validate(self._missions, self._planner)
 
     def run(self, step: int) -> tuple[dict[str, float], bool]:
-        """Validate; all ranks call it together.
-
-        Args:
-            step: number of training steps made.
+        """Validate after a training step; all ranks call it together.
 
         Returns:
             Means over the missions; whether they are the best so far.
         """
-        means: list[float] = []
+        found: dict[str, float] = {}
         if self._ranks.leads:
             flown = self.fly()
             if not self.best:
                 warn_without_interest(flown["roi_entropy"])
-            names = ("roi_entropy", "f1", "return")
-            means = torch.stack([flown[name].mean() for name in names]).tolist()
-        names = ("validation_entropy", "validation_f1", "validation_return")
-        found = dict(zip(names, self._ranks.broadcast(means), strict=True))
+            means = torch.stack([flown[name].mean() for name in ("roi_entropy", "f1", "return")])
+            names = ("validation_entropy", "validation_f1", "validation_return")
+            found = dict(zip(names, means.tolist(), strict=True))
+        found = self._ranks.broadcast(found)
         better = self._score(found) > self._score(self.best)
         self.since_best += 1
         if better:
@@ -87,7 +78,5 @@ class Validation:
     def _score(self, found: Mapping[str, float]) -> float:
         """Return the value to maximise by `evaluation.best_by`; no validation counts least."""
         by = self._config.evaluation.best_by
-        value = found.get(f"validation_{by}")
-        if value is None:
-            return -math.inf
+        value = found.get(f"validation_{by}", math.inf if by == "entropy" else -math.inf)
         return -value if by == "entropy" else value

@@ -19,7 +19,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.runs import folder as folder_module
 from marl_framework.runs.files import read_json
-from marl_framework.runs.folder import RunFolder, describe_environment
+from marl_framework.runs.folder import RunFolder, describe_environment, write_environment
 from marl_framework.runs.names import check_run_name, checkpoint_file
 
 CONFIG = Config.model_validate({"experiment": {"title": "two hills / north"}})
@@ -221,49 +221,42 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_commit_and_uncommitted_changes_are_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_module, "_CHECKOUT", tmp_path)
-    git(tmp_path, "init", "--quiet")
-    (tmp_path / "a").write_text("1", encoding="utf-8")
-    git(tmp_path, "add", "a")
-    git(tmp_path, "commit", "--quiet", "--message", "first")
-    noted = describe_environment()
-    assert noted["commit"] == git(tmp_path, "rev-parse", "HEAD")
-    assert (noted["uncommitted_changes"], noted["untracked"]) == (False, [])
-    (tmp_path / "a").write_text("2", encoding="utf-8")
-    (tmp_path / "new.py").write_text("3", encoding="utf-8")
-    noted = describe_environment()
-    assert (noted["uncommitted_changes"], noted["untracked"]) == (True, ["new.py"])
-
-
-def test_a_difference_is_whole_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with one commit."""
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    monkeypatch.setattr(folder_module, "_CHECKOUT", checkout)
     git(checkout, "init", "--quiet")
     (checkout / "a").write_text("1", encoding="utf-8")
     git(checkout, "add", "a")
     git(checkout, "commit", "--quiet", "--message", "first")
+    return checkout
+
+
+def test_commit_and_uncommitted_changes_are_noted(checkout: Path) -> None:
+    noted = describe_environment(checkout=checkout)
+    assert noted["commit"] == git(checkout, "rev-parse", "HEAD")
+    assert (noted["uncommitted_changes"], noted["untracked"]) == (False, [])
     (checkout / "a").write_text("2", encoding="utf-8")
-    whole = RunFolder.create(tmp_path, "whole", CONFIG)
-    difference = (whole.path / "uncommitted.diff").read_bytes()
-    assert read_json(whole.environment_file)["diff_left_out_bytes"] is None
-    monkeypatch.setattr(folder_module, "_LARGEST_DIFF", len(difference) - 1)
-    cut = RunFolder.create(tmp_path, "cut", CONFIG)
-    assert not (cut.path / "uncommitted.diff").exists()
-    assert read_json(cut.environment_file)["diff_left_out_bytes"] == len(difference)
+    (checkout / "new.py").write_text("3", encoding="utf-8")
+    noted = describe_environment(checkout=checkout)
+    assert (noted["uncommitted_changes"], noted["untracked"]) == (True, ["new.py"])
 
 
-def test_a_repository_around_an_installation_is_not_taken_for_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "someone's")
-    (tmp_path / "site-packages").mkdir()
-    monkeypatch.setattr(folder_module, "_CHECKOUT", tmp_path / "site-packages")
-    noted = describe_environment()
+def test_a_difference_is_whole_or_left_out(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "a").write_text("2", encoding="utf-8")
+    write_environment(tmp_path, None, checkout)
+    size = (tmp_path / "uncommitted.diff").stat().st_size
+    assert read_json(tmp_path / "environment.json")["diff_left_out_bytes"] is None
+    (tmp_path / "uncommitted.diff").unlink()
+    write_environment(tmp_path, None, checkout, size - 1)
+    assert not (tmp_path / "uncommitted.diff").exists()
+    assert read_json(tmp_path / "environment.json")["diff_left_out_bytes"] == size
+
+
+def test_a_repository_around_an_installation_is_not_taken_for_ours(checkout: Path) -> None:
+    (checkout / "site-packages").mkdir()
+    noted = describe_environment(checkout=checkout / "site-packages")
     assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
 
 

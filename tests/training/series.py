@@ -10,7 +10,7 @@ import signal
 import sys
 
 from marl_framework.command_line import as_program
-from marl_framework.training.processes import run_commands, worst
+from marl_framework.training.processes import run_commands
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 
@@ -27,7 +27,7 @@ class Patient:
     def train(self) -> None:
         inside, outside = os.pipe()
         os.set_blocking(outside, False)
-        with interruptible(self, Ranks()):
+        with interruptible(self.interrupt, Ranks()):
             signal.set_wakeup_fd(outside)  # none can come unseen before the process waits
             say(f"process {os.getpid()} trains")
             while not self._ended:
@@ -57,7 +57,7 @@ def main() -> int:
     commands = {name: [*this, word] for name, word in (pair.split("=") for pair in pairs)}
     codes = run_commands(commands, int(jobs))
     say(f"codes {codes}")
-    return worst(codes)
+    return max(codes.values())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from marl_framework.kernels import versions
 from marl_framework.main import main
 from marl_framework.runs.folder import RunFolder
 from marl_framework.training.distributed import (
-    check_ranks,
     is_lost_rank,
     joined,
     note_job,
@@ -77,17 +76,17 @@ def test_variables_that_make_no_sense_are_one_error() -> None:
         Ranks.of({**TORCHRUN, "WORLD_SIZE": "many"})
 
 
-def test_missions_must_be_shared_equally() -> None:
-    check_ranks(config_with("environment.num_envs=6"), Ranks(count=3))
-    with pytest.raises(ConfigError, match=r"num_envs: 4 .* a multiple of 3, such as 3"):
-        check_ranks(config_with("environment.num_envs=4"), Ranks(count=3))
-    with pytest.raises(ConfigError, match="a multiple of 8, such as 8"):
-        check_ranks(config_with("environment.num_envs=4"), Ranks(count=8))
-
-
-def test_there_are_only_so_many_streams_of_random_numbers() -> None:
-    with pytest.raises(ConfigError, match="2048 ranks; use at most 1024"):
-        check_ranks(config_with("environment.num_envs=2048"), Ranks(count=2048))
+@pytest.mark.parametrize(
+    ("missions", "ranks", "named"),
+    [(4, 3, r"num_envs: 4 .* 3\b"), (4, 8, r"num_envs: .* 8\b"), (2048, 2048, "2048 .* 1024")],
+)
+def test_missions_must_be_shared_equally_by_few_enough_ranks(
+    missions: int, ranks: int, named: str
+) -> None:
+    cpu = "compute.device=cpu"
+    assert rank_device(config_with("environment.num_envs=6", cpu), Ranks(count=3)) == CPU
+    with pytest.raises(ConfigError, match=named):
+        rank_device(config_with(f"environment.num_envs={missions}", cpu), Ranks(count=ranks))
 
 
 @pytest.mark.usefixtures("automatic")
@@ -132,15 +131,15 @@ def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> N
 
 
 def test_only_the_call_that_began_a_run_takes_it_up(tmp_path: Path) -> None:
-    config = config_with(f"logging.directory={tmp_path}")
     first, again = Ranks(job="a", may_restart=True), Ranks(job="a", may_restart=True, restarts=1)
-    (tmp_path / "t").mkdir()
-    assert not started_by(config, "t", again)
-    note_job(tmp_path / "t", first)
-    assert started_by(config, "t", again)
-    assert not started_by(config, "t", first)
-    assert not started_by(config, "t", Ranks(job="b", may_restart=True, restarts=1))
-    assert not started_by(config, "other", again)
+    run = tmp_path / "t"
+    run.mkdir()
+    assert not started_by(run, again)
+    note_job(run, first)
+    assert started_by(run, again)
+    assert not started_by(run, first)
+    assert not started_by(run, Ranks(job="b", may_restart=True, restarts=1))
+    assert not started_by(tmp_path / "other", again)
 
 
 def test_restarts_need_a_name(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -169,14 +168,10 @@ def test_a_lost_rank_is_told_from_other_errors(error: BaseException, expected: b
 
 
 STUCK = """
-import signal, sys, threading, time
-from marl_framework.training import signals
+import signal, sys, threading
 from marl_framework.training.ranks import Ranks
-class Trainer:
-    interrupted = False
-    def interrupt(self): self.interrupted = True
-signals._PATIENCE = 0.1
-with signals.interruptible(Trainer(), Ranks(0, 2)):
+from marl_framework.training.signals import interruptible
+with interruptible(lambda: None, Ranks(0, 2), 0.1):
     threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident,
         signal.SIGTERM)).start()
     {wait}
@@ -247,8 +242,10 @@ def test_an_interval_that_cannot_fit_is_refused_by_key() -> None:
 def test_the_advice_on_the_interval_fits() -> None:
     sets = ("learning.update_interval=4096", "learning.training_steps=4096")
     free = 2**27
-    assert peak(memory_estimate(config_with(*sets))) > free
-    change = memory_advice(config_with(*sets), free).partition(" or ")[0]
+    config = config_with(*sets)
+    parts = memory_estimate(config)
+    assert peak(parts) > free
+    change = memory_advice(config, parts, free).partition(" or ")[0]
     assert change.startswith("learning.update_interval=")
     assert peak(memory_estimate(config_with(*sets, change))) < free
 
@@ -260,7 +257,7 @@ def test_a_training_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatc
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     for device in (CPU, torch.device("cuda", 1)):
-        with joined(config_with(), device, Ranks()):
+        with joined("auto", device, Ranks()):
             pass
     assert chosen == [torch.device("cuda", 1)]
 

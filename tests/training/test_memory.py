@@ -126,7 +126,7 @@ def test_the_advice_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     free = 2**28
     assert peak(memory_estimate(config)) > free
     for _ in range(3):  # each time the next largest part
-        change = memory_advice(config, free).partition(" or ")[0]
+        change = memory_advice(config, memory_estimate(config), free).partition(" or ")[0]
         assert re.fullmatch(r"[a-z_.]+=\d+", change)
         config = config_with("environment.num_envs=65536", change)
     assert peak(memory_estimate(config)) < free

@@ -32,7 +32,7 @@ def test_a_warning_may_come_often_and_before_the_urgent_signal(number: signal.Si
     before = signal.signal(number, signal.SIG_DFL)  # nohup, if the tests run under it, ignores it
     steps = Steps()
     try:
-        with interruptible(steps, Ranks()):
+        with interruptible(steps.interrupt, Ranks()):
             for sent in (number, number, signal.SIGTERM, number):
                 signal.raise_signal(sent)
             assert steps.asked == 4
@@ -48,7 +48,7 @@ def test_an_ignored_warning_stays_ignored(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     steps = Steps()
     try:
-        with interruptible(steps, Ranks()):
+        with interruptible(steps.interrupt, Ranks()):
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)

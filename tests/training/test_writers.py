@@ -12,8 +12,8 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.main import main
 from marl_framework.training import writers
-from marl_framework.training.logging import TrainingLogger
-from marl_framework.training.writers import WANDB, WandbWriter, more_writers
+from marl_framework.training.logging import WANDB, TrainingLogger
+from marl_framework.training.writers import WandbWriter
 
 STUB = """
 import json, pathlib
@@ -77,7 +77,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("_stub")
 def test_metrics_histograms_and_figures_reach_wandb(tmp_path: Path) -> None:
-    more = more_writers(["tensorboard", "wandb"], tmp_path, {"networks": {"gamma": 0.9}})
+    more = {WANDB: WandbWriter(tmp_path, {"networks": {"gamma": 0.9}})}
     bins = {"altitudes": (5.0, 10.0)}
     with TrainingLogger(None, histogram_interval=1, bin_values=bins, more=more) as logger:
         logger.log(1, {"return": torch.tensor(0.5)}, {"altitudes": torch.tensor([3, 1])})
@@ -114,7 +114,7 @@ def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
 def test_a_lost_connection_ends_that_log_alone(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "offline").touch()
-    more = more_writers(["wandb"], tmp_path, {})
+    more = {WANDB: WandbWriter(tmp_path, {})}
     with TrainingLogger(tmp_path / "events", report=lines.append, more=more) as logger:
         for step in (1, 2):
             assert logger.log(step, {"return": 1.0}) == {"return": 1.0}
@@ -148,10 +148,8 @@ def test_without_wandb_it_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_off_unless_asked_for(tmp_path: Path) -> None:
+def test_it_is_off_unless_asked_for() -> None:
     assert load_config("params.yaml").logging.writers == ("tensorboard",)
-    assert more_writers(["tensorboard"], tmp_path, {}) == {}
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", ["[mlflow]", "wandb", "[wandb, wandb]"])

@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
-from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.training import lifecycle
 from marl_framework.training import ranks as ranks_module
@@ -165,7 +164,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     ranks_module._LEADER_ENDS = 0.0
     lifecycle.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
-    with joined(Config(), torch.device("cpu"), ranks):
+    with joined("auto", torch.device("cpu"), ranks):
         torch.set_default_dtype(torch.float64)
         learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}
         shown = described(rollout_apart(ranks.rank))
