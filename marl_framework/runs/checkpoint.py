@@ -98,8 +98,10 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     return dict(payload)
 
 
-def misfit(ours: Mapping[str, Any], saved: Mapping[Any, Any]) -> str | None:
+def misfit(ours: Mapping[str, Any], saved: object) -> str | None:
     """Return where the tensors of a saved network differ in shape from ours; None: nowhere."""
+    if not isinstance(saved, Mapping):
+        return "it is absent there"
     here = {name: _shape(value) for name, value in ours.items()}
     there = {str(name): _shape(value) for name, value in saved.items()}
     for name in here | there:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.device import describe_device
@@ -36,6 +36,8 @@ INITIAL_WEIGHTS = "initial_weights"
 """Key of records of what a training run started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training run."""
+_JOB = ".job"
+"""File that names the call of torchrun that trains the run."""
 _LARGEST_DIFF = 2**24  # bytes
 _OURS = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", "environment.json", "uncommitted.diff"}
 _OURS |= {"status.json", "summary.json"}
@@ -164,6 +166,21 @@ class RunFolder:
         earlier = read_json(self.environment_file).get("resumed", [])
         self.note(resumed=[*earlier, entry])
 
+    def configuration(self, payload: Mapping[str, Any] | None) -> Config | None:
+        """Return the configuration of the run, None if it was killed before that was written.
+
+        Args:
+            payload: newest checkpoint, None without one.
+
+        Raises:
+            ConfigError: the configuration is invalid.
+        """
+        if payload is None:
+            return load_config(self.config_file) if self.config_file.exists() else None
+        if not isinstance(saved := payload.get("config"), Mapping):
+            raise ConfigError(f"{self.checkpoints}: the checkpoint lacks the key config")
+        return config_from_dict(saved, f"configuration in {self.checkpoints}")
+
     def note(self, **known: Any) -> None:
         """Add to `environment.json`; ignore write errors."""
         noted = {**read_json(self.environment_file), **known}
@@ -212,6 +229,16 @@ def start_run(
         if moved is not None:
             print(f"The earlier run '{name}' is now in {moved}", flush=True)
     return RunFolder.create(directory, name, config, device, folders)
+
+
+def note_job(run: Path, job: str) -> None:
+    """Record in a run's folder which call of torchrun trains it, for `job_of`."""
+    write_json(run / _JOB, {"job": job})
+
+
+def job_of(run: Path) -> str | None:
+    """Return which call of torchrun began a run."""
+    return read_json(run / _JOB).get("job")
 
 
 def describe_environment(

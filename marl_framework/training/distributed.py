@@ -10,7 +10,6 @@ import gc
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,6 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
 from marl_framework.mission.seeding import MAX_RANK
-from marl_framework.runs.files import read_json, write_json
 from marl_framework.training.ranks import Ranks
 
 _LOST = (  # what gloo and NCCL say of a peer that is gone
@@ -31,8 +29,6 @@ _LOST = (  # what gloo and NCCL say of a peer that is gone
     "ncclRemoteError",
     "communicator was aborted",
 )
-_JOB = ".job"
-"""Name of the file in a run folder that names the call of torchrun that trains it."""
 
 
 def rank_device(config: Config, ranks: Ranks) -> torch.device:
@@ -108,14 +104,3 @@ def joined(backend: str, device: torch.device, ranks: Ranks) -> Iterator[None]:
 def is_lost_rank(error: BaseException) -> bool:
     """Return whether an exception was caused by the loss of another rank."""
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST)
-
-
-def note_job(run: Path, ranks: Ranks) -> None:
-    """Record in a run's folder which call of torchrun trains it, for `started_by`."""
-    if ranks.may_restart:
-        write_json(run / _JOB, {"job": ranks.job})
-
-
-def started_by(run: Path, ranks: Ranks) -> bool:
-    """Return whether these ranks were restarted by the call of torchrun that began the run."""
-    return ranks.restarts > 0 and read_json(run / _JOB).get("job") == ranks.job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,13 +40,15 @@ def take_weights(
     """
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
     who = f"--init-from {checkpoint.path}"
-    check_lattice(config, trained, who, (*_SEEN, *_sizes(config, "actor")))
-    if unfit := _unfit(algorithm, saved, ["actor"]):
-        raise ConfigError(f"{who}: it does not fit networks.actor: {unfit}")
-    names = list(algorithm.modules)
-    keys = (*_OF_CRITIC, *_sizes(config, "critic"))
-    lack = next(iter(differences(config, trained, keys)), None) or _unfit(algorithm, saved, names)
-    taken = ["actor"] if lack else names
+    of_actor, of_critic = (_sizes(config, role) for role in ("actor", "critic"))
+    check_lattice(config, trained, who, (*_SEEN, *of_actor))
+    wrong = {n: misfit(m.state_dict(), saved.get(n)) for n, m in algorithm.modules.items()}
+    if wrong["actor"]:
+        raise ConfigError(f"{who}: it does not fit networks.actor: {wrong['actor']}")
+    lacks = [*differences(config, trained, (*_OF_CRITIC, *of_critic))]
+    lacks += [f"{name}: {where}" for name, where in wrong.items() if where]
+    lack = lacks[0] if lacks else None
+    taken = ["actor"] if lack else list(wrong)
     for name in taken:
         algorithm.modules[name].load_state_dict(saved[name])
     if not lack and hasattr(algorithm, "take_value_scale"):
@@ -89,25 +90,19 @@ def follow_teacher(
     trained = mission_config(None, (), checkpoint)
     who = f"{key} {checkpoint.path}"
     check_lattice(config, trained, who, _SEEN)
-    _check_predictor(config, trained, checkpoint, who)
+    if {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
+        here, there = (each.networks.predictor for each in (config, trained))
+        theirs = checkpoint.payload.get("weights_read", {}).get(f"{_PREDICTOR}: {there}")
+        if theirs is None:  # files of weights alone do not say
+            theirs = predictor_checksum(there, f"{who}: {_PREDICTOR}")
+        if predictor_checksum(here, _PREDICTOR) != theirs:
+            raise ConfigError(
+                f"{who}: {_PREDICTOR} is {there}, but {here} of the team that learns; a teacher "
+                "needs the predictor that it learned with"
+            )
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
     return {f"{key}: {teacher.run}": tensors_checksum(checkpoint.payload["actor"])}
-
-
-def _check_predictor(config: Config, trained: Config, checkpoint: Checkpoint, who: str) -> None:
-    """Check that a teacher sees predictions of the predictor that it learned with."""
-    if not {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
-        return
-    here, there = (each.networks.predictor for each in (config, trained))
-    theirs = checkpoint.payload.get("weights_read", {}).get(f"{_PREDICTOR}: {there}")
-    if theirs is None:  # files of weights alone do not say
-        theirs = predictor_checksum(there, f"{who}: {_PREDICTOR}")
-    if predictor_checksum(here, _PREDICTOR) != theirs:
-        raise ConfigError(
-            f"{who}: {_PREDICTOR} is {there}, but {here} of the team that learns; a teacher needs "
-            "the predictor that it learned with"
-        )
 
 
 def _sizes(config: Config, role: str) -> tuple[str, ...]:
@@ -116,13 +111,3 @@ def _sizes(config: Config, role: str) -> tuple[str, ...]:
     if getattr(config.networks, role).type == "attention":
         names += ["layers", "heads"]
     return tuple(f"networks.{role}.{name}" for name in names)
-
-
-def _unfit(algorithm: Algorithm, saved: Mapping[str, Any], names: list[str]) -> str | None:
-    """Return where saved networks differ in shape from those of an algorithm; None: nowhere."""
-    for name in names:
-        if not isinstance(saved.get(name), Mapping):
-            return f"{name}, which is absent there"
-        if where := misfit(algorithm.modules[name].state_dict(), saved[name]):
-            return f"{name}: {where}"
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +14,11 @@ from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.planners.team import load_team
-from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder, start_run
+from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder, job_of, note_job, start_run
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
 from marl_framework.training.base import NumericalError, RunTrainer
-from marl_framework.training.distributed import is_lost_rank, joined, note_job, started_by
+from marl_framework.training.distributed import is_lost_rank, joined
 from marl_framework.training.memory import is_out_of_memory
 from marl_framework.training.options import Start
 from marl_framework.training.ranks import LeaderError, Ranks
@@ -82,7 +81,7 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
 
     def find() -> Resumption | None:
         folder = Path(config.logging.directory) / str(name)
-        if name is None or not (start.resume or started_by(folder, ranks)):
+        if name is None or not (start.resume or ranks.resume(job_of(folder))):
             return None
         return find_run(name, config, job.mark, start.allow_changed, warn)
 
@@ -109,7 +108,8 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
                 run = found.run
                 run.resume(config, device, found.step, found.changed)
             log.attach(run.path)
-            note_job(run.path, ranks)
+            if ranks.may_restart:
+                note_job(run.path, ranks.job)
             if initial is not None:
                 run.note(**{INITIAL_WEIGHTS: initial})
             run.write_status("training", process=this_process())
@@ -150,13 +150,13 @@ def _follow(trainer: RunTrainer) -> int:
 
 def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
     """Train; report how the run ends on the screen, in its folder and as exit code."""
+    code, state, text, known = INTERRUPTED, "interrupted", "interrupted at once", {}
     try:
         summary = trainer.train(run, profile)
     except KeyboardInterrupt:
-        return _stop(trainer, run, "interrupted", "interrupted at once", fresh)
+        pass
     except NumericalError as error:
-        _stop(trainer, run, "failed", f"error: {error}", fresh=False)  # keep the dump
-        return FAILED
+        code, state, text, fresh = FAILED, "failed", f"error: {error}", False  # keep the dump
     except BaseException as error:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
         if lost:
@@ -169,28 +169,22 @@ def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int
         if lost:
             raise LeaderError(FAILED) from error
         raise
-    run.write_summary(**summary)
-    results = summary["results"]
-    known = {name: results[name] for name in ("episodes", "last", "best") if name in results}
-    known["training_step"] = trainer.steps
-    if not results["finished"]:
-        return _stop(trainer, run, "interrupted", "interrupted", fresh, **known)
-    run.write_status("finished", **known)  # also where a signal came in the last step
-    print(f"done: {run.summary_file}")
-    return 0
-
-
-def _stop(
-    trainer: RunTrainer, run: RunFolder, state: str, text: str, fresh: bool, **known: Any
-) -> int:
-    """Report that a run has stopped before its end; return the exit code of an interruption."""
+    else:
+        run.write_summary(**summary)
+        results = summary["results"]
+        known = {name: results[name] for name in ("episodes", "last", "best") if name in results}
+        known["training_step"], text = trainer.steps, "interrupted"
+        if results["finished"]:
+            run.write_status("finished", **known)  # also where a signal came in the last step
+            print(f"done: {run.summary_file}")
+            return 0
     if fresh and trainer.steps == 0:
         run.discard()
-        print(f"{text}; nothing was learned yet", file=sys.stderr)
+        warn(f"{text}; nothing was learned yet")
     else:
         run.write_status(state, **known)
-        print(f"{text}; its state is in {run.path}; continue with --resume", file=sys.stderr)
-    return INTERRUPTED
+        warn(f"{text}; its state is in {run.path}; continue with --resume")
+    return code
 
 
 def _say(ranks: Ranks, text: str) -> None:

@@ -82,6 +82,10 @@ class Ranks:
         """Whether this process reads, writes and reports."""
         return self.rank == 0
 
+    def resume(self, job: str | None) -> bool:
+        """Return whether these ranks were restarted by the call of torchrun that began a run."""
+        return self.restarts > 0 and job == self.job
+
     def wait_for_leader(self) -> None:
         """Wait for torchrun to end this rank, so that rank 0 can report why the training ends.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, differences, load_config, values_by_key
+from marl_framework.config.loading import differences, values_by_key
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint_store import newest_checkpoint
@@ -73,11 +73,11 @@ def find_run(
                 f"{run.path}: its checkpoints are of another kind of training or version; choose "
                 "another run name, or resume it with the command that began it"
             )
-        earlier = _saved_configuration(run, payload) or config
-        changed = differences(earlier, config, [key for key in KEYS if key != _ELSEWHERE])
-        _refuse_changes(run.path, changed, allowed)
         finished = read_json(run.summary_file, "results").get("finished") is True
         started = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
+        earlier = run.configuration(payload) or config
+        changed = differences(earlier, config, [key for key in KEYS if key != _ELSEWHERE])
+        _refuse_changes(run.path, changed, allowed)
         new = {key: values_by_key(config)[key] for key in changed}
         return Resumption(run, payload, new, finished and not changed, started)
     except BaseException:
@@ -98,13 +98,3 @@ def _refuse_changes(
             f"{where}: the configuration differs from that of the run: {listed}; restore these "
             f"keys, or {other}"
         )
-
-
-def _saved_configuration(run: RunFolder, payload: dict[str, Any] | None) -> Config | None:
-    """Return the configuration of a run; None if it was killed before that was written."""
-    if payload is not None:
-        saved = payload.get("config")
-        if not isinstance(saved, Mapping):
-            raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-        return config_from_dict(saved, f"configuration in {run.checkpoints}")
-    return load_config(run.config_file) if run.config_file.exists() else None

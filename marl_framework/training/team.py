@@ -22,7 +22,9 @@ from marl_framework.training.trainer import Trainer
 def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = None) -> int:
     """Train a team; return the exit code, see `lifecycle.train`."""
     ranks = ranks or Ranks()
-    return train(team_job(config, rank_device(config, ranks), ranks), start, log)
+    device = rank_device(config, ranks)
+    job = team_job(config, device, ranks)
+    return train(job, start, log)
 
 
 def team_job(config: Config, device: torch.device, ranks: Ranks) -> Job:

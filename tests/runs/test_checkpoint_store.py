@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from marl_framework.runs import files
 from marl_framework.runs.checkpoint_store import (
     CheckpointStore,
@@ -53,9 +51,7 @@ def test_other_files_in_the_folder_are_never_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == kept
 
 
-def test_where_links_are_not_possible_last_is_a_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_links_are_not_possible_last_is_a_copy(tmp_path, monkeypatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -68,9 +64,7 @@ def test_where_links_are_not_possible_last_is_a_copy(
         assert last == (tmp_path / f"step-0000000{step}.pt").read_bytes()
 
 
-def test_a_full_disk_keeps_the_earlier_ones_and_warns_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_earlier_ones_and_warns_once(tmp_path, monkeypatch) -> None:
     lines: list[str] = []
     store = store_in(tmp_path, kept=1, lines=lines)
     assert store.save(1, {"training_step": 1})

@@ -12,6 +12,8 @@ import io
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +29,7 @@ from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.main import main as train
 from marl_framework.training import memory
-from marl_framework.training.trainer import Trainer
+from marl_framework.training.outputs import Outputs
 from tests.config.test_mutations import NAMES, ODD, change, node_of
 from tests.soak.commands import TIMES
 
@@ -42,8 +44,6 @@ MOST_WORK = {
     "learning.batch_size": 32,
     "learning.batch_number": 2,
 }
-
-
 KINDS = st.sampled_from(["near", "near", "set", "drop", "add"])
 FACTORS = st.sampled_from([0, 0.5, 1.5, 2, 3, 10, 1000])
 
@@ -73,11 +73,9 @@ def outcome(tree: Mapping[str, Any], folder: Path) -> tuple[str, str]:
     sets = [f"logging.directory={folder / 'runs'}"]
     code, text = _main("--check", "--config", str(file), *_sets(sets))
     if code == 0:
-        config = config_to_dict(load_config(file, sets))
+        config: Any = config_to_dict(load_config(file, sets))
         for key, most in MOST_WORK.items():
-            value: Any = config
-            for name in key.split("."):
-                value = value[name]
+            value = reduce(getitem, key.split("."), config)
             sets += [f"{key}={most}"] if value > most else []
         code, text = _main("--config", str(file), "--run-name", "t", *_sets(sets))
     if code == 0:
@@ -100,7 +98,7 @@ def _main(*arguments: str) -> tuple[int, str]:
     with (
         mock.patch.object(memory, "device_memory", return_value=(MOST_MEMORY, MOST_MEMORY)),
         mock.patch.object(device, "automatic_device", return_value=torch.device("cpu")),
-        mock.patch.object(Trainer, "_draw_mission"),  # takes ten times as long as a step
+        mock.patch.object(Outputs, "draw"),  # takes ten times as long as a step
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(errors),

@@ -33,9 +33,7 @@ def test_a_line_holds_all_numbers(stream: io.StringIO, clock: Clock) -> None:
     )
 
 
-def test_unknown_numbers_are_left_out_and_known_ones_stay(
-    stream: io.StringIO, clock: Clock
-) -> None:
+def test_unknown_numbers_are_left_out_and_known_ones_stay(stream, clock: Clock) -> None:
     with ProgressView(2, stream=stream, clock=clock) as view:
         view.update(1, {"return": 1.0})
         view.update(2, {"validation entropy": 0.5, "return": None})
@@ -49,28 +47,24 @@ def shown_steps(stream: io.StringIO) -> list[int]:
     return [int(line.split()[1].split("/")[0]) for line in stream.getvalue().splitlines()]
 
 
-def test_fast_steps_print_a_line_each_twentieth_of_the_training(
-    stream: io.StringIO, clock: Clock
+@pytest.mark.parametrize(
+    ("total", "steps", "seconds", "shown"),
+    [
+        (200, 200, 0.01, [1, *range(11, 200, 10), 200]),  # each twentieth of the training
+        (100_000, 9, 4, [1, 4, 7, 9]),  # the first, each after 10 s, and the last
+    ],
+)
+def test_lines_come_by_steps_or_by_time(
+    total: int, steps: int, seconds: float, shown: list[int], stream: io.StringIO, clock: Clock
 ) -> None:
-    with ProgressView(200, stream=stream, clock=clock) as view:
-        for step in range(1, 201):
-            clock.now += 0.01
+    with ProgressView(total, stream=stream, clock=clock) as view:
+        for step in range(1, steps + 1):
+            clock.now += seconds
             view.update(step)
-    assert shown_steps(stream) == [1, *range(11, 200, 10), 200]
+    assert shown_steps(stream) == shown
 
 
-def test_slow_steps_print_a_line_each_ten_seconds(stream: io.StringIO, clock: Clock) -> None:
-    with ProgressView(100_000, stream=stream, clock=clock) as view:
-        for step in range(1, 10):
-            clock.now += 4
-            view.update(step)
-    # after 4 s the first, then with 12 s between, and the last known at the end
-    assert shown_steps(stream) == [1, 4, 7, 9]
-
-
-def test_nothing_is_printed_twice_or_before_the_first_step(
-    stream: io.StringIO, clock: Clock
-) -> None:
+def test_nothing_is_printed_twice_or_before_the_first_step(stream, clock: Clock) -> None:
     with ProgressView(3, stream=stream, clock=clock) as view:
         pass
     assert stream.getvalue() == ""
@@ -80,92 +74,65 @@ def test_nothing_is_printed_twice_or_before_the_first_step(
     assert shown_steps(stream) == [3]
 
 
-def test_time_left_counts_from_the_step_that_was_resumed(stream: io.StringIO, clock: Clock) -> None:
-    with ProgressView(1000, first_step=900, stream=stream, clock=clock) as view:
-        clock.now += 80
-        view.update(910)
-    assert "ETA 0:12:00" in stream.getvalue()  # 10 steps in 80 s; 90 more in 720 s
-
-
-def test_long_trainings_show_hours(stream: io.StringIO, clock: Clock) -> None:
-    with ProgressView(1001, stream=stream, clock=clock) as view:
-        clock.now += 100.5
-        view.update(1)
-    assert stream.getvalue().endswith("ETA 27:55:00\n")  # 1000 · 100.5 s
+@pytest.mark.parametrize(
+    ("total", "first", "step", "seconds", "left"),
+    [(1000, 900, 910, 80, "0:12:00"), (1001, 0, 1, 100.5, "27:55:00")],
+)
+def test_time_left_counts_from_the_step_that_was_resumed(
+    total: int, first: int, step: int, seconds: float, left: str, stream, clock: Clock
+) -> None:
+    with ProgressView(total, first, stream, clock) as view:
+        clock.now += seconds
+        view.update(step)
+    assert stream.getvalue().endswith(f"ETA {left}\n")
 
 
 def test_lines_come_out_before_an_exception(stream: io.StringIO, clock: Clock) -> None:
     def train(view: ProgressView) -> None:
         view.update(1)
+        view.print("stopped [early]")
         view.update(2, {"return": 7.0})
         raise KeyboardInterrupt
 
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ProgressView(1000, stream=stream, clock=clock) as view,
-    ):
+    view = ProgressView(1000, stream=stream, clock=clock)
+    with pytest.raises(KeyboardInterrupt), view:
         train(view)
-    assert shown_steps(stream) == [1, 2]
-    assert "return 7.000" in stream.getvalue()
+    first, message, last = stream.getvalue().splitlines()
+    assert first.startswith("step 1/")
+    assert message == "stopped [early]"
+    assert last.startswith("step 2/1000 | return 7.000")
 
 
-def test_messages_are_lines_of_their_own(stream: io.StringIO, clock: Clock) -> None:
-    with ProgressView(10, stream=stream, clock=clock) as view:
-        view.update(1)
-        view.print("stopped [early]")
-    assert stream.getvalue().splitlines()[1] == "stopped [early]"
-
-
-def test_standard_output_is_the_default(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_standard_output_is_the_default(capsys, clock: Clock) -> None:
     with ProgressView(10, clock=clock) as view:
         view.update(1)
     assert capsys.readouterr().out.startswith("step 1/10 |")
 
 
-def test_a_terminal_gets_a_live_block_with_the_same_numbers(
+def test_a_terminal_gets_a_live_block_that_ends_with_the_last_numbers(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    stream = Terminal()
-    with ProgressView(500, stream=stream, clock=clock) as view:
+
+    def train(view: ProgressView) -> None:
         clock.now += 50
         view.update(25, {"return": -1.25, "transitions/s": 12345.6})
-        view.update(25, {"validation entropy": 0.5}, {"rollout": 0.6, "other": 0.4})
         view.print("a message [in brackets]")
-    text = stream.getvalue()
-    for part in (
-        "training step 25/500",
-        "-1.250",
-        "0.5000",
-        "12,346",
-        "rollout 60%, other 40%",
-        "0:15:50",
-        "a message [in brackets]",
-    ):
-        assert part in text
-    assert "\x1b" in text  # redrawn in place
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+        view.update(25, {"validation entropy": 0.5}, {"rollout": 0.6, "other": 0.4})
+        raise RuntimeError("lost")
 
-
-def test_the_live_block_ends_with_the_last_numbers_after_an_exception(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-
-    def train() -> None:
-        with ProgressView(9, stream=stream, clock=clock) as view:
-            view.update(1)
-            view.update(8, {"return": 0.125})
-            raise RuntimeError("lost")
-
-    with pytest.raises(RuntimeError, match="lost"):
-        train()
-    last = stream.getvalue().rsplit("training step", 1)[1]
-    assert "8/9" in last
-    assert "0.125" in last
-    assert stream.getvalue().endswith("\x1b[?25h")
+    view = ProgressView(500, stream=stream, clock=clock)
+    with pytest.raises(RuntimeError, match="lost"), view:
+        train(view)
+    text = stream.getvalue()
+    assert "a message [in brackets]" in text
+    last = text.rsplit("training step", 1)[1]
+    for part in ("25/500", "-1.250", "0.5000", "12,346", "rollout 60%, other 40%", "0:15:50"):
+        assert part in last
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+    assert text.endswith("\x1b[?25h")
 
 
 def test_a_dumb_terminal_gets_lines(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

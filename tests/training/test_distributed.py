@@ -18,15 +18,13 @@ from marl_framework.config.model import Config
 from marl_framework.device import Lack
 from marl_framework.kernels import versions
 from marl_framework.main import main
-from marl_framework.runs.folder import RunFolder
+from marl_framework.runs.folder import RunFolder, job_of, note_job
 from marl_framework.training.distributed import (
     is_lost_rank,
     joined,
-    note_job,
     rank_device,
-    started_by,
 )
-from marl_framework.training.memory import check_memory, memory_advice, memory_estimate, peak
+from marl_framework.training.memory import memory_estimate
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.summary import describe_windows
 from marl_framework.training.trainer import Trainer
@@ -130,16 +128,13 @@ def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> N
     assert caught.value.exit_code == 2
 
 
-def test_only_the_call_that_began_a_run_takes_it_up(tmp_path: Path) -> None:
-    first, again = Ranks(job="a", may_restart=True), Ranks(job="a", may_restart=True, restarts=1)
-    run = tmp_path / "t"
-    run.mkdir()
-    assert not started_by(run, again)
-    note_job(run, first)
-    assert started_by(run, again)
-    assert not started_by(run, first)
-    assert not started_by(run, Ranks(job="b", may_restart=True, restarts=1))
-    assert not started_by(tmp_path / "other", again)
+def test_only_the_call_that_began_a_run_resumes_it(tmp_path: Path) -> None:
+    again = Ranks(job="a", restarts=1)
+    assert not again.resume(job_of(tmp_path))
+    note_job(tmp_path, "a")
+    assert again.resume(job_of(tmp_path))
+    assert not Ranks(job="a").resume(job_of(tmp_path))
+    assert not Ranks(job="b", restarts=1).resume(job_of(tmp_path))
 
 
 def test_restarts_need_a_name(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -192,9 +187,7 @@ def test_a_rank_that_ends_its_step_is_left_alone() -> None:
     assert (done.returncode, done.stdout) == (0, "ended by itself\n")
 
 
-def test_a_signal_waits_until_it_is_written_how_the_training_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_waits_until_it_is_written_how_the_training_ended(tmp_path, monkeypatch) -> None:
     """torchrun ends all ranks as soon as one has: the others are about to say why."""
     write_status, killed = RunFolder.write_status, []
 
@@ -230,24 +223,6 @@ def test_ranks_share_missions_and_transitions_but_not_weights() -> None:
     )  # one table of moves
     assert shared["transitions"] * 4 == alone["transitions"]
     assert shared["weights"] == alone["weights"]
-
-
-def test_an_interval_that_cannot_fit_is_refused_by_key() -> None:
-    sets = ("learning.update_interval=100000000", "learning.training_steps=100000000")
-    with pytest.raises(ConfigError, match=r"^learning\.update_interval=\d+"):
-        check_memory(config_with(*sets), CPU)
-    check_memory(config_with(sets[0]), CPU)  # four training steps at most
-
-
-def test_the_advice_on_the_interval_fits() -> None:
-    sets = ("learning.update_interval=4096", "learning.training_steps=4096")
-    free = 2**27
-    config = config_with(*sets)
-    parts = memory_estimate(config)
-    assert peak(parts) > free
-    change = memory_advice(config, parts, free).partition(" or ")[0]
-    assert change.startswith("learning.update_interval=")
-    assert peak(memory_estimate(config_with(*sets, change))) < free
 
 
 # One process on one of several GPUs

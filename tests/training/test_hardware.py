@@ -16,15 +16,6 @@ from marl_framework.training.logging import METRICS
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def monitor_of(tmp_path: Path, *rows: dict[str, float]) -> HardwareMonitor:
-    """A monitor that has sampled these rows."""
-    waiting = iter(rows)
-    monitor = HardwareMonitor(CPU, tmp_path, readers=[lambda: next(waiting)])
-    for _ in rows:
-        monitor.sample()
-    return monitor
-
-
 def test_means_start_anew_and_the_summary_goes_on(tmp_path: Path) -> None:
     rows = [{"gpu_power": 100.0}, {"gpu_power": 300.0, "host_cpu": 1.0}, {"gpu_power": 50.0}]
     waiting = iter(rows)
@@ -75,9 +66,6 @@ def test_the_host_is_watched(tmp_path: Path) -> None:
     assert 0 < found["host_memory"] < 1000
     assert found["host_disk_free"] > 0
     assert found["host_cpu"] >= 0
-
-
-IDLE = {"gpu_utilization": 0.2, "host_cpu": 1.0}
 
 
 class FakeNvml(SimpleNamespace):
@@ -133,9 +121,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, counters: bool) -> FakeNvml:
 
 
 @pytest.mark.parametrize("counters", [True, False])
-def test_a_gpu_is_watched_as_far_as_it_reports(
-    monkeypatch: pytest.MonkeyPatch, counters: bool
-) -> None:
+def test_a_gpu_is_watched_as_far_as_it_reports(monkeypatch, counters: bool) -> None:
     nvml = fake_gpu(monkeypatch, counters)
     found: dict[str, float] = {}
     for reader in gpu_readers(GPU):

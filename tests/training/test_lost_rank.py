@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,7 @@ SCRIPT = ROOT / "tests/training/dying_rank.py"
 
 
 @pytest.mark.soak
-def test_a_killed_rank_ends_the_start_with_its_reason_and_torchrun_starts_again(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_rank_ends_the_start_with_its_reason_and_torchrun_starts_again(tmp_path) -> None:
     done = torchrun(SCRIPT, "6,8", *arguments(tmp_path, "t"), restarts=1)
     assert done.returncode == 1
     assert done.stderr.count("error: another rank ended early") == 2

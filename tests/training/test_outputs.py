@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from marl_framework.runs.checkpoint import load_checkpoint
 from marl_framework.runs.checkpoint_store import CheckpointStore
 from marl_framework.runs.folder import RunFolder
 from marl_framework.stage_timer import StageTimer
+from marl_framework.training import outputs
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.trainer import Trainer
 from tests.terminal import Clock
@@ -30,19 +32,17 @@ def config_with(*overrides: str) -> Config:
     return load_config("params_test", overrides)
 
 
-def due(folder: Path, clock: Clock, *overrides: str) -> Outputs:
-    """Outputs whose checkpoints go by a clock of ours."""
-    config = config_with("logging.writers=[]", *overrides)
-    run = RunFolder.create(folder, "t", config, CPU)
-    out = Outputs(config, CPU, run)
-    out._store = CheckpointStore(run.checkpoints, 3, print, clock)
-    return out
-
-
-def test_checkpoints_come_by_steps_and_by_minutes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 5])
+def test_checkpoints_come_by_steps_and_by_minutes(tmp_path: Path, monkeypatch, number: int) -> None:
     clock = Clock()
-    overrides = ("logging.checkpoint_interval=5", "logging.checkpoint_minutes=2")
-    with due(tmp_path, clock, *overrides) as out:
+    monkeypatch.setattr(outputs, "CheckpointStore", partial(CheckpointStore, clock=clock))
+    by = (f"checkpoint_interval={number}", f"checkpoint_minutes={number / 2.5}", "writers=[]")
+    config = config_with(*(f"logging.{setting}" for setting in by))
+    with Outputs(config, CPU, RunFolder.create(tmp_path, "t", config, CPU)) as out:
+        if not number:  # never
+            clock.now += 1e6
+            assert not out.is_checkpoint_due(7, 6)
+            return
         steps = range(1, 11)
         assert [step for step in steps if out.is_checkpoint_due(step, step - 1)] == [5, 10]
         assert out.is_checkpoint_due(7, 4)  # a stretch of several training steps
@@ -54,14 +54,6 @@ def test_checkpoints_come_by_steps_and_by_minutes(tmp_path: Path) -> None:
         assert not out.is_checkpoint_due(2, 1)
 
 
-def test_zero_means_never(tmp_path: Path) -> None:
-    clock = Clock()
-    overrides = ("logging.checkpoint_interval=0", "logging.checkpoint_minutes=0")
-    with due(tmp_path, clock, *overrides) as out:
-        clock.now += 1e6
-        assert not out.is_checkpoint_due(7, 6)
-
-
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in."""
@@ -71,9 +63,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_without_a_folder_everything_is_taken_and_nothing_written(
-    empty: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_folder_everything_is_taken_and_nothing_written(empty: Path, capfd) -> None:
     config = config_with("logging.scalar_interval=1", "logging.checkpoint_interval=1")
     environment = MissionEnvironment(config, 1, CPU, "test")
     record = evaluate(environment, RandomPlanner(environment.lattice), 1, 3, "test")
@@ -94,9 +84,7 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(
 
 
 @pytest.mark.usefixtures("drawn")
-def test_a_rank_without_a_folder_trains_as_one_with_it(
-    empty: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_without_a_folder_trains_as_one_with_it(empty: Path, tmp_path, capfd) -> None:
     config = config_with("logging.figure_interval=2")
     alone = Trainer(config, CPU)
     found = alone.train(None)
@@ -114,9 +102,7 @@ def test_a_rank_without_a_folder_trains_as_one_with_it(
     assert (run.figures / "mission.png").is_file()
 
 
-def test_skipped_updates_are_counted_on_after_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipped_updates_are_counted_on_after_a_checkpoint(tmp_path, monkeypatch) -> None:
     config = config_with("learning.max_skipped_updates=100")
     run = RunFolder.create(tmp_path, "t", config, CPU)
     trainer = Trainer(config, CPU)

@@ -28,9 +28,7 @@ def test_n_training_steps_are_profiled(tmp_path: Path, capsys: pytest.CaptureFix
     assert "aten::mm" in out
 
 
-def test_a_training_that_ends_early_leaves_what_was_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_that_ends_early_leaves_what_was_recorded(tmp_path, capsys) -> None:
     def train() -> None:
         with profile_steps(100, tmp_path) as step:
             for _ in range(3):
@@ -46,18 +44,14 @@ def test_a_training_that_ends_early_leaves_what_was_recorded(
     assert "aten::mm" in capsys.readouterr().out
 
 
-def test_a_training_of_one_step_is_not_profiled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_of_one_step_is_not_profiled(tmp_path, capsys) -> None:
     with profile_steps(3, tmp_path):
         pass
     assert "No training step was profiled" in capsys.readouterr().out
     assert os.listdir(tmp_path) == []
 
 
-def test_no_steps_to_profile_cost_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_steps_to_profile_cost_nothing(tmp_path, monkeypatch, capsys) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a profiler was made")
 
@@ -68,9 +62,7 @@ def test_no_steps_to_profile_cost_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_a_full_disk_does_not_stop_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_does_not_stop_the_training(tmp_path, monkeypatch, capsys) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

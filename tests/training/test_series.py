@@ -138,20 +138,13 @@ def test_bad_variations_are_one_line(
         (("--vary", "learning.gamma=0.5,1"), "--vary requires --seeds"),
     ],
 )
-def test_bad_options_are_one_line(
-    arguments: tuple[str, ...], named: str, tmp_path: Path, capsys
-) -> None:
+def test_bad_options_are_one_line(arguments: tuple[str, ...], named: str, tmp_path, capsys) -> None:
     runs = f"logging.directory={tmp_path / 'runs'}"
     assert main([*GIVEN, "--set", runs, "--run-name", "t", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert named in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_seeds_need_a_name_for_their_runs(capsys) -> None:
-    assert main([*GIVEN, "--seeds", "3,4"]) == 2
-    assert "--run-name" in capsys.readouterr().err
 
 
 def test_all_variants_are_checked(train: Train, tmp_path: Path, capsys) -> None:

@@ -78,9 +78,7 @@ def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
         submit({"a": ["true"]}, tmp_path, {"partitoin": "p"}, "local")
 
 
-def test_the_command_submits_and_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_submits_and_returns(tmp_path, monkeypatch, capsys) -> None:
     submitted: dict[str, list[str]] = {}
 
     def on_this_machine(commands, folder, options):

@@ -23,10 +23,10 @@ from tests.training.two_ranks import (
     arguments,
     described,
     learn,
-    reward_shown,
     rollout_apart,
     rollout_of,
     rollout_of_some,
+    shown_of,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -99,15 +99,12 @@ def test_gradients_are_those_of_one_rank_with_the_missions_of_both(tensors, case
     assert not torch.allclose(other["gradients"][0], alone["gradients"][0], rtol=1e-3)
 
 
-def test_both_ranks_have_the_same_weights_after_an_update(tensors) -> None:
+def test_both_ranks_have_the_same_weights_and_metrics_after_an_update(tensors) -> None:
     first, second = (rank["updated"]["state"] for rank in tensors)
     for network in ("actor", "critic", "target_critic"):
         assert not any(name.startswith("module.") for name in first[network])
         for name, weights in first[network].items():
             assert torch.equal(weights, second[network][name])
-
-
-def test_metrics_are_those_of_all_ranks(tensors) -> None:
     first, second = (rank["updated"]["stats"] for rank in tensors)
     assert first == second
     assert {"critic_loss", "kl", "td_target", "skipped_updates"} <= set(first)
@@ -128,16 +125,16 @@ def test_the_mean_reward_counts_the_steps_of_both_ranks(tensors) -> None:
     both = [rollout_of_some(rank) for rank in (0, 1)]
     steps = sum(rollout.active.any(-1).sum() for rollout in both)
     mean = sum(rollout.rewards.sum() for rollout in both) / steps
-    assert abs(mean - sum(map(reward_shown, both)) / 2) > 0.05  # where each counts its own
+    apart = sum(shown_of(rollout)["reward"] for rollout in both) / 2  # where each counts its own
+    assert abs(mean - apart) > 0.05
     for rank in tensors:
         torch.testing.assert_close(rank["reward"], mean)
 
 
-def test_one_folder_one_event_file_and_the_number_of_ranks(folder: Path, said) -> None:
+def test_one_folder_and_event_file_with_missions_of_both_ranks(folder: Path, said) -> None:
     assert [rank["whole"]["code"] for rank in said] == [0, 0]
-    assert {path.name for path in (folder / "runs").iterdir()} == {
-        *("whole", "split", "shrunk", "grown")
-    }
+    names = {path.name for path in (folder / "runs").iterdir()}
+    assert names == {"whole", "split", "shrunk", "grown"}
     found = read(folder, "whole")
     assert found["machine"]["ranks"] == 2
     assert found["results"]["finished"]
@@ -149,9 +146,6 @@ def test_one_folder_one_event_file_and_the_number_of_ranks(folder: Path, said) -
     log.Reload()
     assert [event.step for event in log.Scalars("return/episode")] == [2, 4, 6, 8]
     assert [event.value for event in log.Scalars("time/episodes")] == [6.0, 14.0, 22.0, 30.0]
-
-
-def test_ranks_fly_missions_of_their_own(folder: Path) -> None:
     state = checkpoint(folder, "whole")
     assert state["ranks"] == 2
     (other,) = state["other_generators"]
@@ -208,9 +202,7 @@ def test_bad_input_is_one_line_of_the_first_rank(said, name: str, words: str) ->
 
 
 def test_no_thread_of_the_process_group_outlives_it(said) -> None:
-    for rank in said:  # one that lets go of a tensor as the interpreter ends aborts the process
-        of_group = {
-            when: [n for n in names if "gloo" in n] for when, names in rank["threads"].items()
-        }
-        assert of_group["during"]
-        assert not of_group["after"]
+    for rank in said:  # one that frees a tensor as the interpreter ends aborts the process
+        during, after = (any("gloo" in n for n in rank["threads"][w]) for w in ("during", "after"))
+        assert during
+        assert not after

@@ -76,14 +76,15 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("_stub")
-def test_metrics_histograms_and_figures_reach_wandb(tmp_path: Path) -> None:
+def test_metrics_and_histograms_reach_wandb(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "mapping")
     more = {WANDB: WandbWriter(tmp_path, {"networks": {"gamma": 0.9}})}
     bins = {"altitudes": (5.0, 10.0)}
     with TrainingLogger(None, histogram_interval=1, bin_values=bins, more=more) as logger:
         logger.log(1, {"return": torch.tensor(0.5)}, {"altitudes": torch.tensor([3, 1])})
         logger.write(1, {"validation_f1": 0.25})
     start, *logged, end = entries(tmp_path)
-    assert start["project"] == "marl_framework"
+    assert start["project"] == "mapping"
     assert start["name"] == tmp_path.name
     assert start["config"] == {"networks": {"gamma": 0.9}}
     assert {"step": 1, "return/episode": 0.5} in logged
@@ -93,9 +94,7 @@ def test_metrics_histograms_and_figures_reach_wandb(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_stub")
-def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
-    tmp_path: Path,
-) -> None:
+def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(tmp_path) -> None:
     first = ["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET]
     assert main([*first, "--set", "learning.training_steps=2"]) == 0
     more = ["--resume", "--allow-changed", "learning.training_steps"]
@@ -106,6 +105,7 @@ def test_a_training_writes_to_both_and_a_resumed_one_goes_on_under_the_same_id(
     starts = [entry for entry in found if "project" in entry]
     assert len(starts) == 2
     assert starts[0]["id"] == starts[1]["id"]
+    assert {start["project"] for start in starts} == {"marl_framework"}
     assert {entry["step"] for entry in found if "return/episode" in entry} == {1, 2, 3, 4}
     assert any("figures/mission" in entry for entry in found)
 
@@ -125,41 +125,25 @@ def test_a_lost_connection_ends_that_log_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_stub")
-def test_what_keeps_wandb_from_starting_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_keeps_wandb_from_starting_is_one_line(tmp_path, capsys) -> None:
     assert main(["--config", "params_test", "--device", "cpu", "--run-name", "stranger", *SET]) == 2
     assert "no API key; log in with `wandb login`" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "runs").exists()
 
 
-def test_without_wandb_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_wandb_it_says_what_to_install(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(writers, "find_spec", lambda name: None)
     for check in ([], ["--check"]):
-        assert (
-            main(["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET, *check])
-            == 2
-        )
+        given = ["--config", "params_test", "--device", "cpu", "--run-name", "t", *SET, *check]
+        assert main(given) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "pip install 'marl_framework[wandb]'" in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_off_unless_asked_for() -> None:
-    assert load_config("params.yaml").logging.writers == ("tensorboard",)
-
-
 @pytest.mark.parametrize("value", ["[mlflow]", "wandb", "[wandb, wandb]"])
 def test_bad_writers_are_refused(value: str) -> None:
+    assert load_config("params.yaml").logging.writers == ("tensorboard",)
     with pytest.raises(ConfigError, match=r"logging\.writers"):
         load_config("params_test", [f"logging.writers={value}"])
-
-
-@pytest.mark.usefixtures("_stub")
-def test_the_project_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", "mapping")
-    WandbWriter(tmp_path, {}).close()
-    assert entries(tmp_path)[0]["project"] == "mapping"

@@ -24,7 +24,6 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.main import main
 from marl_framework.training import lifecycle
-from marl_framework.training import ranks as ranks_module
 from marl_framework.training.distributed import joined
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.summary import flown_metrics
@@ -86,10 +85,7 @@ def weights_after_an_update(rank: int) -> dict[str, Any]:
 
 def described(rollout: Rollout) -> dict[str, torch.Tensor]:
     """Learn once from all transitions of a rollout; return what the log shows of them."""
-    coma = make(batch_number=1, data_passes=1)
-    metrics = torch.zeros(*rollout.rewards.shape, 3)
-    flown, _ = flown_metrics(replace(rollout, metrics=metrics), RewardConfig(), 2)
-    return {**coma.update(rollout, 0.1), **flown}
+    return {**make(batch_number=1, data_passes=1).update(rollout, 0.1), **shown_of(rollout)}
 
 
 def rollout_apart(rank: int) -> Rollout:
@@ -106,10 +102,10 @@ def rollout_of_some(rank: int) -> Rollout:
     return replace(rollout, active=active, rewards=rollout.rewards * active.any(-1))
 
 
-def reward_shown(rollout: Rollout) -> torch.Tensor:
-    """Return what the log shows as the reward of a step."""
+def shown_of(rollout: Rollout) -> dict[str, torch.Tensor]:
+    """Return what the log shows of a rollout."""
     metrics = torch.zeros(*rollout.rewards.shape, 3)
-    return flown_metrics(replace(rollout, metrics=metrics), RewardConfig(), 2)[0]["reward"]
+    return flown_metrics(replace(rollout, metrics=metrics), RewardConfig(), 2)[0]
 
 
 def stop_in(step: int) -> None:
@@ -162,13 +158,13 @@ def threads() -> list[str]:
 if __name__ == "__main__":
     folder, ranks = Path(sys.argv[1]), Ranks.of()
     torch.set_num_threads(1)
-    ranks_module._LEADER_ENDS = 0.0
+    Ranks.wait_for_leader = lambda _: None
     lifecycle.joined = lambda *_: contextlib.nullcontext()  # one group serves all that follows
     with joined("auto", torch.device("cpu"), ranks):
         torch.set_default_dtype(torch.float64)
         learned = {case: learn(rollout_of(ranks.rank), case) for case in CASES}
         shown = described(rollout_apart(ranks.rank))
-        reward = reward_shown(rollout_of_some(ranks.rank))
+        reward = shown_of(rollout_of_some(ranks.rank))["reward"]
         torch.set_default_dtype(torch.float32)
         updated = weights_after_an_update(ranks.rank)
         known = {"learned": learned, "shown": shown, "reward": reward, "updated": updated}
