@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 
@@ -15,24 +17,9 @@ from tests.small import small_config
 VALIDATIONS = ((0.5, 0.6, 3.0), (0.4, 0.5, 2.0), (0.6, 0.8, 1.0), (0.6, 0.7, 2.5))
 
 
-@pytest.mark.parametrize(("by", "step"), [("return", 1), ("entropy", 2), ("f1", 3)])
-def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> None:
-    flown = iter(VALIDATIONS)
-
-    def fly(_: Validation) -> dict[str, torch.Tensor]:
-        return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(next(flown)), strict=True))
-
-    monkeypatch.setattr(Validation, "fly", fly)
-    settings = {"evaluation": {"interval": 1, "best_by": by}, "learning": {"training_steps": 4}}
-    config = small_config(**settings)
-    run = RunFolder.create(tmp_path, "t", config)
-    results = Trainer(config, torch.device("cpu")).train(run)["results"]
-    assert results["best"]["training_step"] == step
-    assert find_checkpoint(str(run.path)).payload["training_step"] == step
-
-
-def test_what_goes_on_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
-    flown = iter(VALIDATIONS[:2])
+def let_fly(monkeypatch: pytest.MonkeyPatch, rows: Iterable[tuple[float, float, float]]) -> None:
+    """Let validations return these means; fail after the last one."""
+    flown = iter(rows)
 
     def fly(_: Validation) -> dict[str, torch.Tensor]:
         row = next(flown, None)
@@ -41,6 +28,21 @@ def test_what_goes_on_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
         return dict(zip(("roi_entropy", "f1", "return"), torch.tensor(row), strict=True))
 
     monkeypatch.setattr(Validation, "fly", fly)
+
+
+@pytest.mark.parametrize(("by", "step"), [("return", 1), ("entropy", 2), ("f1", 3)])
+def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> None:
+    let_fly(monkeypatch, VALIDATIONS)
+    settings = {"evaluation": {"interval": 1, "best_by": by}, "learning": {"training_steps": 4}}
+    config = small_config(**settings)
+    run = RunFolder.create(tmp_path, "t", config)
+    results = Trainer(config, torch.device("cpu")).train(run)["results"]
+    assert results["best"]["training_step"] == step
+    assert find_checkpoint(str(run.path)).payload["training_step"] == step
+
+
+def test_a_run_resumed_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
+    let_fly(monkeypatch, VALIDATIONS[:2])
     config = small_config(evaluation={"interval": 1}, learning={"training_steps": 4})
     run = RunFolder.create(tmp_path, "t", config)
     with pytest.raises(MemoryError):
@@ -50,22 +52,12 @@ def test_what_goes_on_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
     assert best["best"]["training_step"] == 2
 
 
-def test_patience_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("by", "steps"), [("entropy", 5), ("return", 3)])
+def test_patience_waits_for_it(by: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entropies fall and returns do not rise."""
-    entropies = iter([0.5, 0.4, 0.3, 0.2, 0.1])
-
-    def fly(_: Validation) -> dict[str, torch.Tensor]:
-        return dict(
-            zip(("roi_entropy", "f1", "return"), torch.tensor([next(entropies), 0, 1]), strict=True)
-        )
-
-    monkeypatch.setattr(Validation, "fly", fly)
-    made = []
-    for by in ("entropy", "return"):
-        settings = {"evaluation": {"interval": 1, "best_by": by}}
-        config = small_config(**settings, learning={"training_steps": 5, "patience": 2})
-        trainer = Trainer(config, torch.device("cpu"))
-        trainer.train(None)
-        made.append(trainer.algorithm.training_steps)
-        entropies = iter([0.5, 0.4, 0.3, 0.2, 0.1])
-    assert made == [5, 3]
+    let_fly(monkeypatch, [(entropy, 0.0, 1.0) for entropy in (0.5, 0.4, 0.3, 0.2, 0.1)])
+    settings = {"evaluation": {"interval": 1, "best_by": by}}
+    config = small_config(**settings, learning={"training_steps": 5, "patience": 2})
+    trainer = Trainer(config, torch.device("cpu"))
+    trainer.train(None)
+    assert trainer.steps == steps

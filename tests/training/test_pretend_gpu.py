@@ -173,40 +173,18 @@ def test_a_validation_reads_nothing_back() -> None:
 # What a GPU does not allow --------------------------------------------------------------------
 
 
-def _with_a_map_of_the_cpu(self: ObservationBuilder, real: Tensor) -> Tensor:
-    return real + torch.ones(real.shape[-2:])
+BREAKS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception]]] = {
+    "a map of the CPU": (lambda maps: maps + torch.ones(maps.shape[-2:]), MixedDevicesError),
+    "a look": (lambda maps: maps if float(maps.sum()) > -1e9 else maps * 2, HostReadError),
+    "a mask": (lambda maps: maps + maps[maps > 0].sum(), HostReadError),
+    "by the host": (lambda maps: maps.cpu().to(GPU), HostReadError),
+}
 
 
-def _with_a_look(self: ObservationBuilder, real: Tensor) -> Tensor:
-    return real if float(real.sum()) > -1e9 else real * 2
-
-
-def _with_a_mask(self: ObservationBuilder, real: Tensor) -> Tensor:
-    return real + real[real > 0].sum()
-
-
-def _by_the_host(self: ObservationBuilder, real: Tensor) -> Tensor:
-    return real.cpu().to(GPU)
-
-
-@pytest.mark.parametrize(
-    ("breaks", "error"),
-    [
-        (_with_a_map_of_the_cpu, MixedDevicesError),
-        (_with_a_look, HostReadError),
-        (_with_a_mask, HostReadError),
-        (_by_the_host, HostReadError),
-    ],
-)
-def test_broken_observations_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-    breaks: Callable[[ObservationBuilder, Tensor], Tensor],
-    error: type[Exception],
-) -> None:
-    real = ObservationBuilder.actor
-    monkeypatch.setattr(
-        ObservationBuilder, "actor", lambda self, *given: breaks(self, real(self, *given))
-    )
+@pytest.mark.parametrize("name", BREAKS)
+def test_broken_observations_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (breaks, error), real = BREAKS[name], ObservationBuilder.actor
+    monkeypatch.setattr(ObservationBuilder, "actor", lambda *given: breaks(real(*given)))
     with pretend_gpu(PretendGpu()):
         trainer = Trainer(small("compute.compile=false"), GPU)
         with pytest.raises(error):

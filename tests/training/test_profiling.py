@@ -14,34 +14,25 @@ from torch.profiler import profile
 from marl_framework.training.profiling import profile_steps
 
 
-def test_n_training_steps_are_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with profile_steps(2, tmp_path / "run") as step:
-        for number in range(6):
-            # Sizes tell the steps apart in the trace.
-            torch.mm(torch.ones(1, number + 1), torch.ones(number + 1, 1))
-            step()
+@pytest.mark.parametrize(("n", "steps", "recorded"), [(2, 6, 2), (100, 3, 2)])
+def test_n_training_steps_are_profiled_or_as_many_as_there_are(
+    n: int, steps: int, recorded: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        with profile_steps(n, tmp_path / "run") as step:
+            for _ in range(steps):
+                torch.mm(torch.ones(1, 1), torch.ones(1, 1))
+                step()
+            raise ValueError("ends early")
+
+    with pytest.raises(ValueError, match="ends early"):
+        train()
     trace = json.loads((tmp_path / "run" / "profile.json").read_text(encoding="utf-8"))
     names = [event.get("name") for event in trace["traceEvents"]]
-    assert names.count("aten::mm") == 2  # not the first step, which warms up, and none after
+    assert names.count("aten::mm") == recorded  # without the first step, which warms up
     out = capsys.readouterr().out
     assert str(tmp_path / "run" / "profile.json") in out
     assert "aten::mm" in out
-
-
-def test_a_training_that_ends_early_leaves_what_was_recorded(tmp_path, capsys) -> None:
-    def train() -> None:
-        with profile_steps(100, tmp_path) as step:
-            for _ in range(3):
-                torch.mm(torch.ones(1, 1), torch.ones(1, 1))
-                step()
-            raise ValueError("bad")
-
-    with pytest.raises(ValueError, match="bad"):
-        train()
-    trace = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
-    names = [event.get("name") for event in trace["traceEvents"]]
-    assert names.count("aten::mm") == 2
-    assert "aten::mm" in capsys.readouterr().out
 
 
 def test_a_training_of_one_step_is_not_profiled(tmp_path, capsys) -> None:

@@ -25,26 +25,26 @@ def factors(config: Config) -> list[float]:
     return [config.schedule.learning_rate_factor(step) for step in range(steps)]
 
 
-def test_without_settings_the_rates_are_constant() -> None:
-    assert factors(config_with()) == [1.0] * 11
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1.0] * 11),
+        ({"warmup_steps": 4}, [0.25, 0.5, 0.75] + [1.0] * 8),
+        ({"lr_decay": 0.2}, [1 - 0.08 * step for step in range(11)]),
+        ({"lr_decay": 0.2, "steps": 1}, [1.0]),
+        (
+            {"warmup_steps": 5, "lr_decay": 0},
+            [min((step + 1) / 5, 1) * (1 - 0.1 * step) for step in range(11)],
+        ),
+    ],
+)
+def test_rates_warm_up_and_decay_along_lines(settings: dict, expected: list[float]) -> None:
+    assert factors(config_with(**settings)) == pytest.approx(expected)
 
 
-def test_warm_up_rises_to_the_configured_rate_in_as_many_steps() -> None:
-    assert factors(config_with(warmup_steps=4)) == [0.25, 0.5, 0.75] + [1.0] * 8
-
-
-def test_decay_is_a_line_to_its_share_at_the_last_step() -> None:
-    expected = [1 - 0.08 * step for step in range(11)]
-    assert factors(config_with(lr_decay=0.2)) == pytest.approx(expected)
-    assert config_with(lr_decay=0.2).schedule.learning_rate_factor(50) == pytest.approx(
-        0.2
-    )  # a longer run
-    assert factors(config_with(steps=1, lr_decay=0.2)) == [1.0]
-
-
-def test_warm_up_and_decay_go_together() -> None:
-    expected = [min((step + 1) / 5, 1) * (1 - 0.1 * step) for step in range(11)]
-    assert factors(config_with(warmup_steps=5, lr_decay=0)) == pytest.approx(expected)
+def test_decay_ends_at_its_share() -> None:
+    schedule = config_with(lr_decay=0.2).schedule
+    assert schedule.learning_rate_factor(50) == pytest.approx(0.2)  # of a longer run
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("sqrt", 3.0), ("linear", 9.0)])

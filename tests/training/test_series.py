@@ -147,6 +147,11 @@ def test_bad_options_are_one_line(arguments: tuple[str, ...], named: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_seeds_need_a_name_for_their_runs(capsys) -> None:
+    assert main([*GIVEN, "--seeds", "3,4"]) == 2
+    assert "--run-name" in capsys.readouterr().err
+
+
 def test_all_variants_are_checked(train: Train, tmp_path: Path, capsys) -> None:
     assert train("3,4", "--vary", "environment.num_envs=4,1000000", "--check") == 2
     assert "environment.num_envs" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,44 +16,32 @@ from marl_framework.training.trainer import Trainer
 from tests.training.steps import at_step
 
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-URGENT = (signal.SIGINT, signal.SIGTERM)
 
 
-class Steps:
-    """Counts how often it is asked to end."""
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    """Restore what warnings did before the test; nohup ignores them."""
+    before = {number: signal.getsignal(number) for number in WARNINGS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
-    asked = 0
 
-    def interrupt(self) -> None:
-        self.asked += 1
-
-
+@pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("number", WARNINGS)
 def test_a_warning_may_come_often_and_before_the_urgent_signal(number: signal.Signals) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # nohup, if the tests run under it, ignores it
-    steps = Steps()
-    try:
-        with interruptible(steps.interrupt, Ranks()):
-            for sent in (number, number, signal.SIGTERM, number):
-                signal.raise_signal(sent)
-            assert steps.asked == 4
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(number) == signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-
-
-@pytest.mark.parametrize("number", WARNINGS)
-def test_an_ignored_warning_stays_ignored(number: signal.Signals) -> None:
-    before = signal.signal(number, signal.SIG_IGN)
-    steps = Steps()
-    try:
-        with interruptible(steps.interrupt, Ranks()):
-            signal.raise_signal(number)
-    finally:
-        signal.signal(number, before)
-    assert steps.asked == 0
+    signal.signal(number, signal.SIG_DFL)
+    asked: list[int] = []
+    with interruptible(lambda: asked.append(1), Ranks()):
+        for sent in (number, number, signal.SIGTERM, number):
+            signal.raise_signal(sent)
+        assert len(asked) == 4
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(number) == signal.SIG_DFL
+    signal.signal(number, signal.SIG_IGN)
+    with interruptible(pytest.fail, Ranks()):
+        signal.raise_signal(number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
