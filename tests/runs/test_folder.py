@@ -155,29 +155,20 @@ def test_discard_removes_what_create_made_and_nothing_else(tmp_path: Path) -> No
 
 def test_the_summary_is_strict_json(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "t", CONFIG)
-    results: dict[Any, Any] = {
-        "best": float("inf"),
-        "bad": [float("nan"), np.float32("nan"), torch.tensor(float("-inf"))],
-        "entropy": torch.tensor([0.5, 0.25]),
-        "f1": np.float64(0.125),
-        "steps": np.int64(7),
-        "path": Path("a/b"),
-        3: (1, None, True, "λ"),
+    values: dict[Any, tuple[Any, Any]] = {
+        "best": (float("inf"), "inf"),
+        "bad": ([float("nan"), np.float32("nan"), torch.tensor(-torch.inf)], [None, None, "-inf"]),
+        "entropy": (torch.tensor([0.5, 0.25]), [0.5, 0.25]),
+        "f1": (np.float64(0.125), 0.125),
+        "steps": (np.int64(7), 7),
+        "path": (Path("a/b"), "a/b"),
+        3: ((1, None, True, "λ"), [1, None, True, "λ"]),
     }
+    results = {name: value for name, (value, _) in values.items()}
     run.write_summary(results, {"seconds": 1.5}, {"device": "cpu"})
-
     text = run.summary_file.read_text(encoding="utf-8")
-    summary = json.loads(text, parse_constant=pytest.fail)
-    assert summary == {
-        "results": {
-            "best": "inf",
-            "bad": [None, None, "-inf"],
-            "entropy": [0.5, 0.25],
-            "f1": 0.125,
-            "steps": 7,
-            "path": "a/b",
-            "3": [1, None, True, "λ"],
-        },
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "results": {str(name): value for name, (_, value) in values.items()},
         "timing": {"seconds": 1.5},
         "machine": {"device": "cpu"},
     }

@@ -35,17 +35,20 @@ def test_a_process_that_has_ended_is_gone_before_its_parent_asks() -> None:
     assert start_time(child.pid) == ""
 
 
+RUNS = {
+    "alive": ({"process": HERE}, "in training"),
+    "cut": ({"process": BEFORE}, "killed"),
+    "reused": ({"process": REUSED}, "killed"),
+    "elsewhere": ({"process": ELSEWHERE}, "killed, or in training on elsewhere"),
+    "former": ({}, "killed"),
+    "done": ({"process": BEFORE, "state": "finished"}, "finished"),
+}
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """One run of each kind, none of them locked, as on a file system without locks."""
-    for name, status in {
-        "alive": {"process": HERE},
-        "cut": {"process": BEFORE},
-        "reused": {"process": REUSED},
-        "elsewhere": {"process": ELSEWHERE},
-        "former": {},
-        "done": {"process": BEFORE, "state": "finished"},
-    }.items():
+    for name, (status, _) in RUNS.items():
         run = tmp_path / "runs" / name
         run.mkdir(parents=True)
         dump_config(load_config("params_test"), run / "config.yaml")
@@ -53,18 +56,8 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-STATES = {
-    "alive": "in training",
-    "cut": "killed",
-    "reused": "killed",
-    "elsewhere": "killed, or in training on elsewhere",
-    "former": "killed",
-    "done": "finished",
-}
-
-
 def test_the_history_tells_them_apart(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, state in STATES.items():
+    for name, (_, state) in RUNS.items():
         assert history.main(["--runs", str(runs), "list", name]) == 0
         steps = "" if state == "finished" else ", 0 training steps"  # it has flown without training
         assert capsys.readouterr().out == f"{name}: {state}{steps}, began None\n"
@@ -79,7 +72,7 @@ def test_the_doctor_names_those_to_continue(runs: Path, tmp_path: Path) -> None:
         config = load_config("params_test", [f"logging.directory={folder}"])
         text, fix = runs_in_training(config, torch.device("cpu"))
         assert not fix
-        return [name for name in STATES if f"{name} " in text]
+        return [name for name in RUNS if f"{name} " in text]
 
     assert found(tmp_path / "none") == []
     assert found(runs) == ["alive", "cut", "reused", "elsewhere", "former"]

@@ -86,13 +86,12 @@ def params_files() -> Iterator[Case]:
     def written(at: Path, whole: Path, *, content: bytes) -> None:
         (at / "bad.yaml").write_bytes(content)
 
+    command = ("main", "--config", "bad.yaml", "--device", "cpu", "--run-name", "t")
     for name, content in PARAMS_FILES.items():
-        command = ("main", "--config", "bad.yaml", "--device", "cpu", "--run-name", "t")
         prepare = partial(written, content=content)
         yield Case(f"params file: {name}", command, named="bad.yaml", prepare=prepare)
-    folder = ("main", "--config", "folder.yaml")
-    make = lambda at, whole: (at / "folder.yaml").mkdir()  # noqa: E731
-    yield Case("params file: a folder", folder, named="folder.yaml", prepare=make)
+    make = lambda at, whole: (at / "bad.yaml").mkdir()  # noqa: E731
+    yield Case("params file: a folder", command, named="bad.yaml", prepare=make)
 
 
 # Options --------------------------------------------------------------------------------------

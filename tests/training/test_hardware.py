@@ -68,52 +68,33 @@ def test_the_host_is_watched(tmp_path: Path) -> None:
     assert found["host_cpu"] >= 0
 
 
-class FakeNvml(SimpleNamespace):
-    """Stands in for pynvml on a machine with one GPU."""
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, counters: bool) -> SimpleNamespace:
+    """Put a stand-in for pynvml on a machine with one GPU; return it."""
+    asked: list[str] = []
 
-    NVML_GPM_METRICS_GET_VERSION = 1
-
-    def __init__(self, counters: bool) -> None:
-        super().__init__(counters=counters, asked=[])
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        self.asked.append(uuid)
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, _: str) -> Any:  # noqa: N802
-        return SimpleNamespace(used=3 * 2**30)
-
-    def nvmlDeviceGetUtilizationRates(self, _: str) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=40)
-
-    def nvmlDeviceGetPowerUsage(self, _: str) -> int:  # noqa: N802
-        return 250_000
-
-    def nvmlGpmQueryDeviceSupport(self, _: str) -> Any:  # noqa: N802
-        return SimpleNamespace(isSupportedDevice=int(self.counters))
-
-    def nvmlGpmSampleAlloc(self) -> list[int]:  # noqa: N802
-        return []
-
-    def nvmlGpmSampleGet(self, _: str, sample: list[int]) -> None:  # noqa: N802
-        sample.append(1)
-
-    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
-        return SimpleNamespace(metrics=[SimpleNamespace() for _ in range(99)])
-
-    def nvmlGpmMetricsGet(self, query: Any) -> None:  # noqa: N802
+    def measure(query: Any) -> None:
         assert query.sample1
         assert query.sample2
         for metric in query.metrics[: query.numMetrics]:
             metric.value = 10.0 * metric.metricId
             metric.nvmlReturn = 0 if metric.metricId != 3 else 3  # occupancy is not reported
 
-
-def fake_gpu(monkeypatch: pytest.MonkeyPatch, counters: bool) -> FakeNvml:
-    nvml = FakeNvml(counters)
+    nvml = SimpleNamespace(
+        NVML_GPM_METRICS_GET_VERSION=1,
+        asked=asked,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=asked.append,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=3 * 2**30),
+        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=40),
+        nvmlDeviceGetPowerUsage=lambda _: 250_000,
+        nvmlGpmQueryDeviceSupport=lambda _: SimpleNamespace(isSupportedDevice=int(counters)),
+        nvmlGpmSampleAlloc=list,
+        nvmlGpmSampleGet=lambda _, sample: sample.append(1),
+        c_nvmlGpmMetricsGet_t=lambda: SimpleNamespace(
+            metrics=[SimpleNamespace() for _ in range(9)]
+        ),
+        nvmlGpmMetricsGet=measure,
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     properties = SimpleNamespace(uuid="1234")
     monkeypatch.setattr(hardware.torch.cuda, "get_device_properties", lambda _: properties)

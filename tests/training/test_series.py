@@ -187,7 +187,6 @@ def test_the_interval_is_students(tmp_path: Path) -> None:
     error = statistics.stdev(values) / 3**0.5
     expected = student.interval(0.95, 2, statistics.fmean(values), error)
     assert known["interval"] == pytest.approx(expected, rel=1e-3)
-    (tmp_path / "alone").mkdir()
     single = sum_up({"t-3": runs["t-3"]}, tmp_path)["metrics"]["last return"]
     assert single["std"] is single["interval"] is None
 
@@ -211,11 +210,3 @@ def test_runs_of_another_kind_are_left_out(tmp_path: Path, summary: object) -> N
     config = finished(tmp_path, "t-1")
     (tmp_path / "t-1" / "summary.json").write_text(json.dumps(summary))
     assert sum_up({"t-1": config}, tmp_path) == {"runs": {}, "metrics": {}}
-
-
-def test_a_failed_series_leaves_no_summary(
-    train: Train, commands: dict[str, list[str]], tmp_path: Path
-) -> None:
-    assert train("3,4") == 1
-    assert [*commands] == ["t-3", "t-4"]
-    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.main import main
-from marl_framework.training.slurm import TrainingJob, submit
+from marl_framework.training.slurm import submit
 
 pytest.importorskip("submitit", reason="submitit is not installed")
 
@@ -57,20 +57,6 @@ def test_a_preempted_job_is_saved_requeued_and_resumed(tmp_path: Path) -> None:
     os.kill(int(found[1]), signal.SIGUSR2)  # as Slurm does
     job.result()
     assert file.read_text() == "resumed"
-
-
-def test_checkpoint_ends_the_training_after_its_step(tmp_path: Path) -> None:
-    file = tmp_path / "state"
-    job = TrainingJob([sys.executable, "-c", WAITS, str(file)])
-    signal.signal(signal.SIGALRM, lambda *_: job.checkpoint())
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
-    try:
-        with pytest.raises(RuntimeError, match="exit code 130"):
-            job()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    assert file.read_text() == "saved"
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:

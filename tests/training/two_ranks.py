@@ -53,14 +53,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def arguments(runs: Path, name: str, *options: str) -> list[str]:
-    """A command line for a run below a folder."""
     settings = (*SCHEDULE, f"logging.directory={runs}")
     sets = [part for text in settings for part in ("--set", text)]
     return ["--config", "params_test.yaml", *sets, "--run-name", name, *options]
 
 
 def rollout_of(rank: int) -> Rollout:
-    """Random transitions of a rank, of default precision."""
     return rollout_on(num_envs=6, seed=rank)
 
 
