@@ -120,11 +120,8 @@ def _check_use(options: argparse.Namespace, config: Config, ranks: Ranks) -> Non
     """Check that the configuration uses the options that are given."""
     mode, policy = config.experiment.missions.mission_mode, config.experiment.policy
     if mode != "deployment":
-        refuse(
-            options,
-            ["checkpoint", "missions", "html"],
-            f"requires experiment.missions.mission_mode: deployment; it is {mode}",
-        )
+        reason = f"requires experiment.missions.mission_mode: deployment; it is {mode}"
+        refuse(options, ["checkpoint", "missions", "html"], reason)
     if policy != LEARNED:
         refuse(options, ["checkpoint"], f"requires experiment.policy: learned; it is {policy}")
     if not config.trains:

@@ -49,9 +49,8 @@ class Outputs(ExitStack):
         profile: int = 0,
     ) -> None:
         super().__init__()
-        self._log = log = config.logging
-        self._run = run
-        enter = self.enter_context
+        self._log, self._run = config.logging, run
+        enter, kept = self.enter_context, config.logging.checkpoints_kept
         steps = config.learning.training_steps
         self._progress = enter(ProgressView(steps, first_step)) if run else None
         self.say: Callable[[str], None] = self._progress.print if self._progress else lambda _: None
@@ -62,9 +61,7 @@ class Outputs(ExitStack):
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
-        self._store = (
-            CheckpointStore(run.checkpoints, log.checkpoints_kept, self.say) if run else None
-        )
+        self._store = CheckpointStore(run.checkpoints, kept, self.say) if run else None
 
     @property
     def hardware(self) -> dict[str, Any]:

@@ -169,9 +169,8 @@ class Trainer(RunTrainer):
         steps = max(min(learning.update_interval, learning.training_steps - made), 1)
         epsilon = 0.0
         if learning.use_eps:
-            epsilon = epsilon_at(
-                self.episodes, learning.eps_max, learning.eps_min, learning.eps_anneal_phase
-            )
+            ends = learning.eps_max, learning.eps_min
+            epsilon = epsilon_at(self.episodes, *ends, learning.eps_anneal_phase)
         rate = schedule.learning_rate_factor(made)
         return Plan(made, steps, epsilon, rate, steps * schedule.rollouts_per_step)
 
