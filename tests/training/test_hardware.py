@@ -106,6 +106,7 @@ def test_a_gpu_is_watched_as_far_as_it_reports(monkeypatch, counters: bool) -> N
     nvml = fake_gpu(monkeypatch, counters)
     found: dict[str, float] = {}
     for reader in gpu_readers(GPU):
+        assert reader().keys() == reader().keys()
         found |= reader()
     assert nvml.asked == ["GPU-1234"]
     expected = {"gpu_memory": 3.0, "gpu_utilization": 0.4, "gpu_power": 250.0}
