@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.ranks import means_over_ranks
-from marl_framework.algorithms.rollout import Algorithm, Rollout
+from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.mission import RewardConfig
 from marl_framework.config.model import Config
 from marl_framework.kernels.versions import window_kernels
