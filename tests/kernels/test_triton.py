@@ -42,13 +42,14 @@ pytestmark = pytest.mark.skipif(
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize("name", ["windows", "maps", "updates"])
-def test_interpreted_kernels_are_plain_operators(name: str) -> None:
+@pytest.mark.parametrize("names", [("windows",), ("maps",), ("updates", "races")])
+def test_interpreted_kernels_are_plain_operators_and_do_not_race(names: tuple[str, ...]) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     old = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"  # Triton 3.6 makes them
-    tests = str(Path(__file__).with_name(f"interpreted_{name}.py"))
+    tests = [str(Path(__file__).with_name(f"interpreted_{name}.py")) for name in names]
+    plugins = ("-p", "no:cacheprovider", "-p", "tests.kernels.races")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", old, tests],
+        [sys.executable, "-m", "pytest", "-q", *plugins, "-W", old, *tests],
         cwd=Path(__file__).parents[2],
         env={**kept, "TRITON_INTERPRET": "1"},
         capture_output=True,
