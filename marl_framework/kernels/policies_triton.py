@@ -17,8 +17,14 @@ _MISSIONS = tl.constexpr(MISSIONS)
 
 @triton.jit
 def _log(p):
-    """Logarithm that is finite everywhere."""
-    return tl.log(tl.maximum(p, _TINY))
+    """Logarithm that is finite everywhere, except of NaN."""
+    return tl.log(_at_least(p, _TINY))
+
+
+@triton.jit
+def _at_least(value, limit):
+    """Maximum that keeps NaN, so that an update with it is skipped."""
+    return tl.maximum(value, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -131,12 +137,12 @@ def actor_loss(
     if S.clip > 0:
         before = tl.load(old + rows * S.A + action, mask=known, other=1.0)
         ratio = chosen / before
-        clipped = tl.minimum(tl.maximum(ratio, 1 - S.clip), 1 + S.clip)
+        clipped = -_at_least(-_at_least(ratio, 1 - S.clip), -1 - S.clip)
         loss = -tl.minimum(ratio * advantage, clipped * advantage)
         slope = -tl.where(ratio * advantage <= clipped * advantage, advantage, 0.0) / before
     else:
         loss = -advantage * _log(chosen)
-        slope = -tl.where(chosen >= _TINY, advantage / tl.maximum(chosen, _TINY), 0.0)
+        slope = -tl.where(chosen >= _TINY, advantage / _at_least(chosen, _TINY), 0.0)
     slopes = tl.where(taken, slope[:, None], 0.0)
     if S.entropy > 0:
         loss += S.entropy * tl.sum(p * _log(p), 1)
@@ -174,7 +180,7 @@ def descent_rule(loss, norm, halted, scale, skip, bad, LIMIT: tl.constexpr, HALT
     """See `policies.descent_rule`."""
     number = tl.load(loss) + tl.load(norm)
     wrong = tl.where(tl.abs(number) < float("inf"), 0.0, 1.0)
-    tl.store(scale, tl.maximum((tl.load(norm) + _NORM_FLOOR) / LIMIT, 1.0))
+    tl.store(scale, _at_least((tl.load(norm) + _NORM_FLOOR) / LIMIT, 1.0))
     skipped = wrong
     if HALTS:
         skipped = tl.where(tl.load(halted) > 0, 1.0, wrong)

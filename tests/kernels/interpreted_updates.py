@@ -128,6 +128,18 @@ def test_an_action_that_the_policy_forbids_has_no_gradient_and_a_finite_loss() -
     torch.testing.assert_close(found[5], expected[5])
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_a_loss_with_nan_is_nan(clip: float) -> None:
+    """Then the update is skipped."""
+    batch = transitions(4, torch.Generator().manual_seed(0))
+    logits = torch.zeros(batch.masks.shape)
+    logits[1] = torch.nan
+    way = 0.1, 0.0, clip, True
+    for losses in (Losses(), KERNELS):
+        assert learned(losses, batch, logits, torch.zeros_like(logits), way)[3].isnan()
+
+
 def test_outputs_of_a_network_may_be_strided_and_of_half_precision() -> None:
     generator = torch.Generator().manual_seed(0)
     batch = transitions(5, generator)
