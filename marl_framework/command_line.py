@@ -18,6 +18,9 @@ from marl_framework.config.errors import ConfigError, ConfigWarning
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 """Exit codes."""
+if os.name != "posix":  # no file locks and signals
+    print("error: marl_framework needs Linux or macOS; use WSL 2 on Windows", file=sys.stderr)
+    sys.exit(BAD_INPUT)
 TRAINING_CONTINUES = "a training that has begun continues with --resume"
 
 Handler = Callable[[int, FrameType | None], Any]

@@ -68,7 +68,9 @@ def as_device(device: torch.device | str, key: str = "device") -> torch.device:
 
 
 def unused_gpu() -> str:
-    """Return why PyTorch cannot use this machine's NVIDIA GPU; empty if it can or there is none."""
+    """Return why this machine's GPU is not used; empty if it is, or there is none."""
+    if torch.backends.mps.is_available():
+        return "Apple's GPUs are not supported"
     if _gpu_count() or torch.version.hip is not None or not _gpu_granted():
         return ""
     if torch.version.cuda is None:

@@ -13,7 +13,7 @@ import torch
 
 from marl_framework import doctor, evaluate, export, history, main
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.command_line import as_program, plain_warnings
+from marl_framework.command_line import BAD_INPUT, as_program, plain_warnings
 from marl_framework.config.loading import ConfigWarning, config_to_dict, load_config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.checkpoint import save_checkpoint
@@ -143,3 +143,11 @@ def test_a_command_without_output_does_its_work(monkeypatch: pytest.MonkeyPatch)
     assert as_program(lambda: sys.stdout.write("5") + sys.stderr.write("5") - 2) == 0
     sys.stdout.close()
     sys.stderr.close()
+
+
+def test_another_system_is_one_line() -> None:
+    code = "import os; os.name = 'nt'; import marl_framework.command_line"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == BAD_INPUT
+    assert done.stderr.count("\n") == 1
+    assert "WSL 2" in done.stderr

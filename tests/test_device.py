@@ -129,6 +129,14 @@ def test_one_rank_says_it_in_one_line(monkeypatch, capfd, rank, lines) -> None:
     assert [line.startswith("warning: compute.device: ") for line in said] == lines * [True]
 
 
+@pytest.mark.usefixtures("automatic")
+def test_a_mac_takes_the_cpu_and_says_so(monkeypatch) -> None:
+    pretend_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.warns(ConfigWarning, match=r"^compute\.device: .*Apple"):
+        assert resolve_device("auto") == CPU
+
+
 @pytest.mark.usefixtures("granted")
 def test_a_gpu_that_cannot_be_used_has_a_reason_without_nvml(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)

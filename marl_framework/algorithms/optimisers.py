@@ -85,12 +85,14 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
     """Return Adam of the trainable parameters; `recorded` in CUDA graphs, its rate is a tensor."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     device = parameters[0].device
-    return torch.optim.Adam(
+    optimizer = torch.optim.Adam(
         parameters,
         lr=torch.tensor(rate, device=device) if recorded else rate,
         fused=device.type in ("cpu", "cuda"),
         capturable=recorded,
     )
+    set_rate(optimizer, rate)
+    return optimizer
 
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
@@ -110,12 +112,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameters for the next steps."""
+    """Set the learning rate of all parameters for the next steps.
+
+    On a GPU it is rounded to float32, as recorded steps have it, so that eager steps are equal.
+    """
+    rounded = float(torch.tensor(rate))
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # recordings read it
             group["lr"].fill_(rate)
         else:
-            group["lr"] = rate
+            group["lr"] = rounded if group["params"][0].device.type == "cuda" else rate
 
 
 def apply_gradients(

@@ -20,6 +20,7 @@ from benchmarks.helpers.pretend_gpu import (
     pretend_gpu,
 )
 from marl_framework.algorithms import optimisers
+from marl_framework.algorithms.optimisers import make_adam, set_rate
 from marl_framework.algorithms.rollout import draw_one_by_one
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
@@ -48,6 +49,10 @@ SMALL = (
     "learning.batch_number=2",
     "evaluation.missions=2",
     "compute.cudnn_benchmark=false",
+    # GPUs round rates to float32.
+    "learning.actor.learning_rate=0.000244140625",
+    "learning.critic.learning_rate=0.000244140625",
+    "learning.lr_decay=1",
 )
 
 
@@ -253,3 +258,12 @@ def test_devices_never_mix(name: str) -> None:
             MIXES[name](torch.ones(1, device="cuda"))
         a = torch.ones(1).to("cuda") * torch.tensor(2.0)  # scalars of the CPU may come
         assert (a.device, a.is_cuda) == (GPU, True)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_eager_and_recorded_steps_have_the_same_rate(recorded: bool) -> None:
+    with pretend_gpu(PretendGpu()) as gpu, gpu.reads_allowed():
+        optimizer = make_adam(torch.nn.Linear(1, 1).to(GPU), 3e-4, recorded)
+        for rate in (3e-4, 1e-4):
+            set_rate(optimizer, rate)
+            assert float(optimizer.param_groups[0]["lr"]) == float(torch.tensor(rate))
