@@ -146,7 +146,7 @@ def test_a_command_without_output_does_its_work(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_system_is_one_line() -> None:
-    code = "import os; os.name = 'nt'; import marl_framework.command_line"
+    code = "import os, marl_framework; os.name = 'nt'; import marl_framework.command_line"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == BAD_INPUT
     assert done.stderr.count("\n") == 1

@@ -248,16 +248,11 @@ def test_a_resumed_training_notices_another_teacher_and_needs_none_once_its_pull
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--init-from", "missing.pt"), "checkpoint missing.pt: cannot be"),
-        (("--init-from", __file__, "--set", "experiment.policy=random"), "there is no training"),
-        (("--init-from", __file__), "checkpoint"),
-    ],
+    "options", [("missing.pt",), (__file__, "--set", "experiment.policy=random"), (__file__,)]
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, options, line) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, options) -> None:
     house = House(tmp_path)
-    assert refused(house.train, "c", *options).startswith(f"error: --init-from: {line}")
+    assert refused(house.train, "c", "--init-from", *options).startswith("error: --init-from")
     assert not house.runs.exists()
 
 

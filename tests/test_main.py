@@ -160,7 +160,7 @@ BAD = [
     ("--config=", "'': no such file"),
     ("--run-name ../x", "run name"),
     ("--profile -1", "--profile"),
-    ("--profile 2 --set experiment.policy=random", "no training to record"),
+    ("--profile 2 --set experiment.policy=random", "--profile 2"),
     (
         "--set experiment.policy=coverage --set experiment.baselines.coverage.altitude=6",
         "coverage.altitude",

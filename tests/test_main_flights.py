@@ -230,7 +230,7 @@ def test_windows_lie_where_the_summary_says(measured: tuple[str, ...], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "--checkpoint RUN_OR_FILE"),
+        ([], "--checkpoint"),
         (["--checkpoint", "nowhere.pt"], "nowhere.pt"),
         (["--checkpoint", "{team}", "--set", "sensor.simulation.kinds=[band]"], "simulation.kinds"),
         (["--checkpoint", "{team}", "--missions", "0"], "--missions 0"),

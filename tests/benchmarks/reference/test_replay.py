@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.reference import record, replay
-from marl_framework.kernels import versions, windows
+from marl_framework.kernels import cells, versions
 from marl_framework.mission import lattice
 from marl_framework.observations import channels
 from tests.benchmarks.running import refusal
@@ -108,7 +108,7 @@ def unclamped(belief, readings, odds):
 
 
 CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
-    "belief: no clamp": (windows, "bayes_update", unclamped, "beliefs_after"),
+    "belief: no clamp": (cells, "bayes_update", unclamped, "beliefs_after"),
     "observation: no weight": (
         channels,
         "weighted_entropy",
@@ -122,7 +122,7 @@ CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
         "actor_observation: footprint",
     ),
     "mask: no collisions": (lattice, "_exclude", lambda mask, conflict: mask, "action_mask"),
-    "reward: no weight": (windows, "interest_weight", torch.ones_like, "utility_absolute"),
+    "reward: no weight": (cells, "interest_weight", torch.ones_like, "utility_absolute"),
 }
 original_heard_map = channels.FootprintStrips.heard_map
 
