@@ -36,10 +36,11 @@ INITIAL_WEIGHTS = "initial_weights"
 """Key of records of what a training run started with."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training run."""
-_JOB = ".job"
-"""File that names the call of torchrun that trains the run."""
+JOB = "job"
+"""Key of the call of torchrun that trains the run."""
+_ENVIRONMENT = "environment.json"
 _LARGEST_DIFF = 2**24  # bytes
-_OURS = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", "environment.json", "uncommitted.diff"}
+_OURS = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", _ENVIRONMENT, "uncommitted.diff"}
 _OURS |= {"status.json", "summary.json"}
 
 
@@ -63,7 +64,7 @@ class RunFolder:
         self.path, self.name = path, path.name
         self._lock, self._made_parents = lock, made_parents
         self.config_file = path / "config.yaml"
-        self.environment_file = path / "environment.json"
+        self.environment_file = path / _ENVIRONMENT
         self.status_file = path / "status.json"
         self.summary_file = path / "summary.json"
         self.checkpoints, self.tensorboard, self.figures = (path / n for n in TRAINING_FOLDERS)
@@ -231,14 +232,9 @@ def start_run(
     return RunFolder.create(directory, name, config, device, folders)
 
 
-def note_job(run: Path, job: str) -> None:
-    """Record in a run's folder which call of torchrun trains it, for `job_of`."""
-    write_json(run / _JOB, {"job": job})
-
-
 def job_of(run: Path) -> str | None:
     """Return which call of torchrun began a run."""
-    return read_json(run / _JOB).get("job")
+    return read_json(run / _ENVIRONMENT).get(JOB)
 
 
 def describe_environment(
@@ -271,7 +267,7 @@ def write_environment(
     difference = text.encode(errors="surrogateescape")
     left_out = len(difference) if len(difference) > largest_diff else None
     environment = describe_environment(device, checkout)
-    write_json(folder / "environment.json", {**environment, "diff_left_out_bytes": left_out})
+    write_json(folder / _ENVIRONMENT, {**environment, "diff_left_out_bytes": left_out})
     if difference and left_out is None:
         with suppress(OSError), atomic_file(folder / "uncommitted.diff") as file:
             file.write(difference)

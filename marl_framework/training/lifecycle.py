@@ -14,7 +14,7 @@ from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.planners.team import load_team
-from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder, job_of, note_job, start_run
+from marl_framework.runs.folder import INITIAL_WEIGHTS, JOB, RunFolder, job_of, start_run
 from marl_framework.runs.log import RunLog
 from marl_framework.runs.process import this_process
 from marl_framework.training.base import NumericalError, RunTrainer
@@ -108,10 +108,10 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
                 run = found.run
                 run.resume(config, device, found.step, found.changed)
             log.attach(run.path)
-            if ranks.may_restart:
-                note_job(run.path, ranks.job)
+            known: dict[str, Any] = {JOB: ranks.job} if ranks.may_restart else {}
             if initial is not None:
-                run.note(**{INITIAL_WEIGHTS: initial})
+                known[INITIAL_WEIGHTS] = initial
+            run.note(**known)
             run.write_status("training", process=this_process())
             return run
 

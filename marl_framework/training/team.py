@@ -1,4 +1,4 @@
-"""The training of a team as a job of `training.lifecycle`."""
+"""The training of a team."""
 
 from __future__ import annotations
 
@@ -23,16 +23,6 @@ def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = 
     """Train a team; return the exit code, see `lifecycle.train`."""
     ranks = ranks or Ranks()
     device = rank_device(config, ranks)
-    job = team_job(config, device, ranks)
-    return train(job, start, log)
-
-
-def team_job(config: Config, device: torch.device, ranks: Ranks) -> Job:
-    """Return the training of a team.
-
-    Raises:
-        ConfigError: it cannot fit into the memory of the device.
-    """
     check_memory(config, device, ranks.count)
 
     def advice() -> str:
@@ -47,4 +37,5 @@ def team_job(config: Config, device: torch.device, ranks: Ranks) -> Job:
     def make(made: int) -> Trainer:
         return Trainer(config, device, ranks, made)
 
-    return Job(config, device, make, Trainer.mark, advice, ranks)
+    job = Job(config, device, make, Trainer.mark, advice, ranks)
+    return train(job, start, log)

@@ -18,7 +18,8 @@ from marl_framework.config.model import Config
 from marl_framework.device import Lack
 from marl_framework.kernels import versions
 from marl_framework.main import main
-from marl_framework.runs.folder import RunFolder, job_of, note_job
+from marl_framework.runs.files import write_json
+from marl_framework.runs.folder import RunFolder, job_of
 from marl_framework.training.distributed import (
     is_lost_rank,
     joined,
@@ -131,7 +132,7 @@ def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> N
 def test_only_the_call_that_began_a_run_resumes_it(tmp_path: Path) -> None:
     again = Ranks(job="a", restarts=1)
     assert not again.resume(job_of(tmp_path))
-    note_job(tmp_path, "a")
+    write_json(tmp_path / "environment.json", {"job": "a"})
     assert again.resume(job_of(tmp_path))
     assert not Ranks(job="a").resume(job_of(tmp_path))
     assert not Ranks(job="b", restarts=1).resume(job_of(tmp_path))
