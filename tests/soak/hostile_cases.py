@@ -139,7 +139,6 @@ OPTIONS: Mapping[tuple[str, ...], str] = {
     ("export", "--checkpoint", "x", "--format", "torch", "--out", "x.txt"): "--out",
     ("export", "--checkpoint", "x", "--format", "torch", "--out", "no/x.pt2"): "--out",
     ("history", "show", "../../etc"): "run name",
-    ("history", "restore", "none/20260101T000000Z"): "none",
     ("history", "clean", "none", "--keep", "-1"): "--keep",
     ("history", "compare", "a", "b"): "a",
 }
