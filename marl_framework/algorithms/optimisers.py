@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -117,13 +116,12 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
     On a GPU it is rounded to float32, as recorded steps have it, so that eager steps are equal.
     """
+    rounded = float(torch.tensor(rate, dtype=torch.float32, device="cpu"))
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # recordings read it
             group["lr"].fill_(rate)
         else:
-            group["lr"] = (
-                float(np.float32(rate)) if group["params"][0].device.type == "cuda" else rate
-            )
+            group["lr"] = rounded if group["params"][0].device.type == "cuda" else rate
 
 
 def apply_gradients(

@@ -140,7 +140,6 @@ OPTIONS: Mapping[tuple[str, ...], str] = {
     ("export", "--checkpoint", "x", "--format", "torch", "--out", "no/x.pt2"): "--out",
     ("history", "show", "../../etc"): "run name",
     ("history", "clean", "none", "--keep", "-1"): "--keep",
-    ("history", "compare", "a", "b"): "a",
 }
 """Commands, and the part that their line names."""
 
