@@ -16,6 +16,7 @@ import pytest
 import shapely
 import torch
 
+from marl_framework import evaluate
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation import mission_page
 from marl_framework.evaluation.comparison import prepare
@@ -245,8 +246,31 @@ def test_the_true_border_is_shown_if_asked_for(page: Path) -> None:
     assert (found["before"], found["after"]) == ("0", "2")
 
 
-def test_a_training_has_no_page(refused: Callable[..., str]) -> None:
-    assert "--html" in refused(main, ["--config", "params_test.yaml", "--html", "--check"])
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (main, ("--config=params_test.yaml", "--check")),
+        (evaluate.main, ("--suite=standard", "--out=none")),
+    ],
+    ids=["training", "suite"],
+)
+def test_some_commands_have_no_page(
+    command: Callable[..., int], options: tuple[str, ...], refused: Callable[..., str]
+) -> None:
+    assert "--html" in refused(command, [*options, "--html"])
+
+
+def test_evaluate_writes_a_page_of_all_policies(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flown = [
+        "--config=params_test.yaml",
+        "--policies=random,coverage",
+        "--missions=2",
+        "--device=cpu",
+    ]
+    assert evaluate.main([*flown, "--no-figures", "--html", f"--out={out}"]) == 0
+    policies = data(out / "mission.html")["policies"]
+    assert [policy["name"] for policy in policies] == ["random", "coverage"]
 
 
 @needs_browser

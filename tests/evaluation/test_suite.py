@@ -339,7 +339,6 @@ def test_another_network_at_the_same_place_is_another_flyer(
         (["--maps", "split=flight.npz"], "--maps split=flight.npz"),
         (["--maps", "a=nowhere.npz"], "nowhere.npz"),
         (["--sample"], "--sample"),
-        (["--html"], "--html"),
         (["--set", "mapping.prior=0.4"], "--set mapping.prior=0.4"),
         (["--set", f"{SEARCH}.beams=2"], f"--set {SEARCH}.beams=2"),
         ([*SEARCHED, "--set", f"{SEARCH}.beams=0"], f"{SEARCH}.beams"),
