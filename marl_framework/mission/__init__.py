@@ -1,1 +1,1 @@
-"""The world: missions of many UAVs, batched on one device."""
+"""The simulated world: missions of many UAVs, batched on one device."""

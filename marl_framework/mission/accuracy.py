@@ -1,4 +1,4 @@
-"""F1 score of a belief for the region of interest."""
+"""F1 score of a belief, for the region of interest (ROI) as the positive class."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from marl_framework.kernels.cells import INTEREST_ABOVE
 
 CPU_CELLS, GPU_CELLS = 2**18, 2**26
-"""Number of map cells processed at once; on a CPU they fit its caches."""
+"""Number of map cells processed at once; the CPU's number fits its caches."""
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:
     """Return the F1 score of the ROI class, [E]; 0 if no cell is ROI and none is predicted.
 
-    `belief` holds P(ROI), `truth` the ROI, both [E, R, C]; cells above `cells.INTEREST_ABOVE` are
-    predicted as ROI.
+    `belief` holds P(ROI) and `truth` marks the ROI, both [E, R, C]. A cell is predicted as ROI
+    if its belief is above `cells.INTEREST_ABOVE`.
     """
     predicted = belief > INTEREST_ABOVE
     hits = count(predicted & truth).to(belief.dtype)
@@ -25,12 +25,12 @@ def f1(belief: Tensor, truth: Tensor) -> Tensor:
 
 
 def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield maps [E, R, C] of a few missions at a time."""
+    """Split maps [E, R, C] into batches of a few missions; yield a tuple for each batch."""
     cells = maps[0].shape[-2] * maps[0].shape[-1]
     size = max(1, (GPU_CELLS if maps[0].is_cuda else CPU_CELLS) // cells)
-    return zip(*(each.split(size) for each in maps), strict=True)
+    return zip(*(batch.split(size) for batch in maps), strict=True)
 
 
 def count(cells: Tensor) -> Tensor:
-    """Return the number of cells in masks [..., R, C]."""
+    """Return the number of True cells in masks [..., R, C]."""
     return cells.count_nonzero(dim=(-2, -1))

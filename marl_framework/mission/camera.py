@@ -1,4 +1,4 @@
-"""The downward camera: footprints, windows of the map and readings, looked up in tables."""
+"""The downward camera: lookup tables for its footprints, map windows and readings."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from marl_framework.kernels.cells import area_weights, interval_overlap
 from marl_framework.kernels.windows import Footprint, Optics
 from marl_framework.mission.sensor import error_rates, reading_odds, reading_shift
 
-_EPS = 1e-9  # floors of whole numbers stay right where rounding has made them smaller
+_EPS = 1e-9  # added before a floor, as rounding may leave whole numbers slightly too small
 
 
 class _Axis(NamedTuple):
-    """Tables of one axis, by lattice index and altitude index."""
+    """Tables of one axis, indexed by lattice index and altitude index."""
 
     extents: Tensor
-    """First cell of the clipped footprint, one past its last, first cell of the window, first
-    cell of the unclipped footprint, [P, Z, 4] int64."""
+    """First cell of the clipped footprint, one past its last cell, first cell of the window, and
+    first cell of the unclipped footprint, [P, Z, 4] int64."""
     map_weights: Tensor
-    """Area weights of the window's cells on the lattice, [P, Z, P, K] float32."""
+    """Area weights that average the window's cells onto the lattice, [P, Z, P, K] float32."""
     tile_weights: Tensor
-    """Area weights of the window's cells in the unclipped footprint, [P, Z, P, K] float32."""
+    """Area weights that average the window's cells onto parts of the unclipped footprint,
+    [P, Z, P, K] float32."""
     tile_cover: Tensor
-    """Shares of the unclipped footprint's parts that lie on the map, [P, Z, P] float32."""
+    """Share of each part of the unclipped footprint that lies on the map, [P, Z, P] float32."""
 
 
 def _axis_tables(
@@ -39,7 +40,7 @@ def _axis_tables(
     first = top.clamp(0, cells - window)
     in_window = first.unsqueeze(-1) + torch.arange(window)  # [P, Z, K]
     map_weights = area_weights(cells, positions)[:, in_window].permute(1, 2, 0, 3)
-    # A cell of the unclipped footprint square, in cells of the square itself.
+    # Window cells, counted from the first cell of the unclipped footprint.
     low = (in_window - top.unsqueeze(-1)).unsqueeze(-2).double()
     width = (side.double() / positions).view(1, -1, 1, 1)
     start = torch.arange(positions).view(1, 1, -1, 1) * width
@@ -56,14 +57,14 @@ class Camera:
     """Footprints and readings of N UAVs over E maps.
 
     Attributes:
-        shape: cells of the map (R, C).
-        window: (K_x, K_y), the largest footprint, clipped to the map.
-        error_rates: probabilities of a miss and of a false alarm by altitude, [Z, 2] float32.
+        shape: number of map cells (R, C).
+        window: size of the largest footprint, clipped to the map, (K_x, K_y).
+        error_rates: miss and false-alarm probabilities by altitude, [Z, 2] float32.
         odds, shift: `sensor.reading_odds` and `sensor.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
-        optics: tables for kernels.
-        box_table: the fields of all footprints, [X, Y, Z, 8] int64.
-        cover_tables: shares of the parts of all footprints that lie on the map, along x and y,
+        optics: tables that the kernels read.
+        box_table: footprint at each position, as the eight `Footprint` fields, [X, Y, Z, 8] int64.
+        cover_tables: share of each footprint part that lies on the map, along x and along y,
             [X, Z, X] and [Y, Z, Y] float32.
     """
 
@@ -74,8 +75,8 @@ class Camera:
         view, spacing = config.sensor.field_of_view, config.experiment.constraints.spacing
         self.sides = [  # even numbers
             [
-                math.floor(2 * h * math.tan(math.radians(angle) / 2) / res + _EPS) // 2 * 2
-                for h in config.geometry.altitudes
+                math.floor(2 * altitude * math.tan(math.radians(angle) / 2) / res + _EPS) // 2 * 2
+                for altitude in config.geometry.altitudes
             ]
             for angle, res in zip((view.angle_x, view.angle_y), sizes, strict=True)
         ]
@@ -103,24 +104,24 @@ class Camera:
         )
         rows = x.extents.unsqueeze(1).expand(-1, lattice[1], -1, -1)
         cols = y.extents.unsqueeze(0).expand(lattice[0], -1, -1, -1)
-        # Rows and columns by turns, as in a Footprint.
+        # Alternate rows and columns, in the field order of `Footprint`.
         order = torch.tensor((0, 1, 4, 5, 2, 6, 3, 7), device=device)
         self.box_table = torch.cat((rows, cols), -1)[..., order]
 
     def footprint(self, positions: Tensor) -> Footprint:
-        """Return the footprints of positions [E, N, 3], clipped to the map, half-open."""
+        """Return footprints at positions [E, N, 3], as half-open ranges clipped to the map."""
         return Footprint(*self.boxes(positions).unbind(-1))
 
     def boxes(self, positions: Tensor) -> Tensor:
-        """Return the fields of the footprints of positions [..., 3] side by side, [..., 8]."""
+        """Return footprints at positions [..., 3], as stacked `Footprint` fields, [..., 8]."""
         x, y, z = positions.unbind(-1)
         return self.box_table[x, y, z]
 
     def team_boxes(self, positions: Tensor, active: Tensor) -> Tensor:
-        """Return `boxes` [E, N, 8] in which UAVs that are not `active` [E, N] see nothing.
+        """Return `boxes` [E, N, 8] with empty footprints for UAVs that are not `active` [E, N].
 
-        Their footprints have no rows and otherwise the edges of the first active UAV, so that they
-        neither cut nor bound anything that the others' do not.
+        An empty footprint has no rows. Its other edges are copied from the first active UAV, so
+        that it adds no new edges to the union of footprints.
         """
         boxes = self.boxes(positions)
         if not self._has_inactive:
@@ -131,7 +132,7 @@ class Camera:
         return torch.where(active.unsqueeze(-1), boxes, blind)
 
     def spans(self, axis: int) -> tuple[Tensor, Tensor]:
-        """Return the first cell of footprints along an axis and one past the last, [X or Y, Z]."""
+        """Return the first footprint cell along an axis and one past the last, [X or Y, Z]."""
         low, high, *_ = self._axes[axis].extents.unbind(-1)
         return low, high
 
@@ -140,27 +141,27 @@ class Camera:
         return footprint.flat_index(self.window, self.shape[1])
 
     def inside(self, footprint: Footprint, of: Footprint) -> tuple[Tensor, Tensor]:
-        """Return which rows [..., K_x] and columns [..., K_y] of windows lie in footprints `of`."""
+        """Return which window rows [..., K_x] and columns [..., K_y] lie in the footprints `of`."""
         return footprint.inside(self.window, of)
 
     def tile_weights(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return area weights of windows in X × Y parts of the unclipped footprint square.
+        """Return the area weights that average windows onto X × Y parts of unclipped footprints.
 
-        They are those of rows [E, N, X, K_x] and of columns [E, N, Y, K_y].
+        Row weights are [E, N, X, K_x] and column weights [E, N, Y, K_y].
         """
         return self.optics.of(self.optics.tile_weights, positions)
 
     def tile_cover(self, positions: Tensor) -> Tensor:
-        """Return the shares of these parts that lie on the map, [E, N, X, Y]."""
+        """Return the share of each unclipped footprint part that lies on the map, [E, N, X, Y]."""
         rows, cols = self.optics.of(self.cover_tables, positions)
         return rows.unsqueeze(-1) * cols.unsqueeze(-2)
 
     def likelihood(self, readings: Tensor, positions: Tensor) -> Tensor:
-        """Return the belief after each reading alone, from 0.5; 0.5 outside the footprint.
+        """Return the belief after one reading of cells at 0.5; 0.5 outside the footprint.
 
         Args:
             readings: 1, -1, or 0 outside the footprint, [E, N, K_x, K_y].
-            positions: where they were taken, lattice indices [E, N, 3].
+            positions: lattice indices at which the readings were taken, [E, N, 3].
 
         Returns:
             P(region of interest) [E, N, K_x, K_y].

@@ -1,4 +1,4 @@
-"""E missions of N UAVs, stepped together on one device."""
+"""Environment that steps E missions of N UAVs together on one device."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ from marl_framework.mission.terrains.mixture import Terrain
 
 
 class StepResult(NamedTuple):
-    """Result of a step; every field is [E]."""
+    """Result of one step; every field is [E]."""
 
     reward: Tensor
     """Shared reward of the team, float32."""
     absolute: Tensor
-    """Information gained by this step's readings [bit per cell]."""
+    """Information gained by the readings in this step [bit per cell]."""
     relative: Tensor
-    """The same over the weighted entropy that was left."""
+    """`absolute` divided by the remaining weighted entropy; see `reward.utility`."""
     terminated: Tensor
-    """The mission has made its last move, bool."""
+    """Whether the mission is over, bool."""
     truncated: Tensor
     """Always False, bool: missions only terminate."""
 
 
 class MissionEnvironment:
-    """E missions at once, on one device; nothing is read back to the host.
+    """E simultaneous missions on one device; nothing is copied back to the host.
 
-    `reset` and `step` depend on the state and the draws alone. In a step the UAVs move and measure,
-    the global belief takes all readings (their information is the reward), and each UAV hears
-    others and fuses their readings (Westheider et al. 2023, section III).
+    `reset` and `step` depend only on the state and the draws. In a step the UAVs move and measure,
+    and all readings are fused into the global belief (the reward is the information gained). Each
+    UAV also fuses the readings that it hears (Westheider et al. 2023, section III).
 
     Args:
-        config: the mission.
+        config: configuration of the missions.
         num_envs: number of missions E.
-        device: of all tensors.
-        split: training, validation, test or deployment, each with its own seeds and windows.
-        seed: replaces `environment.seed`.
-        rank: number of the process in a distributed run, each with its own seed.
+        device: device of all tensors.
+        split: training, validation, test or deployment; each has separate seeds and map windows.
+        seed: seed to use instead of `environment.seed`.
+        rank: process rank in a distributed run; each rank has a separate seed.
 
     Attributes:
-        n_agents: number of UAVs N of the largest team.
-        episode_length: moves of the longest mission.
-        has_inactive: whether some UAVs do not fly all the time, see `MissionState.active`.
-        lattice, camera, fusion, terrain, obstacles: parts of the missions.
-        zones: no-fly zones; None without them.
-        generator: of all draws; absent on the meta device.
+        n_agents: size N of the largest team.
+        episode_length: number of moves in the longest mission.
+        has_inactive: whether UAVs may be inactive, see `MissionState.active`.
+        lattice, camera, fusion, terrain, obstacles: components of the missions.
+        zones: no-fly zones; None if there are none.
+        generator: random generator of all draws; absent on the meta device.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MissionEnvironment:
         self.obstacles = Obstacles(config, self.lattice, split)
         self._needs_moves = self.zones is not None and self.zones.follows_windows
         self._moves_differ = self._needs_moves or self.obstacles.number > 0
-        self._moves = self.lattice.table()  # those that are open in all missions
+        self._moves = self.lattice.table()  # moves that are open in all missions
         if self.zones is not None and not self._needs_moves:
             self._moves = self.zones.moves().to(device)
         self.fusion = Fusion(config, self.camera)
@@ -107,7 +107,7 @@ class MissionEnvironment:
         self._blank_uncertainty = float(uncertainty(prior.float()))
         missions, uav = config.missions, config.experiment.uav
         ranges = choices(uav.communication_range)
-        self._values = {  # of draws: the field of the state, and its values
+        self._values = {  # name of a draw: field of the state, and values to choose from
             name: (field, torch.tensor(values, dtype=dtype, device=device))
             for name, field, values, dtype in (
                 ("team", "team_size", missions.team_sizes, torch.int64),
@@ -129,11 +129,11 @@ class MissionEnvironment:
     # Randomness ---------------------------------------------------------------------------
 
     def draw_step(self, reuse: bool = False) -> StepDraws:
-        """Draw the randomness of a step from the generator.
+        """Draw the random numbers for one step.
 
         Args:
-            reuse: write the sensor's draws over those of the last call with `reuse`; new memory
-                for each step costs more than filling it.
+            reuse: whether to overwrite the sensor's draws from the last call with `reuse`;
+                allocating memory in each step costs more than filling it.
         """
         draws, shape = self._draw_reading(reuse), (self.num_envs, self.n_agents)
         return replace(draws, crashes=self._uniform(*shape)) if self._has_crashes else draws
@@ -157,7 +157,7 @@ class MissionEnvironment:
         return StepDraws(sensor, self._uniform(e, n, n))
 
     def draw_reset(self) -> ResetDraws:
-        """Draw the randomness of E new episodes from the generator."""
+        """Draw the random numbers for E new episodes."""
         x, y, _ = self.lattice.shape
         terrain = self.terrain.draw(self.num_envs, self.generator)
         start = self._uniform(self.num_envs, x * y)
@@ -167,7 +167,7 @@ class MissionEnvironment:
             for name in ("team", "budget", "failure_rate", "crash_rate", "limit")
             if len(self._values[name][1]) > 1
         }
-        boxes = self._uniform(self.num_envs, self.obstacles.number, NUMBERS)  # seeds: last
+        boxes = self._uniform(self.num_envs, self.obstacles.number, NUMBERS)  # last, for old seeds
         return ResetDraws(terrain, start, range_choice, first, boxes, **drawn)
 
     def _choice(self, name: str) -> Tensor:
@@ -183,15 +183,15 @@ class MissionEnvironment:
     def reset(
         self, draws: ResetDraws, state: MissionState | None = None, mask: Tensor | None = None
     ) -> MissionState:
-        """Start new episodes: terrain, start positions, first reading, first messages.
+        """Start new episodes: build terrains, place the UAVs, take and exchange first readings.
 
         Args:
             draws: from `draw_reset`.
-            state: its buffers are reused; None makes a new state.
-            mask: missions to start, [E] bool; the others do not change. None starts all.
+            state: state to overwrite; None creates a new one.
+            mask: missions to start, [E] bool; other missions do not change. None starts all.
 
         Returns:
-            `state`, or the new one.
+            `state`, or the new state.
         """
         if state is None:
             state, mask = self.empty_state(), None
@@ -204,7 +204,7 @@ class MissionEnvironment:
             assign(state.left, state.limit, mask)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
         if draws.moves is None and self._needs_moves:
-            raise ValueError("draws.moves must be given for zones over windows of a map")
+            raise ValueError("draws.moves: required for zones over map windows; set the open moves")
         sizes = state.team_size
         positions = self.lattice.start_positions(draws.start, sizes, fixed)
         assign(state.sector, self.lattice.sectors.deal(positions, sizes), mask)
@@ -235,14 +235,14 @@ class MissionEnvironment:
         return state
 
     def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
-        """Move all UAVs, measure, reward, communicate; the state is advanced in place.
+        """Move all UAVs, take and exchange readings, and compute rewards; update `state` in place.
 
-        If missions differ, moves cost or UAVs crash, a mission that is over does not change, and
-        its reward is 0. Otherwise all end with the same step; reset them before the next one.
+        If missions differ in team or length, moves have costs or UAVs crash, finished missions do
+        not change and have reward 0. Otherwise all missions end together; then call `reset`.
 
         Args:
             state: the missions.
-            actions: allowed actions, [E, N] int64; those of inactive UAVs are ignored.
+            actions: allowed actions, [E, N] int64; actions of inactive UAVs are ignored.
             draws: from `draw_step`.
         """
         positions, flown = self.lattice.move(state.positions, actions), self._all
@@ -262,7 +262,7 @@ class MissionEnvironment:
             state.active.logical_and_(~terminated.unsqueeze(1))
             if self._has_cost:  # a UAV that cannot afford a move is done
                 state.active.logical_and_(self.lattice.options(state).any(-1))
-            if draws.crashes is not None:  # after the reading, which the others may have heard
+            if draws.crashes is not None:  # after the reading, which other UAVs may have heard
                 state.active.logical_and_(draws.crashes >= state.crash_rate.unsqueeze(1))
             terminated = ~state.active.any(1)
         truncated = torch.zeros_like(terminated)
@@ -271,36 +271,36 @@ class MissionEnvironment:
     # Parts of a step ----------------------------------------------------------------------
 
     def hear(self, state: MissionState, uniform: Tensor) -> Tensor:
-        """Return who hears whom now, [E, N, N] bool, from uniform draws [E, N, N]; see `hear`."""
+        """Return which UAVs hear each other now, [E, N, N] bool; see the function `hear`."""
         metres, ranges = self.lattice.metres(state.positions), state.communication_range
         active = state.active if self.has_inactive else None
         return hear(metres, ranges, uniform, state.failure_rate, active)
 
     def measure(self, state: MissionState, bits: Tensor) -> None:
-        """Take a reading at each UAV, and fuse it into the UAV's own belief."""
+        """Take a reading with each UAV and fuse it into the UAV's own belief."""
         view = self.fusion.view(state, self._all)
         self.fusion.read(state, view, bits)
         self.fusion.fuse_own(state, view, takes_heard=False)
 
     def fuse_heard(self, state: MissionState) -> None:
-        """Update own beliefs with the latest readings of the UAVs heard, in the order of ids."""
+        """Fuse the latest readings of heard UAVs into each own belief, in the order of UAV ids."""
         self.fusion.fuse_own(state, self.fusion.view(state, self._all), takes_own=False)
 
     def fuse_global(self, state: MissionState) -> Utility:
-        """Update the global belief with the latest readings; return the information gained."""
+        """Fuse the latest readings into the global belief; return the information gained."""
         return self.fusion.fuse_global(state, self.fusion.view(state, self._all))
 
     def pooled_uncertainty(self, state: MissionState) -> Tensor:
-        """Return own uncertainties on the lattice [E, N, X, Y], from the full maps.
+        """Compute each UAV's pooled uncertainty [E, N, X, Y] from its full belief map.
 
-        Steps keep them up to date only if the environment's own observation shows uncertainty.
+        Steps update the state's `pooled_uncertainty` only if the configured observation shows it.
         """
         return area_pool(uncertainty(state.beliefs), *self._area)
 
     def refresh(self, state: MissionState) -> None:
         """Recompute pooled maps and information sums from the full maps, in place.
 
-        Steps keep them up to date; a state set by hand needs this.
+        Steps update these values; call this method after setting a state by hand.
         """
         readings = pool_readings(self.camera.optics, state.positions, state.readings)
         state.pooled_readings.copy_(readings)
@@ -317,7 +317,7 @@ class MissionEnvironment:
         self._reward.begin(state)
 
     def empty_state(self) -> MissionState:
-        """Return memory for E missions; `reset` starts them."""
+        """Allocate the state of E missions; start them with `reset`."""
         e, n = self.num_envs, self.n_agents
         x, y, _ = self.lattice.shape
 
@@ -332,8 +332,8 @@ class MissionEnvironment:
             t=zeros(dtype=torch.int64),
             readings=zeros(n, *self.camera.window, dtype=torch.int8),
             heard=zeros(n, n, dtype=torch.bool),
-            moves=self._of_all(self._moves),
-            open_share=self._of_all(self.lattice.open_share(self._moves)),
+            moves=self._repeat_for_missions(self._moves),
+            open_share=self._repeat_for_missions(self.lattice.open_share(self._moves)),
             active=zeros(n, dtype=torch.bool).fill_(True),
             team_size=zeros(dtype=torch.int64).fill_(n),
             sector=zeros(n, dtype=torch.int64).fill_(n),
@@ -346,7 +346,7 @@ class MissionEnvironment:
             **{name: zeros(n, dtype=torch.float64) for name in ("limit", "left")},
         )
 
-    def _of_all(self, table: Tensor) -> Tensor:
+    def _repeat_for_missions(self, table: Tensor) -> Tensor:
         tables = table.expand(self.num_envs, *table.shape)
         return tables.clone() if self._moves_differ else tables
 
@@ -358,17 +358,17 @@ def hear(
     failure_rate: float | Tensor,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Return who hears whom: [E, N, N] bool, [e, i, j] = i hears j; itself always.
+    """Return whether UAV i hears UAV j, [E, N, N] bool; each UAV hears itself.
 
     Args:
-        metres: positions [E, N, 3] [m].
-        ranges: communication range [E] [m].
+        metres: positions [m], [E, N, 3].
+        ranges: communication range [m], [E].
         uniform: draws in [0, 1), [E, N, N].
-        failure_rate: a message is lost if its draw lies below this; for all missions or [E].
-        active: UAVs that fly, [E, N] bool; the others hear only themselves. None: all fly.
+        failure_rate: probability of losing a message (its draw is below); a number or [E].
+        active: UAVs that fly, [E, N] bool; others hear only themselves. None if all fly.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
-    reach = ranges.square() * (1 + 1e-5)  # a distance equal to the range counts as near
+    reach = ranges.square() * (1 + 1e-5)  # tolerance: a UAV at exactly the range is heard
     near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
     if isinstance(failure_rate, Tensor):
         failure_rate = failure_rate.view(-1, 1, 1)

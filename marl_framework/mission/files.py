@@ -1,4 +1,4 @@
-"""Files that missions read."""
+"""Checksums of the files that missions read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from marl_framework.mission.terrains.raster_file import locate
 
 
 def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def files_read(config: Config) -> dict[str, str]:
-    """Return checksums of the map and the no-fly zones of missions, by key and name."""
+    """Return the checksum of the map file and of the no-fly zones, by `key: file name`."""
     files: dict[str, Path] = {}
     raster, zones = config.sensor.simulation.raster.path, config.experiment.constraints.no_fly_zones
     if raster is not None and "raster" in config.sensor.simulation.kinds:

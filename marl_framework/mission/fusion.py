@@ -1,4 +1,4 @@
-"""Readings of missions and their fusion into beliefs, by the kernels of `kernels.windows`."""
+"""Sensor readings and their fusion into beliefs, with the kernels in `kernels.windows`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from marl_framework.mission.state import MissionState
 
 
 class Fusion:
-    """Takes readings and fuses them into beliefs; pooled maps and information sums follow.
+    """Takes readings, fuses them into beliefs, and updates pooled maps and information sums.
 
     Attributes:
-        version: of the kernels; by default the fastest for the camera's device.
+        version: kernel version; by default the fastest for the camera's device.
         tracks_uncertainty: whether pooled uncertainties are kept up to date.
-        draws_bits: whether readings take a key for each mission instead of the sensor's bits.
+        draws_bits: whether the kernel draws sensor noise itself, from one key per mission.
     """
 
     def __init__(self, config: Config, camera: Camera, version: Version | None = None) -> None:
@@ -36,11 +36,11 @@ class Fusion:
         """Take and fuse the readings of a step; return the information gained.
 
         Args:
-            state: positions and `heard` are up to date; readings, beliefs, their pooled maps and
-                the information sums are written.
-            bits: see `windows.read`.
-            flown: missions to update, [E] bool; the others do not change.
-            blank: whether beliefs start at the prior, as pooled maps and sums already do.
+            state: missions with current positions and `heard`; readings, beliefs, pooled maps and
+                information sums are updated in place.
+            bits: sensor noise, see `windows.read`.
+            flown: missions to update, [E] bool; other missions do not change.
+            blank: whether to reset beliefs to the prior; the caller resets pooled maps and sums.
         """
         view, prior = self.view(state, flown), self._prior if blank else None
         self.read(state, view, bits)
@@ -49,13 +49,13 @@ class Fusion:
         return gained
 
     def view(self, state: MissionState, flown: Tensor) -> View:
-        """Return what the other methods need of the UAVs and of the missions to update."""
+        """Return the UAVs' footprints and odds, and the missions to update, for the kernels."""
         boxes = self._camera.team_boxes(state.positions, state.active)
         odds = self._camera.optics.odds[state.positions[..., 2]]
         return View(self._camera.optics, state.positions, boxes, odds, flown)
 
     def read(self, state: MissionState, view: View, bits: Tensor) -> None:
-        """See `windows.read`."""
+        """Take a reading with each UAV; see `windows.read`."""
         windows.read(self.version, view, state.truth, bits, state.readings, state.pooled_readings)
 
     def fuse_own(
@@ -66,13 +66,13 @@ class Fusion:
         takes_heard: bool = True,
         prior: float | None = None,
     ) -> None:
-        """See `windows.fuse_own`."""
+        """Fuse readings into own beliefs; see `windows.fuse_own`."""
         own = state.beliefs, state.pooled_beliefs, state.pooled_uncertainty
         maps, flags = Maps(*own, self.tracks_uncertainty, prior), (takes_own, takes_heard)
         windows.fuse_own(self.version, view, state.readings, state.heard, maps, *flags)
 
     def fuse_global(self, state: MissionState, view: View, prior: float | None = None) -> Utility:
-        """See `windows.fuse_global`; returns the information gained."""
+        """Fuse readings into the global belief; return the gain. See `windows.fuse_global`."""
         shared = state.global_belief, state.pooled_global, state.pooled_global_uncertainty
         maps = Maps(*shared, self.tracks_uncertainty, prior)
         sums = windows.fuse_global(self.version, view, state.readings, maps)

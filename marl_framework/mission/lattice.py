@@ -1,4 +1,4 @@
-"""The planning lattice: positions, actions, and which actions are allowed."""
+"""The planning lattice: positions, actions, and masks of allowed actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLANAR = ((-1, 0, 0), (0, -1, 0), (0, 1, 0), (1, 0, 0))
 
 
 def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
-    """Return the lattice steps (dx, dy, dz) of an action set of 4, 6, 9 or 27 actions."""
+    """Return the lattice step (dx, dy, dz) of each action, for 4, 6, 9 or 27 actions."""
     if num_actions == 4:
         return list(_PLANAR)
     if num_actions == 6:
@@ -28,7 +28,7 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
 
 
 def action_costs(config: Config) -> list[float]:
-    """Return the cost of each action and its reading, or raise a ConfigError."""
+    """Return the cost of each action, with its reading; raise ConfigError if unaffordable."""
     constraints = config.experiment.constraints
     cost, spacing = constraints.cost, constraints.spacing
     costs = []
@@ -40,7 +40,7 @@ def action_costs(config: Config) -> list[float]:
     if least < dearest:
         raise ConfigError(
             f"experiment.constraints.cost.limit: {least:g} is below {dearest:g}, the cost of the "
-            "most expensive move; raise it, or lower the costs"
+            "most expensive move; raise the limit or lower the costs"
         )
     if config.missions.has_cost and dearest == 0:
         raise ConfigError(
@@ -55,11 +55,11 @@ class Lattice:
 
     Attributes:
         shape: number of positions (X, Y, Z).
-        spacing: distance of neighbours [m].
-        altitudes: [Z] float32 [m], lowest first.
-        offsets: lattice step of each of `num_actions` actions, [A, 3] int64.
+        spacing: distance between neighbouring positions [m].
+        altitudes: altitudes [m], lowest first, [Z] float32.
+        offsets: lattice step of each of the A = `num_actions` actions, [A, 3] int64.
         costs: cost of each action, [A] float64.
-        sectors: sectors of the area, one for each UAV.
+        sectors: division of the area into one sector per UAV.
     """
 
     def __init__(self, config: Config, device: torch.device | str) -> None:
@@ -75,7 +75,7 @@ class Lattice:
         self._has_cost = config.missions.has_cost
         costs = action_costs(config)
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
-        # Sums of steps such as 0.1 are not exact: a cost above the rest by less than this is paid.
+        # Sums of floats are inexact: a cost may exceed the remaining budget by this tolerance.
         self._rounding = 1e-9 * max(config.missions.cost_limits)
         level = [
             c for (*planar, dz), c in zip(steps, costs, strict=True) if dz == 0 and any(planar)
@@ -91,33 +91,33 @@ class Lattice:
             self._corners = corners.to(device)
 
     def metres(self, positions: Tensor) -> Tensor:
-        """Return (x, y, altitude) [m] of lattice indices [..., 3] int64: [..., 3] float32."""
+        """Convert lattice indices [..., 3] int64 to (x, y, altitude) [m], [..., 3] float32."""
         planar = positions[..., :2].to(torch.float32) * self.spacing
         return torch.cat((planar, self.altitudes[positions[..., 2]].unsqueeze(-1)), dim=-1)
 
     def cells(self, positions: Tensor) -> Tensor:
-        """Return the flat index x·Y + y, [...] int64, of lattice indices [..., 3]."""
+        """Convert lattice indices [..., 3] to flat (x, y) indices x·Y + y, [...] int64."""
         return positions[..., 0] * self.shape[1] + positions[..., 1]
 
     def places(self, positions: Tensor) -> Tensor:
-        """Return the flat index (x·Y + y)·Z + z, [...] int64, of lattice indices [..., 3]."""
+        """Convert lattice indices [..., 3] to flat indices (x·Y + y)·Z + z, [...] int64."""
         return self.cells(positions) * self.shape[2] + positions[..., 2]
 
     def destinations(self, positions: Tensor) -> Tensor:
-        """Return the goal of each action, on the lattice or not: [..., A, 3]."""
+        """Return the destination of each action, [..., A, 3]; it may lie off the lattice."""
         return positions.unsqueeze(-2) + self.offsets
 
     def nearest_destinations(self, positions: Tensor) -> Tensor:
-        """Return `destinations`; beyond the lattice its nearest position."""
+        """Return `destinations`, clamped to the lattice."""
         return self.destinations(positions).clamp(min=0).minimum(self._size - 1)
 
     def boundary_mask(self, positions: Tensor) -> Tensor:
-        """Return the actions that stay on the lattice: [..., A] bool, True = allowed."""
+        """Return whether each action stays on the lattice and moves, [..., A] bool."""
         goal = self.destinations(positions)
         return ((goal >= 0) & (goal < self._size)).all(-1) & self._moves
 
     def table(self) -> Tensor:
-        """Return the actions that stay on the lattice at each position, [X, Y, Z, A] bool."""
+        """Return the `boundary_mask` of all positions, [X, Y, Z, A] bool."""
         along = (torch.arange(size, device=self.offsets.device) for size in self.shape)
         return self.boundary_mask(torch.cartesian_prod(*along).view(*self.shape, 3))
 
@@ -126,32 +126,32 @@ class Lattice:
         return moves.sum((-2, -1)).to(torch.float32) / self.table().sum((-2, -1))
 
     def allowed(self, positions: Tensor, moves: Tensor) -> Tensor:
-        """Return the actions that missions allow at positions, [B, …, A] bool.
+        """Look up the allowed actions at positions, [B, …, A] bool.
 
         Args:
-            positions: lattice indices, [B, …, 3]; equally many for each mission, in its order.
-            moves: see `MissionState.moves`, [E, X, Y, Z, A].
+            positions: lattice indices, [B, …, 3]; B / E consecutive rows belong to each mission.
+            moves: allowed actions at each position, [E, X, Y, Z, A]; see `MissionState.moves`.
         """
         x, y, z = positions.unbind(-1)
         mission = torch.arange(len(x), device=x.device) // (len(x) // len(moves))
         return moves[mission.view(-1, *(1,) * (x.dim() - 1)), x, y, z]
 
     def options(self, state: MissionState) -> Tensor:
-        """Return the actions that missions allow their UAVs now, [E, N, A] bool.
+        """Return the actions allowed for each UAV now, [E, N, A] bool.
 
-        An active UAV has those that it can afford. An inactive one has all of its position, since
-        a choice among none would have no probabilities.
+        Actions that an active UAV cannot afford are masked. For inactive UAVs costs are ignored,
+        because an empty mask has no action probabilities.
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
-            paid = self.costs <= state.left.unsqueeze(-1) + self._rounding
-            allowed = allowed & (paid | ~state.active.unsqueeze(-1))
+            affordable = self.costs <= state.left.unsqueeze(-1) + self._rounding
+            allowed = allowed & (affordable | ~state.active.unsqueeze(-1))
         return allowed
 
     def level_moves(self, left: Tensor) -> Tensor | None:
-        """Return the number of level moves that remaining limits allow, at least 1, int64.
+        """Return how many level moves the remaining budget allows, at least 1, int64.
 
-        None without limits. Planners rely on these: they plan again after every move.
+        None without limits. Planners use the number as horizon and replan after every move.
         """
         if not self._has_cost:
             return None
@@ -168,18 +168,18 @@ class Lattice:
         allowed: Tensor | None = None,
         active: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Let the UAVs choose one after the other, each avoiding the earlier ones' cells.
+        """Let the UAVs choose in sequence, each avoiding the cells chosen by earlier UAVs.
 
         Args:
             positions: lattice indices, [E, N, 3].
-            choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns its
-                actions [E].
-            allowed: allowed actions, [E, N, A] bool; None: those that stay on the lattice.
-            active: UAVs that fly, [E, N] bool; the others take no cell. None: all fly.
+            choose: called as `choose(i, mask)` with the mask [E, A] of UAV i; returns the
+                actions of UAV i, [E].
+            allowed: allowed actions, [E, N, A] bool; None for all that stay on the lattice.
+            active: UAVs that fly, [E, N] bool; other UAVs occupy no cell. None if all fly.
 
         Returns:
-            Actions [E, N] and their masks, [E, N, A] bool. An action that leads to the (x, y) that
-            an earlier UAV has chosen is masked, unless it is the last one left.
+            Actions [E, N] and masks, [E, N, A] bool. An action that leads to the (x, y) chosen by
+            an earlier UAV is masked, unless no other action remains.
         """
         if allowed is None:
             allowed = self.boundary_mask(positions)
@@ -194,13 +194,13 @@ class Lattice:
             if active is not None and self._has_inactive:
                 cell = cell.where(active[:, i : i + 1], -1)
             taken.append(cell)
-        actions, masks = (torch.stack(each, 1) for each in zip(*chosen, strict=True))
+        actions, masks = (torch.stack(field, 1) for field in zip(*chosen, strict=True))
         return actions, masks
 
     def choose_in_missions(
         self, state: MissionState, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return `choose_in_order` for the UAVs of missions, among their `options`."""
+        """Call `choose_in_order` with the positions and `options` of the missions' UAVs."""
         return self.choose_in_order(state.positions, choose, self.options(state), state.active)
 
     def start_positions(
@@ -208,13 +208,13 @@ class Lattice:
     ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
-        Inactive UAVs of smaller teams stand where the first one starts, and can move there.
+        UAV ids beyond a smaller team are inactive and placed at the start of the first UAV.
 
         Args:
-            keys: uniform draws in [0, 1), [E, X·Y]. The N largest select the distinct cells of
-                random starts; published starts may share cells.
-            sizes: UAVs of each mission, [E] int64; None: N.
-            moves: moves that zones leave open, [E, X, Y, Z, A]; random starts have at least one.
+            keys: uniform draws in [0, 1), [E, X·Y]. Random starts use the cells with the N largest
+                keys, all distinct; published starts may share cells.
+            sizes: number of UAVs in each mission, [E] int64; None for N.
+            moves: open moves, [E, X, Y, Z, A]; random starts have at least one open move.
         """
         if moves is not None:
             keys = keys.masked_fill(~moves[:, :, :, -1].any(-1).flatten(1), -1.0)
@@ -236,9 +236,9 @@ class Lattice:
         return torch.cat((planar, top), dim=-1)
 
     def _corner_cells(self, n_agents: int) -> list[tuple[int, int]]:
-        """Spread the UAVs over a square grid from 20 % to 80 % of the area, corners first.
+        """Return start cells on a square grid from 20 % to 80 % of the area, corners first.
 
-        Four UAVs start as in the paper: at 10 m and 40 m of 50 m.
+        Four UAVs start as in the paper, at 10 m and 40 m in an area of 50 m.
         """
         last = max(1, math.isqrt(n_agents - 1))
         x, y, _ = self.shape
@@ -249,13 +249,13 @@ class Lattice:
         if len(set(cells)) < len(cells):
             raise ConfigError(
                 f"experiment.missions.start: corners has fewer than {n_agents} distinct cells on a "
-                f"lattice of {self.shape[0]} x {self.shape[1]}; use random or fewer n_agents"
+                f"lattice of {self.shape[0]} x {self.shape[1]}; use start=random or lower n_agents"
             )
         return cells
 
 
 def _exclude(mask: Tensor, conflict: Tensor) -> Tensor:
-    """Mask conflicting actions; where none would remain, keep the allowed one of highest index."""
+    """Mask conflicting actions; if none remains, keep the allowed action of highest index."""
     remaining = mask & ~conflict
     highest = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
     return remaining | (highest & ~remaining.any(-1, keepdim=True))

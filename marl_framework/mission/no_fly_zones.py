@@ -1,4 +1,4 @@
-"""No-fly zones on the host: polygons of a file, and the moves of the lattice that they close.
+"""No-fly zones on the host: polygons from a file, and the lattice moves that they close.
 
 A file is a GeoJSON FeatureCollection of polygons in longitude and latitude (WGS 84), or in metres
 if it has `"coordinates": "metres"` next to its features. The properties `floor` and `height` of a
@@ -36,18 +36,18 @@ _LONGEST_EDGE = 1e-3  # [degrees]; longer ones are bent in metres
 
 @dataclass(frozen=True)
 class Zone:
-    """A part of the air that is closed."""
+    """A closed volume of air: a polygon between two altitudes."""
 
     shape: Any
-    """Polygon or MultiPolygon of shapely, in metres from the lower left corner of the map."""
+    """Shapely Polygon or MultiPolygon [m], relative to the lower left corner of the map."""
     floor: float
     """Lowest closed altitude [m]."""
     height: float
-    """Highest closed altitude [m], inf = no limit."""
+    """Highest closed altitude [m]; inf if unlimited."""
 
 
 class NoFlyZones:
-    """The zones of a map; `follows_windows` if missions fly windows of a larger map."""
+    """The zones of a map; `follows_windows` tells whether missions fly windows of that map."""
 
     def __init__(self, zones: Sequence[Zone], config: Config, follows_windows: bool) -> None:
         import shapely
@@ -62,9 +62,9 @@ class NoFlyZones:
             shapely.prepare(zone.shape)
 
     def moves(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
-        """Return the lattice's moves that touch no zone, [X, Y, Z, A] bool on the CPU.
+        """Return the lattice moves that touch no zone, [X, Y, Z, A] bool on the CPU.
 
-        `origin` is the lower left corner of the area on the map [m]. A ConfigError says that a UAV
+        `origin` is the lower left corner of the area on the map [m]. Raises ConfigError if a UAV
         cannot start.
         """
         moves = self._lattice.table() & ~self.closed(origin)
@@ -72,14 +72,15 @@ class NoFlyZones:
         return moves
 
     def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
+        """Raise a ConfigError if a start position lies in a zone or has no open move."""
         start, uavs = self._config.experiment.missions.start, self._config.missions.most_agents
         free = moves[:, :, -1].any(-1)
         where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
         if start == "random":
             if int(free.sum()) < uavs:
                 raise _error(
-                    f"only {int(free.sum())} starts at {self._altitudes[-1]:g} m{where} have an "
-                    f"open move, for {uavs} UAVs; close less of the area, or lower "
+                    f"only {int(free.sum())} start positions at {self._altitudes[-1]:g} m{where} "
+                    f"have an open move, for {uavs} UAVs; use smaller zones, or lower "
                     "experiment.missions.n_agents"
                 )
             return
@@ -114,7 +115,7 @@ class NoFlyZones:
             near_y = (y >= bottom - spacing) & (y <= top + spacing)
             near = np.ix_(near_x, near_y)
             points = np.stack(np.meshgrid(x[near_x], y[near_y], indexing="ij"), axis=-1)
-            known: dict[tuple[float, ...], Array] = {}  # the same at most altitudes
+            known: dict[tuple[float, ...], Array] = {}  # cache: most altitudes share results
             for z, (a, (dx, dy, dz)) in product(range(shape[2]), enumerate(self._steps)):
                 part = _part_between(self._altitudes[z], dz * spacing, zone.floor, zone.height)
                 if part is None:
@@ -127,9 +128,9 @@ class NoFlyZones:
         return torch.from_numpy(closed)
 
     def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:
-        """Return whether a straight flight touches a zone, from (x, y, altitude) to another [m].
+        """Return whether the straight flight from `start` to `end` touches a zone.
 
-        They are in an area with an `origin` on the map, its lower left corner [m].
+        Both are (x, y, altitude) [m] in the area; `origin` is its lower left corner on the map [m].
         """
         for zone in self.zones:
             part = _part_between(start[2], end[2] - start[2], zone.floor, zone.height)
@@ -143,7 +144,7 @@ class NoFlyZones:
 def _part_between(
     start: float, climb: float, floor: float, height: float
 ) -> tuple[float, float] | None:
-    """Return the part of a move between two altitudes, as shares of it; None if there is none."""
+    """Return the fractions at which a move enters and leaves two altitudes; None if outside."""
     if climb == 0:
         return (0.0, 1.0) if floor <= start <= height else None
     shares = sorted(((floor - start) / climb, (height - start) / climb))
@@ -152,7 +153,7 @@ def _part_between(
 
 
 def _touch(shape: Any, start: Array, end: Array) -> Array:
-    """Return which straight lines from `start` to `end`, [..., 2] each, touch a shape."""
+    """Return which straight lines from `start` [..., 2] to `end` [..., 2] touch a shape."""
     import shapely
 
     if np.array_equal(start, end):
@@ -161,7 +162,7 @@ def _touch(shape: Any, start: Array, end: Array) -> Array:
 
 
 def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | None:
-    """Read the zones that a configuration names, or raise a ConfigError; None if it names none."""
+    """Read the configured zones, or raise a ConfigError; return None if none are configured."""
     name = config.experiment.constraints.no_fly_zones
     if name is None:
         return None
@@ -175,7 +176,7 @@ def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | Non
     for number, feature in enumerate(tree["features"], start=1):
         try:
             zones.append(_zone(feature, place))
-        except Exception as error:  # shapely raises many kinds
+        except Exception as error:  # shapely raises many types
             text = " ".join(str(error).split())[:200]
             raise _error(f"{name}, feature {number}: {text}") from error
     return NoFlyZones(zones, config, split == DEPLOYMENT and terrain.raster is not None)
@@ -185,8 +186,8 @@ def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
     origin, raster = config.deployment.origin, terrain.raster
     if raster is not None and split != DEPLOYMENT:
         raise _error(
-            f"{name} is in longitude and latitude, which only a deployment can place on a raster; "
-            'use metres of the area and "coordinates": "metres"'
+            f"{name} is in longitude and latitude, which on a raster only deployment supports; "
+            'use metres in the area and "coordinates": "metres"'
         )
     if raster is not None and raster.place is not None:
         return raster.place
@@ -221,38 +222,38 @@ def _read(name: str) -> Mapping[str, Any]:
 
 
 def _zone(feature: Any, place: Place | None) -> Zone:
-    """Return a feature as a zone in metres; a ValueError says why it is none."""
+    """Convert a GeoJSON feature to a zone in metres; raise a ValueError if it is invalid."""
     import shapely
     from shapely.geometry import shape
 
     geometry = feature.get("geometry") if isinstance(feature, dict) else None
     if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
-        raise ValueError("its geometry must be a Polygon or a MultiPolygon")
-    with np.errstate(invalid="ignore"):  # NaN is refused below
-        found = shapely.force_2d(shape(geometry))
-    if found.is_empty or not found.is_valid:
-        raise ValueError(f"its polygon is invalid: {shapely.is_valid_reason(found)}")
+        raise ValueError("geometry must be a Polygon or a MultiPolygon")
+    with np.errstate(invalid="ignore"):  # NaN is rejected below
+        polygon = shapely.force_2d(shape(geometry))
+    if polygon.is_empty or not polygon.is_valid:
+        raise ValueError(f"polygon is invalid: {shapely.is_valid_reason(polygon)}")
     properties = feature.get("properties") or {}
     for name in properties:
         if name not in ("floor", "height") and name.lower() in ("floor", "height"):
-            raise ValueError(f"its property {name} must be written {name.lower()}")
+            raise ValueError(f"property {name} is misspelt; write {name.lower()}")
     floor = _altitude(properties, "floor", 0.0)
     height = _altitude(properties, "height", math.inf)
     if not floor < height:
-        raise ValueError(f"its height {height:g} must be above its floor {floor:g}")
+        raise ValueError(f"height {height:g} must be above floor {floor:g}")
     if place is not None:
-        west, south, east, north = found.bounds
+        west, south, east, north = polygon.bounds
         if west < -180 or east > 180 or south < -90 or north > 90:
-            raise ValueError("its coordinates must be longitude, latitude in degrees")
-        found = shapely.transform(shapely.segmentize(found, _LONGEST_EDGE), place.metres)
-    return Zone(found, floor, height)
+            raise ValueError("coordinates must be longitude, latitude in degrees")
+        polygon = shapely.transform(shapely.segmentize(polygon, _LONGEST_EDGE), place.metres)
+    return Zone(polygon, floor, height)
 
 
-def _altitude(properties: Mapping[str, Any], name: str, otherwise: float) -> float:
+def _altitude(properties: Mapping[str, Any], name: str, default: float) -> float:
     value = properties.get(name)
     if value is None:
-        return otherwise
+        return default
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"its {name} must be a number of metres, 0 or more, of ordinary size")
+        raise ValueError(f"{name} must be a finite number of metres, 0 or more")
     return float(value)

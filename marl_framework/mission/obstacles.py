@@ -1,4 +1,4 @@
-"""Random boxes on the ground, drawn for every mission, and the moves that they close."""
+"""Random box obstacles on the ground, drawn for each mission, and the moves they close."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.seeding import DEPLOYMENT
 
 NUMBERS = 5
-"""Number of uniform draws of a box."""
+"""Number of uniform draws per box."""
 
 
 class Obstacles:
-    """Boxes of `experiment.constraints.obstacles`, and the moves that touch them."""
+    """Box obstacles drawn as in `experiment.constraints.obstacles`; finds the moves they close."""
 
     def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
         settings, area = config.experiment.constraints.obstacles, config.environment
-        self.number = 0 if split == DEPLOYMENT else settings.number  # they would not be real
+        self.number = 0 if split == DEPLOYMENT else settings.number  # obstacles are imaginary
         self._side, self._height = settings.side, settings.height
         self._area = (area.x_dim, area.y_dim)
         self._spacing = lattice.spacing
@@ -29,53 +29,53 @@ class Obstacles:
         self._places = (x * lattice.spacing, y * lattice.spacing, altitudes)
 
     def boxes(self, draws: Tensor, starts: Tensor) -> Tensor:
-        """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN for those left out.
+        """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN for omitted boxes.
 
-        A box is left out if it is within `spacing` of a start along both axes, so that all first
-        moves stay open.
+        A box is omitted if it is within `spacing` of a start position along both axes, so that all
+        first moves stay open.
 
         Args:
-            draws: numbers in [0, 1), [E, K, 5].
-            starts: lattice indices, [E, N, 3].
+            draws: uniform draws in [0, 1), [E, K, 5].
+            starts: lattice indices of the start positions, [E, N, 3].
         """
         u = draws.double()
         edges = []
         for axis, length in enumerate(self._area):
-            half = _between(u[..., 2 + axis], *self._side) / 2
+            half = _scale(u[..., 2 + axis], *self._side) / 2
             edges += [u[..., axis] * length - half, u[..., axis] * length + half]
-        found = torch.stack((*edges, _between(u[..., 4], *self._height)), dim=-1)
+        boxes = torch.stack((*edges, _scale(u[..., 4], *self._height)), dim=-1)
         at = starts.double().unsqueeze(1) * self._spacing  # [E, 1, N, 3]
-        x0, x1, y0, y1, _ = found.unsqueeze(2).unbind(-1)
+        x0, x1, y0, y1, _ = boxes.unsqueeze(2).unbind(-1)
         near_x = (x0 - self._spacing <= at[..., 0]) & (at[..., 0] <= x1 + self._spacing)
         near_y = (y0 - self._spacing <= at[..., 1]) & (at[..., 1] <= y1 + self._spacing)
         blocks = (near_x & near_y).any(-1)
-        return found.masked_fill(blocks.unsqueeze(-1), torch.nan)
+        return boxes.masked_fill(blocks.unsqueeze(-1), torch.nan)
 
     def closed(self, boxes: Tensor) -> Tensor:
-        """Return the moves that touch a box, [E, X, Y, Z, A] bool.
+        """Return whether each move touches a box, [E, X, Y, Z, A] bool.
 
-        Slab method: a move touches a box if the times that it spends between the box's planes
-        across x, y and z overlap. Three intervals overlap if each two of them do.
+        Slab method: a move touches a box if the time intervals in which it lies between the box's
+        planes, one per axis, overlap. Three intervals overlap if they overlap pairwise.
         """
         x, y, z = (len(places) for places in self._places)
         shape = (len(boxes), x, y, z, len(self._steps))
         closed = torch.zeros(shape, dtype=torch.bool, device=boxes.device)
         for box in boxes.unbind(1):
             x0, x1, y0, y1, height = box.unbind(-1)
-            along_x, along_y = self._times(0, x0, x1), self._times(1, y0, y1)
-            along_z = self._times(2, torch.zeros_like(height), height)
+            along_x, along_y = self._slab_times(0, x0, x1), self._slab_times(1, y0, y1)
+            along_z = self._slab_times(2, torch.zeros_like(height), height)
             closed |= (
-                _meet(along_x, along_y).unsqueeze(3)
-                & _meet(along_x, along_z).unsqueeze(2)
-                & _meet(along_y, along_z).unsqueeze(1)
+                _overlap(along_x, along_y).unsqueeze(3)
+                & _overlap(along_x, along_z).unsqueeze(2)
+                & _overlap(along_y, along_z).unsqueeze(1)
             )
         return closed
 
-    def _times(self, axis: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Return when moves enter and leave the space between two planes [E] across an axis.
+    def _slab_times(self, axis: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return when moves enter and leave the slab between two planes [E] across an axis.
 
-        Both are shares of the moves from each place of the axis, [E, P, A]; moves that are never
-        there leave before they enter.
+        Times are fractions of the move from each position on the axis, [E, P, A]; a move that
+        misses the slab leaves before it enters.
         """
         start = self._places[axis].unsqueeze(1)
         step = self._steps[:, axis]
@@ -89,11 +89,11 @@ class Obstacles:
         return torch.where(rests, *enter), torch.where(rests, *leave)
 
 
-def _between(share: Tensor, least: float, largest: float) -> Tensor:
+def _scale(share: Tensor, least: float, largest: float) -> Tensor:
     return least + share * (largest - least)
 
 
-def _meet(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """Return whether times [E, P, A] and [E, Q, A] of two axes overlap, [E, P, Q, A]; NaN never."""
+def _overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+    """Return whether intervals [E, P, A] and [E, Q, A] overlap, [E, P, Q, A]; False for NaN."""
     enter = torch.maximum(first[0].unsqueeze(2), second[0].unsqueeze(1))
     return enter <= torch.minimum(first[1].unsqueeze(2), second[1].unsqueeze(1))

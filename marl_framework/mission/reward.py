@@ -1,4 +1,4 @@
-"""Information gained by a round of readings, and the reward for it."""
+"""Information gained by a round of readings, and the team's reward."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ class Utility(NamedTuple):
     """Information gained by a round of readings; every field is [E] float32."""
 
     absolute: Tensor
-    """In the region of interest [bit per cell]."""
+    """Information gained in the region of interest [bit per cell]."""
     relative: Tensor
-    """The same over what was left there; see `utility`."""
+    """`absolute` divided by the remaining entropy in the region of interest; see `utility`."""
     everywhere: Tensor
-    """Of all cells alike [bit per cell]."""
+    """Information gained in all cells, unweighted [bit per cell]."""
 
 
 Reward = Callable[[MissionState, Tensor, Utility], Tensor]
 """Shared reward of the team, [E] float32.
 
-Called with the missions after a step, the actions flown, [E, N], and the information gained. It
-must not read tensors back to the host.
+The arguments are the missions after a step, the actions taken, [E, N], and the information gained.
+The function must not copy tensors to the host.
 """
 
 
 def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
-    """Return the utility of a round of readings, and update the sums of entropies.
+    """Compute the utility of a round of readings; update the entropy sums in `state`.
 
     absolute = mean(w(after)·(H(before) - H(after))) over all cells;
-    relative = absolute / mean(w(after)·H(before)), 0 where that is 0
+    relative = absolute / mean(w(after)·H(before)), 0 if the denominator is 0
     (Westheider et al. 2023, section III-C).
 
-    The sums are those of `windows.fuse_global`, [3, E] float64, over maps of R·C `cells`.
+    `sums` are the results of `windows.fuse_global`, [3, E] float64; `cells` is R·C.
     """
     gain, reweighted, removed = sums
     available = state.weighted_entropy + reweighted
     state.weighted_entropy.copy_(available - gain)
     state.entropy.sub_(removed)
     absolute, _, everywhere = (sums / cells).float()
-    return Utility(absolute, _share(gain, available), everywhere)
+    return Utility(absolute, _safe_ratio(gain, available), everywhere)
 
 
 def with_outside(
     utility: Utility, state: MissionState, cells: int, outside_weight: float
 ) -> Utility:
-    """Return the utility with cells outside the region of interest in its relative gain, too.
+    """Return the utility with a relative gain that includes cells outside the region of interest.
 
-    Weights are w₀ + (1 - w₀)·w(after) instead of w(after); w₀ is `outside_weight`. Maps have a
-    number of `cells`, R·C.
+    Weights are w₀ + (1 - w₀)·w(after) instead of w(after), where w₀ is `outside_weight`; `cells`
+    is R·C.
     """
     gain = cells * utility.absolute.double().lerp(utility.everywhere.double(), outside_weight)
     left = state.weighted_entropy.lerp(state.entropy, outside_weight)
-    return utility._replace(relative=_share(gain, left + gain))
+    return utility._replace(relative=_safe_ratio(gain, left + gain))
 
 
 class TeamReward:
-    """Reward of `experiment.reward` over maps of a number of cells.
+    """Reward configured in `experiment.reward`, for maps of R·C = `cells` cells.
 
-    `f1_scale` adds the gain in F1 of the global belief, which passes over whole maps in every step.
+    `f1_scale` adds the F1 gain of the global belief; this reads whole maps in every step.
 
     Raises:
         ConfigError: the custom function cannot be loaded.
@@ -83,7 +83,7 @@ class TeamReward:
             self._custom = load_part(config.function, _KEY, "state", "actions", "utility")
 
     def begin(self, state: MissionState) -> None:
-        """Write the F1 from which gains count."""
+        """Store the current F1 in `state`, as the reference for the next gain."""
         if self._config.f1_scale:
             parts = chunks(state.global_belief, state.truth)
             state.f1.copy_(torch.cat([f1(*part) for part in parts]))
@@ -108,12 +108,12 @@ class TeamReward:
         if not isinstance(reward, Tensor) or reward.shape != shape:
             got = list(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
             raise ConfigError(
-                f"{_KEY}: {self._config.function} must return a tensor of one reward a mission, "
-                f"{list(shape)}, got {got}"
+                f"{_KEY}: {self._config.function} must return a tensor with one reward per "
+                f"mission, {list(shape)}; got {got}"
             )
         return reward.float()
 
 
-def _share(gain: Tensor, available: Tensor) -> Tensor:
-    """Return gain / available, 0 where nothing was available, [E] float32."""
+def _safe_ratio(gain: Tensor, available: Tensor) -> Tensor:
+    """Return gain / available, [E] float32; 0 where `available` is 0."""
     return torch.where(available > 0, gain / available.clamp(min=1e-12), 0.0).float()

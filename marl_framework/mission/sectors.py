@@ -1,4 +1,4 @@
-"""Sectors of the area: each UAV of a team gets one near its start."""
+"""Sectors of the area: each UAV is assigned a sector near its start position."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class Sectors:
-    """Cuts the area into a rectangle for each UAV of a team.
+    """Divides the area into one rectangle per UAV of a team.
 
-    The area is cut across its longer side, in proportion to the UAVs on both sides, until each UAV
-    has a rectangle; with more UAVs than positions some get none. At every cut the UAVs that start
-    further along that side get its far end: a k-d tree of the starts (Bentley 1975,
-    doi 10.1145/361002.361007). The largest team has `team` UAVs, N, the lattice X × Y positions.
+    The area is cut across its longer side, in proportion to the number of UAVs on each side, until
+    each UAV has a rectangle; if UAVs outnumber positions, some sectors are empty. At each cut, UAVs
+    that start further along the side get the far part: a k-d tree of start positions (Bentley 1975,
+    doi 10.1145/361002.361007). `team` is the size N of the largest team; `shape` is (X, Y).
     """
 
     def __init__(self, team: int, shape: tuple[int, int], device: torch.device | str) -> None:
         self._depth = (team - 1).bit_length()
-        nodes = 2 ** (self._depth + 1)  # of a tree; the children of node k are 2·k and 2·k + 1
+        nodes = 2 ** (self._depth + 1)  # of a binary tree; children of node k: 2·k and 2·k + 1
         self._axis = torch.zeros(team + 1, nodes, dtype=torch.int64)
         self._before = torch.full((team + 1, nodes), team)
         self._sector = torch.full((team + 1, nodes), team)
@@ -32,7 +32,7 @@ class Sectors:
             setattr(self, name, getattr(self, name).to(device))
 
     def _cut(self, size: int, node: int, team: int, area: Tensor, numbers: Iterator[int]) -> None:
-        """Divide a rectangle, given by its positions [2, x, y], among UAVs of a team of `size`."""
+        """Divide the positions `area` [2, x, y] among `team` UAVs; the whole team has `size`."""
         if team == 1:
             sector = next(numbers)
             self._maps[size, sector, area[0], area[1]] = 1.0
@@ -52,8 +52,8 @@ class Sectors:
         """Return the index of each UAV's sector, [E, N] int64; N for UAVs beyond the team.
 
         Args:
-            starts: lattice indices, [E, N, 3] int64; of equal ones the lower id comes first.
-            sizes: number of UAVs of the teams, [E] int64.
+            starts: lattice indices, [E, N, 3] int64; equal starts are sorted by UAV id.
+            sizes: number of UAVs in each team, [E] int64.
         """
         team = starts.shape[1]
         ids = torch.arange(team, device=starts.device)
@@ -69,10 +69,10 @@ class Sectors:
         return self._sector[sizes, node]
 
     def maps(self, sectors: Tensor, sizes: Tensor) -> Tensor:
-        """Return 1 where positions lie in each UAV's sector, else 0, [E, N, X, Y] float32.
+        """Return a map of each UAV's sector, 1 inside and 0 outside, [E, N, X, Y] float32.
 
         Args:
-            sectors: from `deal`, [E, N] int64.
-            sizes: as for `deal`.
+            sectors: sector indices from `deal`, [E, N] int64.
+            sizes: number of UAVs in each team, [E] int64.
         """
         return self._maps[sizes.unsqueeze(1), sectors]

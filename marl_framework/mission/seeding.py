@@ -1,10 +1,10 @@
-"""Seeds of splits and processes, all different."""
+"""Distinct seeds for every split and process."""
 
 from __future__ import annotations
 
 SPLITS = ("training", "validation", "test")
 DEPLOYMENT = "deployment"
-"""Another split: the whole of a measured map."""
+"""Additional split: flights over a whole measured map."""
 MAX_SEED = 2**20
 MAX_RANK = 2**10
 
@@ -12,8 +12,8 @@ MAX_RANK = 2**10
 def split_seed(seed: int, split: str, rank: int = 0) -> int:
     """Return the seed of the generator that draws the missions of `split` on process `rank`.
 
-    It holds 20 bits of `seed`, 10 of `rank` and 2 of `split`: torch's CPU generator (a Mersenne
-    Twister) keeps 32 bits of a seed. A ValueError names what is out of range.
+    The result packs 20 bits of `seed`, 10 of `rank` and 2 of `split`, because torch's CPU generator
+    (a Mersenne Twister) uses 32 bits of a seed. Raises ValueError if an argument is out of range.
     """
     check_split(split)
     if not 0 <= seed < MAX_SEED:

@@ -1,4 +1,4 @@
-"""Error rates of the camera by altitude, and what a reading tells at these rates."""
+"""Error rates of the camera by altitude, and the effect of readings on beliefs."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from marl_framework.config.parts import SENSORS, load_part
 from marl_framework.kernels.cells import entropy
 
 _KEY = "sensor.model.type"
-# Limits that float32 tells from 0 and 1; beliefs are clamped long before.
+# Limits that differ from 0 and 1 in float32; the clamp of beliefs is much tighter.
 _LOWEST, _HIGHEST = 1e-30, 1 - 2**-24
 
 
 class Sensor(Protocol):
-    """Error rates of a camera; made as `MySensor(config)`.
+    """Interface of the camera's error rates; created as `MySensor(config)`.
 
-    Both lie between 0 and 1, and their sum below 1: a positive reading then makes interest more
-    likely.
+    Both rates must lie between 0 and 1 and their sum below 1, so that a positive reading raises
+    the belief.
     """
 
     def miss(self, altitude: float) -> float:
-        """Return the probability that a cell of interest is read as not, at `altitude` [m]."""
+        """Return the probability of reading a cell of interest as negative, at `altitude` [m]."""
         ...
 
     def false_alarm(self, altitude: float) -> float:
-        """Return the probability that another cell is read as of interest, at `altitude` [m]."""
+        """Return the probability of reading any other cell as positive, at `altitude` [m]."""
         ...
 
 
 class TableSensor:
-    """Both rates from `sensor.model.table`, linear between its altitudes."""
+    """Equal error rates, interpolated linearly between altitudes of `sensor.model.table`."""
 
     def __init__(self, config: Config) -> None:
         self._table = config.sensor.model.table
 
     def miss(self, altitude: float) -> float:
-        """Return both rates; beyond the table the nearest altitude counts."""
+        """Return the error rate at an altitude [m], clamped to the altitudes of the table."""
         known = sorted(self._table)
         for low, high in pairwise(known):
             if low <= altitude <= high:
@@ -55,23 +55,23 @@ class TableSensor:
 
 
 class ExponentialSensor:
-    """Both rates a·(1 - e^(-b·h)) at altitude h, a and b of `sensor.model`."""
+    """Equal error rates a·(1 - e^(-b·h)) at altitude h, with a and b from `sensor.model`."""
 
     def __init__(self, config: Config) -> None:
         self._model = config.sensor.model
 
     def miss(self, altitude: float) -> float:
-        """Return both rates."""
+        """Return the error rate at an altitude [m]."""
         return self._model.coeff_a * (1 - math.exp(-self._model.coeff_b * altitude))
 
     false_alarm = miss
 
 
 def error_rates(config: Config) -> Tensor:
-    """Return the probabilities of a miss and of a false alarm at each altitude, [Z, 2] float64.
+    """Return the miss and false-alarm probabilities at each altitude, [Z, 2] float64.
 
     Raises:
-        ConfigError: the sensor cannot be loaded, or its rates are out of range.
+        ConfigError: the sensor cannot be loaded, or a rate is out of range.
     """
     name = config.sensor.model.type
     sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
@@ -92,34 +92,34 @@ def error_rates(config: Config) -> Tensor:
 
 
 def reading_odds(rates: Tensor) -> Tensor:
-    """Return P(reading | of interest) / P(reading | not) of a positive and a negative reading.
+    """Return P(reading | ROI) / P(reading | not ROI), [..., 2]: positive, then negative reading.
 
     Args:
-        rates: probabilities of a miss and of a false alarm, [..., 2], as the result.
+        rates: miss and false-alarm probabilities, [..., 2].
     """
     miss, false_alarm = rates.unbind(-1)
     return torch.stack(((1 - miss) / false_alarm, miss / (1 - false_alarm)), -1)
 
 
 def reading_shift(rates: Tensor) -> Tensor:
-    """Return how far a positive reading raises a belief of 0.5, and a negative one lowers it.
+    """Return the rise (fall) of a belief of 0.5 after a positive (negative) reading, [..., 2].
 
     Args:
-        rates: as of `reading_odds`, [..., 2], as the result.
+        rates: miss and false-alarm probabilities, [..., 2].
     """
-    return 0.5 - _wrong(rates)
+    return 0.5 - _posterior_error(rates)
 
 
 def entropy_left(rates: Tensor) -> Tensor:
-    """Return the expected entropy of a belief of 0.5 after a reading [bit], of rates [..., 2]."""
+    """Return the expected entropy after one reading of a belief of 0.5 [bit]; rates [..., 2]."""
     miss, false_alarm = rates.unbind(-1)
     positive = (false_alarm + (1 - miss)) / 2
-    after_positive, after_negative = entropy(_wrong(rates)).unbind(-1)
+    after_positive, after_negative = entropy(_posterior_error(rates)).unbind(-1)
     return positive * after_positive + (1 - positive) * after_negative
 
 
-def _wrong(rates: Tensor) -> Tensor:
-    """Return the probabilities that a positive and a negative reading of a belief of 0.5 err."""
+def _posterior_error(rates: Tensor) -> Tensor:
+    """Return the error probabilities of positive and negative readings at a belief of 0.5."""
     miss, false_alarm = rates.unbind(-1)
     wrong = false_alarm / (false_alarm + (1 - miss)), miss / (miss + (1 - false_alarm))
     return torch.stack(wrong, -1)

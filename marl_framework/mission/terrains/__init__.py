@@ -1,1 +1,1 @@
-"""Ground truths: a file for each family of terrains."""
+"""Terrains (ground truths); one file per family."""

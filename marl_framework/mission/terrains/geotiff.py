@@ -1,6 +1,6 @@
-"""GeoTIFF files: bands, metres and location. Needs the extra `geo`.
+"""Reading of GeoTIFF files: bands, resolution and location. Needs the extra `geo`.
 
-Maps that are north up in square pixels of true metres stay as they are; others are resampled.
+Maps that are north up, with square pixels in true metres, are used unchanged; others are resampled.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ WGS84 = "EPSG:4326"
 _PATH, _KEY, _RESOLUTION = (f"sensor.simulation.raster.{k}" for k in ("path", "key", "resolution"))
 # ModelPixelScale, ModelTransformation, GeoKeyDirectory, GDAL_NODATA.
 _GEO_TAGS = {33550, 34264, 34735, 42113}
-_MOST_PIXELS = 2**28  # of a resampled map, 1 GiB; more where the file has as many
+_MOST_PIXELS = 2**28  # in a resampled map (1 GiB), or more if the file is larger
 _SCALE_ERROR = 2e-3
-"""Largest relative error of metres on the map; UTM's is below 1e-3, Web Mercator's is not."""
+"""Largest relative error of distances on the map: UTM is below 1e-3, Web Mercator far above."""
 
 quiet_rasterio = partial(warnings.catch_warnings, action="ignore")
-"""Context without the warnings of rasterio about files without coordinates and its own calls."""
+"""Context that suppresses rasterio's warnings, such as those for files without coordinates."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Location of a map."""
+    """Location of a map on Earth."""
 
     system: str
     """Coordinate system in metres, as WKT or PROJ text."""
@@ -42,38 +42,38 @@ class Place:
     """Lower left corner, (easting, northing) [m]."""
 
     def moved(self, x: float, y: float) -> Place:
-        """Return the place of a part of the map whose lower left corner lies at (x, y) [m]."""
+        """Return the place of the part of the map with its lower left corner at (x, y) [m]."""
         return Place(self.system, (self.corner[0] + x, self.corner[1] + y))
 
     def degrees(self, points: Array) -> Array:
-        """Convert metres from the lower left corner, [P, 2], to (longitude, latitude) in WGS 84."""
+        """Convert points [P, 2], in metres from the corner, to (longitude, latitude) in WGS 84."""
         return transform(self.system, WGS84, np.asarray(points, np.float64) + self.corner)
 
     def metres(self, points: Array) -> Array:
-        """Convert (longitude, latitude), [P, 2], to metres from the lower left corner."""
+        """Convert points (longitude, latitude), [P, 2], to metres from the lower left corner."""
         return transform(WGS84, self.system, np.asarray(points, np.float64)) - self.corner
 
 
 def place_at(latitude: float, longitude: float) -> Place:
-    """Return the place of a map, north up, whose lower left corner lies at a point of WGS 84."""
+    """Return the place of a north-up map with its lower left corner at a WGS 84 point."""
     return Place(_local_system(longitude, latitude), (0.0, 0.0))
 
 
 def transform(source: Any, target: Any, points: Array) -> Array:
-    """Convert points [P, 2] between coordinate systems, x or longitude first.
+    """Convert points [P, 2] between coordinate systems; x or longitude comes first.
 
-    A ValueError says that the target does not have them.
+    Raises ValueError if the target system does not cover a point.
     """
     from rasterio.warp import transform as convert
 
-    found = np.stack(convert(source, target, *np.asarray(points, np.float64).T), -1)
-    if not np.isfinite(found).all():
-        raise ValueError("coordinates that its coordinate system does not have")
-    return found
+    converted = np.stack(convert(source, target, *np.asarray(points, np.float64).T), -1)
+    if not np.isfinite(converted).all():
+        raise ValueError("coordinates lie outside the coordinate system")
+    return converted
 
 
 def require_rasterio(key: str, what: str) -> None:
-    """Raise a ConfigError that names the key and the extra if rasterio is missing."""
+    """Raise a ConfigError with `key` and the missing extra if rasterio is not installed."""
     try:
         import_module("rasterio")
     except ImportError as error:
@@ -83,7 +83,7 @@ def require_rasterio(key: str, what: str) -> None:
 
 
 def is_geotiff(path: Path) -> bool:
-    """Return whether a TIFF file has a location or a value for unmeasured pixels."""
+    """Return whether a TIFF file has a location or a no-data value."""
     orders: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
     with path.open("rb") as file:
         head = file.read(16)
@@ -93,7 +93,7 @@ def is_geotiff(path: Path) -> bool:
         big = int.from_bytes(head[2:4], order) == 43  # BigTIFF
         size, entry = (8, 20) if big else (2, 12)
         file.seek(int.from_bytes(head[8:16] if big else head[4:8], order))
-        number = int.from_bytes(file.read(size), order)  # of tags of the first image
+        number = int.from_bytes(file.read(size), order)  # of tags in the first image
         entries = file.read(min(number, 2**16) * entry)
     tags = {int.from_bytes(entries[k : k + 2], order) for k in range(0, len(entries), entry)}
     return bool(_GEO_TAGS & tags)
@@ -102,17 +102,17 @@ def is_geotiff(path: Path) -> bool:
 def read_geotiff(
     path: Path, name: str, key: str | None, resolution: float | None
 ) -> tuple[Array, float | None, Place | None]:
-    """Read one band.
+    """Read one band of a GeoTIFF.
 
     Args:
-        path: file.
-        name: its name in messages.
-        key: number or description of the band; None for the only one.
-        resolution: metres per pixel to resample degrees to; None for those of the file.
+        path: path of the file.
+        name: file name for error messages.
+        key: number or description of the band; None for the only band.
+        resolution: pixel size to resample degrees to [m]; None for the file's pixel size.
 
     Returns:
-        Values [row, column] float32, NaN where nothing was measured; metres per pixel; and the
-        place. Without a coordinate system these are the given resolution and None.
+        Values [row, column] float32, NaN where nothing was measured; pixel size [m]; and place.
+        Without a coordinate system, the pixel size is `resolution` and the place None.
     """
     require_rasterio(_PATH, f"{name} is a GeoTIFF")
     import rasterio
@@ -121,7 +121,7 @@ def read_geotiff(
         band = _band(file, name, key)
         kind = file.dtypes[band - 1]
         if kind.startswith("complex"):
-            raise ConfigError(f"{_PATH}: {name} holds {kind}; real numbers are needed")
+            raise ConfigError(f"{_PATH}: {name} contains {kind}; use a band of real numbers")
         masked = file.read(band, masked=True).astype(np.float32)
         values = np.ma.filled(masked * file.scales[band - 1] + file.offsets[band - 1], np.nan)
         values = np.asarray(values, np.float32)
@@ -138,14 +138,14 @@ def read_geotiff(
 def _in_metres(
     file: Any, values: Array, name: str, resolution: float | None
 ) -> tuple[Array, float, Place]:
-    """Return the band north up in square pixels of true metres, resampled where it is not."""
+    """Return the band north up, in square pixels of true metres; resample it if necessary."""
     at, middle = file.transform, np.array([file.width, file.height]) / 2
     if at.is_degenerate:
-        raise ConfigError(f"{_PATH}: the pixels of {name} have no extent; correct its transform")
+        raise ConfigError(f"{_PATH}: pixels of {name} have no extent; correct the transform")
     if not (file.crs.is_projected or file.crs.is_geographic):
         raise ConfigError(
-            f"{_PATH}: the coordinate system of {name} has no place on Earth; use a projected "
-            "one such as UTM"
+            f"{_PATH}: the coordinate system of {name} has no location on Earth; use a "
+            "projected system such as UTM"
         )
     pixel = _on_map(file, middle + np.array([(0, 0), (1, 0), (0, 1)]))  # in the middle
     local = _local_system(*transform(file.crs, WGS84, pixel)[0])
@@ -156,7 +156,7 @@ def _in_metres(
     if true and at.b == at.d == 0 and at.a > 0 and math.isclose(at.a, -at.e, rel_tol=1e-9):
         if resolution is not None and not math.isclose(resolution, at.a, rel_tol=1e-6):
             raise ConfigError(
-                f"{_RESOLUTION}: {resolution:g} is not the {at.a:g} m of {name}; leave it null"
+                f"{_RESOLUTION}: {resolution:g} is not the {at.a:g} m of {name}; set it to null"
             )
         return values, at.a, Place(file.crs.to_wkt(), (at.c, at.f + file.height * at.e))
     if true:
@@ -165,7 +165,7 @@ def _in_metres(
 
 
 def _on_map(file: Any, pixels: Array) -> Array:
-    """Convert (column, row), [P, 2], to the file's coordinates."""
+    """Convert pixel positions (column, row), [P, 2], to coordinates of the file."""
     matrix = np.array(file.transform).reshape(3, 3)
     return pixels @ matrix[:2, :2].T + matrix[:2, 2]
 
@@ -178,14 +178,14 @@ def _resample(
 
     along = np.linspace(0, 1, 21)
     shares = np.stack(np.meshgrid(along, along), -1).reshape(-1, 2)
-    found = transform(file.crs, system, _on_map(file, shares * (file.width, file.height)))
-    (left, bottom), (right, top) = found.min(0), found.max(0)
+    border = transform(file.crs, system, _on_map(file, shares * (file.width, file.height)))
+    (left, bottom), (right, top) = border.min(0), border.max(0)
     columns = max(1, math.ceil((right - left) / resolution - 1e-6))
     rows = max(1, math.ceil((top - bottom) / resolution - 1e-6))
     if rows * columns > max(_MOST_PIXELS, 4 * values.size):
         raise ConfigError(
-            f"{_RESOLUTION}: {resolution:g} m makes {rows} x {columns} pixels of {name}, which has "
-            f"{file.height} x {file.width}; give a coarser one"
+            f"{_RESOLUTION}: {resolution:g} m gives {rows} x {columns} pixels for {name} of "
+            f"{file.height} x {file.width}; use more metres per pixel"
         )
     resampled = np.full((rows, columns), np.nan, np.float32)
     reproject(
@@ -205,19 +205,19 @@ def _resample(
 
 
 def _band(file: Any, name: str, key: str | None) -> int:
-    """Return the number of the band that a key names, from 1."""
+    """Return the number, from 1, of the band with a given key."""
     listed = [text or str(n) for n, text in enumerate(file.descriptions, start=1)]
     if key is None and file.count > 1:
-        raise ConfigError(f"{_KEY}: {name} has {file.count} bands; name one of {', '.join(listed)}")
+        raise ConfigError(f"{_KEY}: {name} has {file.count} bands; set one of {', '.join(listed)}")
     if key is None or key in listed:
         return 1 if key is None else listed.index(key) + 1
     if key.isdecimal() and 1 <= int(key) <= file.count:
         return int(key)
-    raise ConfigError(f"{_KEY}: {name} has no band {key!r}; it has {', '.join(listed)}")
+    raise ConfigError(f"{_KEY}: {name} has no band {key!r}; choose from {', '.join(listed)}")
 
 
 def _local_system(longitude: float, latitude: float) -> str:
-    """Return the transverse Mercator system around a point: true metres, its y axis north."""
+    """Return the transverse Mercator system around a point, in true metres with y to the north."""
     return (
         f"+proj=tmerc +lat_0={latitude:.9f} +lon_0={longitude:.9f} +k=1 +x_0=0 +y_0=0 "
         "+datum=WGS84 +units=m +no_defs"

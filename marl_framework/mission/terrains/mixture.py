@@ -1,4 +1,4 @@
-"""Ground truths of E missions, each of one of the configured kinds."""
+"""Ground truths of E missions; each mission draws one of the configured terrain kinds."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from marl_framework.mission.seeding import check_split
 from marl_framework.mission.terrains.raster import RasterTerrain
 
 _KEY = "sensor.simulation.kinds"
-_MEMORY = 2**29  # bytes for the part of a large batch that is built at once
-_BYTES_PER_CELL = 30  # of a kind without `bytes_per_mission`
+_MEMORY = 2**29  # [bytes] for the maps that are built at once
+_BYTES_PER_CELL = 30  # for kinds without `bytes_per_mission`
 
 
 class TerrainKind(Protocol):
-    """Draws and builds ground truths; made as `MyTerrain(config, device, split)`.
+    """Interface of a terrain kind; created as `MyTerrain(config, device, split)`.
 
-    All randomness is in `draw`: the same draws give the same maps again. The optional attribute
-    `bytes_per_mission` is the memory that `build` needs for one of them; many missions are built
-    in parts that fit.
+    All randomness is in `draw`: the same draws give the same maps. The optional attribute
+    `bytes_per_mission` is the memory that `build` needs per mission; large batches are split to
+    fit into memory.
     """
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
-        """Return the random numbers behind `num` ground truths, [num, …], on the device."""
+        """Draw the random numbers for `num` ground truths, [num, …], on the device."""
         ...
 
     def build(self, draws: Tensor) -> Tensor:
-        """Return their ground truths [num, R, C] bool, True = region of interest."""
+        """Return the ground truths of `draws`, [num, R, C] bool, True = region of interest."""
         ...
 
 
 @dataclass
 class TerrainDraws:
-    """Random numbers behind the ground truths of E missions."""
+    """Random draws for the ground truths of E missions."""
 
     kind: Tensor
     """Index into `Terrain.kinds`, [E] int64."""
     numbers: tuple[Tensor, ...]
-    """Draws of the kinds, [E, …] each; see `Terrain.numbers`."""
+    """Draws of each kind, [E, …]; see `Terrain.numbers`."""
 
     def __getitem__(self, missions: slice) -> TerrainDraws:
         """Select missions by a slice."""
@@ -54,14 +54,14 @@ class TerrainDraws:
 class Terrain:
     """Draws and builds the ground truths of one split.
 
-    Each mission draws one of the kinds of `sensor.simulation` with equal odds. The splits training,
-    validation and test have their own parts of a raster; deployment has the whole raster. Other
-    kinds differ between splits only by the generator's seed.
+    Each mission draws one of the kinds in `sensor.simulation` with equal probability. Training,
+    validation and test use separate parts of a raster; deployment uses the whole raster. For
+    other kinds, splits differ only in the generator's seed.
 
     Attributes:
-        kinds: names of the kinds.
-        shape: cells of a map (R, C).
-        most_at_once: number of missions that are built at once.
+        kinds: names of the terrain kinds.
+        shape: number of map cells (R, C).
+        most_at_once: largest number of missions that are built at once.
 
     Raises:
         ConfigError: a kind cannot be loaded; the raster cannot be read or is too small.
@@ -73,8 +73,8 @@ class Terrain:
         self.device = torch.device(device)
         self.shape = config.geometry.map_shape
         self._parts = {name: _load(name, config, self.device, split) for name in self.kinds}
-        # Built-in kinds draw first, in the order of `config.parts`; those with the same `draw`
-        # share its numbers. Seeds keep their missions as long as this order stays.
+        # Built-in kinds draw first, in the order of `config.parts`; kinds with the same `draw`
+        # share its numbers. This order must not change, or seeds give other missions.
         known = list(TERRAINS)
         order = sorted(self.kinds, key=lambda name: known.index(name) if name in known else 99)
         methods = {n: type(self._parts[n]).draw if n in TERRAINS else n for n in order}
@@ -87,29 +87,29 @@ class Terrain:
         self.most_at_once = max(1, _MEMORY // max(needed))
 
     def draw(self, num: int, generator: torch.Generator | None) -> TerrainDraws:
-        """Draw the random numbers behind the ground truths of `num` missions."""
+        """Draw the random numbers for the ground truths of `num` missions."""
         kind = torch.randint(len(self.kinds), (num,), generator=generator, device=self.device)
         numbers = []
         for name in self._drawing.values():
             numbers.append(self._parts[name].draw(num, generator))
             if not isinstance(numbers[-1], Tensor) or numbers[-1].shape[:1] != (num,):
-                raise _wrong(f"{name}.draw", f"[{num}, …]", numbers[-1])
+                raise _result_error(f"{name}.draw", f"[{num}, …]", numbers[-1])
         return TerrainDraws(kind, tuple(numbers))
 
     def numbers(self, draws: TerrainDraws, kind: str) -> Tensor:
-        """Return the draws of a kind."""
+        """Return the draws of the kind with this name."""
         return draws.numbers[self._slots[kind]]
 
     @property
     def raster(self) -> RasterTerrain | None:
-        """Measured map; None if there is none."""
+        """Terrain of the measured map; None if no kind is `raster`."""
         raster = self._parts.get("raster")
         return raster if isinstance(raster, RasterTerrain) else None
 
     def window_origins(self, draws: TerrainDraws) -> Tensor | None:
-        """Return the lower left corners of raster windows on the split's part [m].
+        """Return the lower left corners of raster windows in the split's part of the map [m].
 
-        They are [E, 2] float64, NaN where a mission is of another kind; None without a raster.
+        Corners are [E, 2] float64, NaN for missions of other kinds; None without a raster.
         """
         raster = self.raster
         if raster is None:
@@ -121,7 +121,7 @@ class Terrain:
     def build(self, draws: TerrainDraws, out: Tensor | None = None) -> Tensor:
         """Return the ground truths [E, R, C] bool, True = region of interest.
 
-        They are written into `out` if it is given. The same draws give the same maps.
+        If `out` is given, the maps are written into it. The same draws give the same maps.
         """
         num = len(draws.kind)
         if out is None:
@@ -134,7 +134,7 @@ class Terrain:
         return out
 
     def _build_part(self, draws: TerrainDraws) -> Tensor:
-        """Build ground truths that fit into memory together."""
+        """Build ground truths that fit into memory at once."""
         if len(self.kinds) == 1:
             return self._build_kind(self.kinds[0], draws.numbers[0])
         truth = self._empty(draws)
@@ -151,9 +151,9 @@ class Terrain:
         return draws.kind.new_empty(len(draws.kind), *self.shape, dtype=torch.bool)
 
     def _build_kind(self, name: str, numbers: Tensor) -> Tensor:
-        truth, wanted = self._parts[name].build(numbers), (len(numbers), *self.shape)
-        if not isinstance(truth, Tensor) or truth.shape != wanted or truth.dtype != torch.bool:
-            raise _wrong(f"{name}.build", f"{list(wanted)} bool", truth)
+        truth, expected = self._parts[name].build(numbers), (len(numbers), *self.shape)
+        if not isinstance(truth, Tensor) or truth.shape != expected or truth.dtype != torch.bool:
+            raise _result_error(f"{name}.build", f"{list(expected)} bool", truth)
         return truth
 
 
@@ -163,7 +163,7 @@ def _may_read(kind: Tensor) -> bool:
 
 
 def _load(name: str, config: Config, device: torch.device, split: str) -> TerrainKind:
-    """Make the kind of a name in `config.parts` or of a dotted path."""
+    """Create a terrain kind from its name in `config.parts` or its dotted path."""
     make = load_part(TERRAINS.get(name, name), _KEY, "config", "device", "split")
     kind: TerrainKind = make(config, device, split)
     if not all(callable(getattr(kind, method, None)) for method in ("draw", "build")):
@@ -171,8 +171,8 @@ def _load(name: str, config: Config, device: torch.device, split: str) -> Terrai
     return kind
 
 
-def _wrong(method: str, wanted: str, got: object) -> ConfigError:
-    found = type(got).__name__
-    if isinstance(got, Tensor):
-        found = f"{list(got.shape)} {str(got.dtype).removeprefix('torch.')}"
-    return ConfigError(f"{_KEY}: {method} must return {wanted}, got {found}")
+def _result_error(method: str, expected: str, result: object) -> ConfigError:
+    got = type(result).__name__
+    if isinstance(result, Tensor):
+        got = f"{list(result.shape)} {str(result.dtype).removeprefix('torch.')}"
+    return ConfigError(f"{_KEY}: {method} must return {expected}, got {got}")

@@ -1,7 +1,7 @@
-"""Measured maps on the host: reading the file and finding the windows to fly over.
+"""Measured maps on the host: read the file and find the windows to fly over.
 
-The map [x, y] is cut across one axis into a strip for each split. Each window lies entirely in
-the strip of its split, so training, validation and test never share a pixel.
+The map [x, y] is cut across one axis into a strip for each split. Each window lies entirely within
+one strip, so that training, validation and test never share a pixel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 from marl_framework.mission.terrains.geotiff import Array, Place, is_geotiff, read_geotiff
 
 SHARES = (0.6, 0.2, 0.2)
-"""Shares of the admissible windows to aim at: training, validation, test."""
+"""Target shares of admissible windows for training, validation and test."""
 MAX_WINDOWS = 2**22
-"""Number of windows that a larger map keeps, evenly spread, to bound memory."""
+"""Largest number of windows; larger maps use an evenly spaced subset to bound memory."""
 
 _SAMPLE = "matplotlib:"
 _NUMPY, _TIFF = (".npy", ".npz"), (".tif", ".tiff")
@@ -42,36 +42,36 @@ class RasterMap:
     """A measured map."""
 
     name: str
-    """Name of the file in the configuration."""
+    """File name in the configuration."""
     values: npt.NDArray[np.float32]
     """Values [pixels along x, pixels along y], NaN where nothing was measured."""
     resolution: float
     """Metres per pixel."""
     place: Place | None = None
-    """Location; None if the file has none."""
+    """Location of the map; None if the file has no location."""
 
     @property
     def measured(self) -> Mask:
-        """Measured pixels."""
+        """Mask of measured pixels."""
         return ~np.isnan(self.values)
 
 
 def read_raster(config: RasterConfig) -> RasterMap:
-    """Read PNG, TIFF, NPY or NPZ, or `matplotlib:NAME`, a sample file of matplotlib.
+    """Read a PNG, TIFF, NPY or NPZ file, or `matplotlib:NAME`, a sample file of matplotlib.
 
-    Arrays are x first. An image's columns run along x and its rows against y. Integers become
-    float32; infinite values count as not measured. A GeoTIFF is brought to metres, north up, see
-    `geotiff`.
+    Arrays are indexed [x, y]. Image columns run along x and image rows against y. Integers are
+    converted to float32; infinite values count as not measured. A GeoTIFF is converted to metres
+    and north up; see `geotiff`.
 
     Raises:
-        ConfigError: names the file, the key and a remedy.
+        ConfigError: the file cannot be read, or has no resolution or no usable map.
     """
     name = config.path or ""
     path = locate(name)
     suffix = path.suffix.lower()
     if suffix not in (*_NUMPY, *_IMAGE):
         raise _error("path", f"{name} is not a PNG, TIFF, NPY or NPZ file")
-    if not os.path.isfile(path):  # unlike Path.is_file it never raises
+    if not os.path.isfile(path):  # unlike Path.is_file, never raises
         raise _error("path", f"{name} does not exist or is not a file")
     stored: float | None = None
     place: Place | None = None
@@ -85,7 +85,7 @@ def read_raster(config: RasterConfig) -> RasterMap:
             array, stored = _read_numpy(path, name, config.key)
     except ConfigError:
         raise
-    except Exception as error:  # a damaged file can make its reader raise anything
+    except Exception as error:  # readers may raise anything for a damaged file
         text = " ".join(str(error).split())[:200]
         raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
     resolution = stored if place is not None else config.resolution or stored
@@ -99,10 +99,10 @@ def _error(key: str, text: str) -> ConfigError:
 
 
 def locate(name: str) -> Path:
-    """Return the file of a raster's name, which may begin with `~` or `matplotlib:`."""
+    """Return the path of a configured file name, which may begin with `~` or `matplotlib:`."""
     if not name.startswith(_SAMPLE):
-        return Path(os.path.expanduser(name))  # unlike Path.expanduser it never raises
-    from matplotlib.cbook import get_sample_data  # slow to import, and rarely needed
+        return Path(os.path.expanduser(name))  # unlike Path.expanduser, never raises
+    from matplotlib.cbook import get_sample_data  # slow to import, rarely needed
 
     return Path(str(get_sample_data(name.removeprefix(_SAMPLE), asfileobj=False)))
 
@@ -111,7 +111,7 @@ def _read_image(path: Path, name: str, key: str | None) -> Array:
     _refuse_key(key, name)
     data = np.frombuffer(path.read_bytes(), np.uint8)
     level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # our one line is enough
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # we raise an error instead
     try:
         # Decoded from memory: cv2.imread cannot open every name on every system.
         image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
@@ -120,12 +120,12 @@ def _read_image(path: Path, name: str, key: str | None) -> Array:
     if image is None:
         raise _error("path", f"{name} is not a readable image")
     if image.ndim == 3 and image.shape[2] > 1:
-        raise _error("path", f"{name} has {image.shape[2]} bands; a single one is needed")
+        raise _error("path", f"{name} has {image.shape[2]} bands; use an image with a single band")
     return np.rot90(image.reshape(image.shape[:2]), -1)  # x = column, y = last row - row
 
 
 def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | None]:
-    """Return the array and, if an NPZ has it, `resolution_m`."""
+    """Return the array, and `resolution_m` of an NPZ file or None."""
     # numpy does not close a damaged file that it opened itself.
     with path.open("rb") as stream:
         file = np.load(stream, allow_pickle=False)
@@ -133,7 +133,7 @@ def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | 
             _refuse_key(key, name)
             return file, None
         if key is not None and key not in file.files:
-            raise _error("key", f"{name} has no array {key!r}; it has {', '.join(file.files)}")
+            raise _error("key", f"{name} has no array {key!r}; choose from {', '.join(file.files)}")
         resolution = None
         if "resolution_m" in file:
             stored = np.asarray(file["resolution_m"])
@@ -146,13 +146,13 @@ def _read_numpy(path: Path, name: str, key: str | None) -> tuple[Array, float | 
 
 def _refuse_key(key: str | None, name: str) -> None:
     if key is not None:
-        raise _error("key", f"{name} has no arrays to choose from, unlike an NPZ file; remove it")
+        raise _error("key", f"{name} is not an NPZ file and has no keys; set it to null")
 
 
 def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
     arrays = []
     for key in file:
-        with suppress(ValueError):  # an array of Python objects: unpickling would run code
+        with suppress(ValueError):  # skip object arrays: unpickling would run code
             arrays.append(file[key])
     maps = [array for array in arrays if array.ndim == 2]
     if not maps:
@@ -162,9 +162,9 @@ def _largest_2d(file: Mapping[str, Array], name: str) -> Array:
 
 def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
     if array.ndim != 2 or not array.size:
-        raise _error("path", f"{name} has shape {array.shape}; a 2-D array is needed")
+        raise _error("path", f"{name} has shape {array.shape}; use a 2-D array")
     if array.dtype.kind not in "biuf":
-        raise _error("path", f"{name} holds {array.dtype}; real numbers are needed")
+        raise _error("path", f"{name} contains {array.dtype}; use real numbers")
     with np.errstate(over="ignore", invalid="ignore"):
         values = array.astype(np.float32)
     values[~np.isfinite(values)] = np.nan
@@ -176,33 +176,33 @@ def _to_float(array: Array, name: str) -> npt.NDArray[np.float32]:
 
 
 def admissible_corners(measured: Mask, window: tuple[int, int]) -> Mask:
-    """Return the first pixels of windows (P, Q) that are all `measured`, [X, Y] bool.
+    """Return where a fully measured window (P, Q) can start, [X - P + 1, Y - Q + 1] bool.
 
-    They are [X - P + 1, Y - Q + 1] bool.
+    `measured` is [X, Y] bool.
     """
     p, q = window
-    total = cv2.integral((~measured).view(np.uint8))  # gaps before each pixel along both axes
+    total = cv2.integral((~measured).view(np.uint8))  # gaps before each pixel on both axes
     return (total[p:, q:] - total[:-p, q:] - total[p:, :-q] + total[:-p, :-q]) == 0
 
 
 def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
-    """Cut an axis in three so that the strips hold windows in the ratio of `SHARES`.
+    """Cut an axis into three strips whose numbers of windows approximate `SHARES`.
 
     Args:
-        counts: admissible windows that start at each pixel of the axis, [length - window + 1].
-        window: the window's pixels along the axis.
+        counts: number of admissible windows that start at each pixel, [length - window + 1].
+        window: window length along the axis [pixels].
 
     Returns:
-        The two cuts (the strips are [0, a), [a, b), [b, length)) and the smallest of the three
-        numbers of windows, each divided by its share; 0 if some strip has no window.
+        Two cuts a, b for the strips [0, a), [a, b), [b, length), and a score: the smallest ratio
+        of a strip's number of windows to its share. The score is 0 if a strip has no window.
     """
     length = len(counts) + window - 1
     cumulative = np.concatenate(([0], np.cumsum(counts)))
     cut = np.arange(length + 1)
-    begun = cumulative[np.minimum(cut, len(counts))]  # windows that start before the cut
+    begun = cumulative[np.minimum(cut, len(counts))]  # windows that start before each cut
     ended = cumulative[np.clip(cut - window + 1, 0, len(counts))]  # windows that end before it
-    # For a first cut a, [a, b) gains and [b, length) loses windows with b: the best b is where
-    # their numbers, over their shares, cross, or the pixel before.
+    # For a given a, a larger b moves windows from the third to the second strip. The best b is
+    # where their ratios of number to share cross, or the pixel before.
     balance = ended / SHARES[1] + begun / SHARES[2]
     cross = np.searchsorted(balance, begun / SHARES[1] + cumulative[-1] / SHARES[2])
     second = np.clip(np.stack((cross - 1, cross)), 0, length)
@@ -217,10 +217,10 @@ def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
 def split_windows(
     measured: Mask, window: tuple[int, int]
 ) -> dict[str, tuple[tuple[slice, slice], Mask]] | None:
-    """Return each split's strip of the map and the first pixels of its windows.
+    """Return, for each split, its strip of the map and where windows can start in the strip.
 
-    The map is cut across the axis that leaves more windows, mostly the longer one. None if a
-    split has no window.
+    The map is cut across the axis that leaves more windows, usually the longer axis. Returns None
+    if a split has no window.
     """
     admissible = admissible_corners(measured, window)
     if not admissible.any():
@@ -244,27 +244,27 @@ def split_windows(
 
 @dataclass(frozen=True)
 class RasterWindows:
-    """One split's part of a measured map, and its mission windows."""
+    """One split's part of a measured map, and the windows in this part."""
 
     values: npt.NDArray[np.float32]
-    """Values of the split's strip [pixels along x, pixels along y]."""
+    """Values in the split's strip, [pixels along x, pixels along y]."""
     corners: Indices
     """First pixel (x, y) of each admissible window in the strip, [windows, 2]."""
     side: tuple[float, float]
-    """Extent of a window, x_dim × y_dim [pixels], not necessarily whole."""
+    """Extent of a window, x_dim × y_dim [pixels]; may be fractional."""
     pixels: tuple[int, int]
     """Number of whole pixels (P, Q) that a window touches."""
     place: Place | None
-    """Location of the whole map; None if the file has none."""
+    """Location of the whole map; None if the file has no location."""
 
 
 def find_windows(config: Config, split: str) -> RasterWindows:
-    """Read the map and list the windows of x_dim × y_dim metres that `split` may fly over.
+    """Read the map and list the windows of x_dim × y_dim metres for a split.
 
-    The split `deployment` flies over the whole map.
+    The split `deployment` may use the whole map.
 
     Raises:
-        ConfigError: the file cannot be read, or is too small or too coarse for its windows.
+        ConfigError: the file cannot be read, or is too small or too coarse for the windows.
     """
     settings = config.sensor.simulation.raster
     raster = read_raster(settings)
@@ -279,7 +279,7 @@ def find_windows(config: Config, split: str) -> RasterWindows:
         strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
         if not admissible.any():
             text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
-            advice = "use a larger map: a team flies the area of its training"
+            advice = "use a larger map; x_dim and y_dim must match the team's training"
             raise _error("path", f"{text}{_metres(extent)}; {advice}")
     else:
         strips = split_windows(raster.measured, pixels)
@@ -318,7 +318,7 @@ def _covered(raster: RasterMap) -> str:
 
 def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
     ratio = extent[1] / extent[0]
-    # Pixels along x; all smaller windows fit where a larger one does.
+    # Bisect the largest number of pixels along x: wherever a window fits, smaller windows fit.
     low, high = 0, math.ceil(extent[0] / raster.resolution)
     while high - low > 1:
         middle = (low + high) // 2

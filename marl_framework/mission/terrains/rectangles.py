@@ -1,4 +1,4 @@
-"""Terrains of at most four rectangles, or their complement, rasterised axis by axis."""
+"""Terrains of up to four rectangles, or the complement, rasterised axis by axis."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 
-# Columns of the draws: which side, corner, axis or diagonal; complement or not; covered shares.
+# Columns of the draws: choice of side, corner, axis or diagonal; complement or not; shares.
 _PLACE, _COMPLEMENT, _SHARES, _NUM_DRAWS = 0, 1, 2, 10
 
 Interval = tuple[Tensor, Tensor]
-"""First cell and one past the last, [E] int64 each."""
+"""First cell and one past the last cell, [E] int64 each."""
 
 
 class Rectangles:
-    """Base of the rectangular kinds, which share their draws."""
+    """Base class of the rectangular terrain kinds; all use the same draws."""
 
     complemented = False
-    """Whether every other map is the complement."""
+    """Whether half of the maps are complemented."""
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
         self.shape = config.geometry.map_shape
@@ -29,7 +29,7 @@ class Rectangles:
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
         """Draw uniform numbers [num, 10] float64 in [0, 1)."""
-        # Double precision, so that the floor of a share is the same on every device.
+        # float64, so that floors of shares are equal on all devices.
         size = (num, _NUM_DRAWS)
         return torch.rand(size, generator=generator, device=self._device, dtype=torch.float64)
 
@@ -39,17 +39,17 @@ class Rectangles:
         return rasterise(self._rectangles(draws), self.shape, complement)
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
-        """Return the rectangles [E, K, 4] int64 of uniform numbers [E, 10]; see `rasterise`."""
+        """Return the rectangles, [E, K, 4] int64, for uniform draws [E, 10]; see `rasterise`."""
         raise NotImplementedError
 
     def _block(self, shares: tuple[Tensor, Tensor], far_x: Tensor, far_y: Tensor) -> Tensor:
-        """Return a block in a corner, [E, 4], of its shares of both axes."""
+        """Return a block in a corner, [E, 4], that covers `shares` of both axes."""
         rows = _anchored(shares[0], far_x, self.shape[0])
         cols = _anchored(shares[1], far_y, self.shape[1])
         return torch.stack((*rows, *cols), -1)
 
     def _strip(self, along_x: Tensor, rows: Interval, cols: Interval) -> Tensor:
-        """Return a rectangle of rows or of columns across the whole map, [E, 1, 4]."""
+        """Return a strip across the map, of rows if `along_x`, else of columns, [E, 1, 4]."""
         edges = (
             torch.where(along_x, rows[0], 0),
             torch.where(along_x, rows[1], self.shape[0]),
@@ -60,7 +60,7 @@ class Rectangles:
 
 
 class Split(Rectangles):
-    """One of four sides of the map, 30-60 % of it."""
+    """A strip along one of the map's four sides, 30-60 % wide."""
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
         side, share = _pick(uniform, 4), _share(uniform, 0, 0.30, 0.60)
@@ -69,7 +69,7 @@ class Split(Rectangles):
 
 
 class Corner(Rectangles):
-    """One block in a corner, 55-74 % of each side."""
+    """A block in one corner, 55-74 % of each side."""
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
         corner = _pick(uniform, 4)
@@ -78,7 +78,7 @@ class Corner(Rectangles):
 
 
 class Band(Rectangles):
-    """A band across the map, from 20-34 % to 65-79 % of one axis, or all but that band."""
+    """A band across the map, from 20-34 % to 65-79 % of one axis, or the complement."""
 
     complemented = True
 
@@ -91,7 +91,7 @@ class Band(Rectangles):
 
 
 class TwoCorners(Rectangles):
-    """Two blocks in opposite corners, 40-54 % of each side, each with its own extent."""
+    """Two blocks in opposite corners, 40-54 % of each side, of separate extents."""
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
         diagonal = _pick(uniform, 2) == 1
@@ -102,7 +102,7 @@ class TwoCorners(Rectangles):
 
 
 class FourCorners(Rectangles):
-    """A block in each corner, 28-37 % of each side, each with its own extent; or all but them."""
+    """A block in each corner, 28-37 % of each side, of separate extents, or the complement."""
 
     complemented = True
 
@@ -122,10 +122,10 @@ def rasterise(
     """Draw unions of rectangles, or their complements.
 
     Args:
-        rectangles: [E, K, 4] int64, K ≤ 8; of each first row, past-the-last row, first column,
-            past-the-last column [cells]. A rectangle without extent is empty.
-        shape: (R, C).
-        complement: [E] bool, the maps to invert.
+        rectangles: first row, one past the last row, first column, one past the last column
+            [cells], [E, K, 4] int64, K ≤ 8. Rectangles without extent are empty.
+        shape: number of map cells (R, C).
+        complement: maps to invert, [E] bool; None for no map.
 
     Returns:
         [E, R, C] bool.
@@ -134,7 +134,7 @@ def rasterise(
     cols = _membership(rectangles[..., 2:], shape[1])
     union = rows[:, :, None] & cols[:, None, :]
     if rectangles.shape[1] > 1:
-        # In place on bytes: comparisons from bytes to bool are ten times slower on the CPU.
+        # In place on bytes: on the CPU, comparisons that return bool are ten times slower.
         union.ne_(0)
     if complement is not None:
         union ^= complement.to(torch.uint8)[:, None, None]
@@ -142,7 +142,7 @@ def rasterise(
 
 
 def _membership(interval: Tensor, size: int) -> Tensor:
-    """Return [E, size] uint8 of intervals [E, K, 2]: bit k is set inside interval k."""
+    """Return membership bits of cells, [E, size] uint8: bit k is set inside interval k."""
     cell = torch.arange(size, device=interval.device)
     inside = (cell >= interval[..., :1]) & (cell < interval[..., 1:])
     bit = torch.arange(interval.shape[1], device=interval.device, dtype=torch.uint8)
@@ -158,7 +158,7 @@ def _share(uniform: Tensor, index: int, low: float, high: float) -> Tensor:
 
 
 def _anchored(share: Tensor, far: Tensor, size: int) -> Interval:
-    """Return ⌊share · size⌋ cells at the near or far end of an axis."""
+    """Return the interval of ⌊share · size⌋ cells at the near or far end of an axis."""
     length = (share * size).floor().long()
     start = torch.where(far, size - length, 0)
     return start, start + length
