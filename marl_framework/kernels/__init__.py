@@ -1,6 +1,6 @@
-"""Kernels: computations that exist in more than one version.
+"""Kernels: computations with more than one implementation.
 
-Each `NAME.py` is the contract of a few kernels: their arguments, shapes and types, and the plain
-PyTorch version or its name. Next to it lie the compiled loops (`NAME_numba.py`) and the Triton
-kernels (`NAME_triton.py`). Callers call the functions of the contract alone.
+Each `NAME.py` is the contract of a few kernels: it defines arguments, shapes and types, and
+contains or names the plain PyTorch version. `NAME_numba.py` has the compiled loops, and
+`NAME_triton.py` the Triton kernels. Callers use only the functions of the contract.
 """

@@ -1,8 +1,8 @@
-"""Contract of cells of beliefs: rule of Bayes, entropy, weight, and averages and sums of them.
+"""Contract of belief cells: Bayes' rule, entropy and weight, and their averages and sums.
 
-Averages over equal shares of a map are exact at fractional cells, as those of OpenCV's `INTER_AREA`
-where it shrinks. Windows of `kornia.geometry.transform.resize(interpolation="area")` end at whole
-cells: at 493 → 11 its error is up to 2e-2.
+Averages over equal parts of a map weight fractional cells exactly, as OpenCV's `INTER_AREA` does
+when shrinking. `kornia.geometry.transform.resize(interpolation="area")` averages whole cells:
+for 493 → 11 cells, its error is up to 2e-2.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor
 from marl_framework.kernels.versions import Kernel, Version, check_contiguous, launch, load
 
 PROBABILITY_FLOOR = 1e-4
-"""Beliefs are clamped to [floor, 1 - floor] before an update or a logarithm."""
+"""Floor ε: beliefs are clamped to [ε, 1 - ε] before an update or a logarithm."""
 INTEREST_ABOVE, NO_INTEREST_BELOW = 0.501, 0.499
-"""In between a cell counts half: contradicting readings leave it at 0.5 up to rounding."""
+"""Beliefs between these limits get weight 0.5; contradicting readings give 0.5 up to rounding."""
 
 KERNELS = {
     "clamp": Kernel("kernels.cells.clamp_probability", triton="clamp"),
@@ -33,15 +33,15 @@ KERNELS = {
 
 
 def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float = 0.5) -> Tensor:
-    """Return the belief of cells after one reading each; cells without a reading do not change.
+    """Return the belief of each cell after one reading; cells without a reading do not change.
 
     logit p' = logit clamp(p) + log(odds of the reading) - logit prior, as in the published code.
-    With a prior of 0.5 that is the rule of Bayes; another prior counts again at every reading.
+    For a prior of 0.5 this is Bayes' rule; any other prior is subtracted at every reading.
 
     Args:
-        belief: P(region of interest), any shape.
+        belief: P(region of interest), of any shape.
         readings: +1, -1, or 0 for no reading; broadcastable to `belief`.
-        odds: see `sensor.reading_odds`; [..., 2], without its last axis broadcastable to `belief`.
+        odds: see `sensor.reading_odds`; [..., 2], where [...] is broadcastable to `belief`.
         prior: belief before any reading.
     """
     positive, negative = odds.unbind(-1)
@@ -73,7 +73,7 @@ def weighted_entropy(p: Tensor) -> Tensor:
 
 
 def uncertainty(p: Tensor) -> Tensor:
-    """Return p·H(p) [bit]: the entropy that a cell is expected to add to the region of interest."""
+    """Return p·H(p) [bit]: the expected contribution of a cell to the entropy of the ROI."""
     return clamp_probability(p) * entropy(p)
 
 
@@ -85,9 +85,9 @@ def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Te
 
 
 def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
-    """Return the shares of equal parts of an axis that intervals cover, [..., outputs, S] float32.
+    """Return how much intervals cover of each equal part of an axis, [..., outputs, S] float32.
 
-    `low` is the first cell of each of S intervals, `high` one past the last, both [..., S].
+    `low` is the first cell of each of S intervals and `high` one past the last cell, [..., S].
     """
     width = torch.full((), cells / outputs, dtype=torch.float32, device=low.device)
     start = torch.arange(outputs, device=low.device).unsqueeze(1) * width
@@ -96,7 +96,7 @@ def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
 
 
 def area_weights(cells: int, outputs: int) -> Tensor:
-    """Return the matrix [outputs, cells] float64 that averages `cells` cells onto `outputs`."""
+    """Return the matrix [outputs, cells] float64 that averages cells onto equal parts."""
     edges = torch.arange(cells, dtype=torch.float64)
     width = torch.tensor(cells / outputs, dtype=torch.float64)
     start = torch.arange(outputs, dtype=torch.float64).unsqueeze(1) * width
@@ -106,7 +106,7 @@ def area_weights(cells: int, outputs: int) -> Tensor:
 def lattice_weights(
     map_shape: tuple[int, int], shape: tuple[int, int], device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    """Return the weights that `area_pool` averages whole maps (R, C) onto (X, Y) with, float32."""
+    """Return row and column weights (float32) for `area_pool` from maps (R, C) to (X, Y)."""
     rows, cols = (
         area_weights(cells, outputs).float().to(device)
         for cells, outputs in zip(map_shape, shape, strict=True)
@@ -120,32 +120,32 @@ def area_pool(maps: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
 
 
 def grid_coordinates(index: Tensor, size: int) -> Tensor:
-    """Return indices along an axis of `size` cells as `grid_sample` takes them, corners aligned.
+    """Convert cell indices to coordinates for `grid_sample` with aligned corners.
 
-    kornia's own conversion copies its factors from the host, which CUDA graphs cannot record.
+    kornia's conversion copies factors from the host, which CUDA graphs cannot record.
     """
     return index if size == 1 else index * (2.0 / (size - 1.0)) - 1.0
 
 
 def part_sums(version: Version, beliefs: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
-    """Return sums of beliefs p, of H(p) and of p·H(p) over parts of maps, [..., 3, P, Q].
+    """Return sums of p, H(p) and p·H(p) over P × Q parts of each belief map, [..., 3, P, Q].
 
-    Beliefs are [..., R, C]; parts end before rows [P] and columns [Q], int64. The version is that
-    of compiled loops or Triton.
+    Beliefs p are [..., R, C]. Parts end before the rows `row_ends` [P] and columns `col_ends` [Q],
+    int64. `version` must be compiled loops or Triton.
     """
     maps = beliefs.flatten(0, -3).contiguous()
     sums = sum_parts if version is Version.TRITON else load("cells", version).part_sums
-    found: Tensor = sums(maps, row_ends, col_ends)
-    return found.unflatten(0, beliefs.shape[:-2])
+    result: Tensor = sums(maps, row_ends, col_ends)
+    return result.unflatten(0, beliefs.shape[:-2])
 
 
 @torch.library.custom_op("marl_framework::sum_parts", mutates_args=())
 def sum_parts(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
-    """See `part_sums`; of maps [M, R, C]."""
+    """See `part_sums`; maps are [M, R, C]."""
     check_contiguous(maps)
     sums = _empty(maps, row_ends, col_ends)
     programs, sizes = (len(maps) * len(row_ends),), (*maps.shape[1:], *sums.shape[2:])
-    # One warp for a row of parts: its sums need no barrier.
+    # One warp per row of parts, so that sums need no barrier.
     launch("cells.sum_parts", programs, maps, row_ends, col_ends, sums, *sizes, num_warps=1)
     return sums
 

@@ -1,10 +1,11 @@
-"""Cells, their area means and sums in compiled loops; see `cells`.
+"""Compiled loops for cells, area means and sums; see `cells`.
 
-Area weights are computed in whole numbers, without `fastmath`: an axis of `cells` cells has
-`shares` equal shares, none smaller than a cell. A cell is `shares` long, a share `cells`.
+Area weights are computed with integers, without `fastmath`: an axis of `cells` cells is divided
+into `shares` equal shares, none smaller than a cell. The axis has cells · shares units:
+a cell is `shares` units long and a share `cells`.
 
-`log2` and `entropy` become part of each loop's own code. As functions of their own they were
-compiled otherwise in a process that had compiled another loop before, and rounded otherwise.
+`log2` and `entropy` are inlined: as separate functions, they were compiled differently, and rounded
+differently, after the same process had compiled another loop.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8 = _log2_polynomial(8)
 
 @njit(inline="always", **FAST)
 def log2(x):
-    """log2 of a positive normal number, to 1e-7: exponent plus a polynomial of the mantissa.
+    """Return log2 of a positive normal number, to 1e-7: exponent plus polynomial of the mantissa.
 
-    The mantissa is taken from [1/√2, √2), so that numbers near 1 keep their precision.
+    The mantissa lies in [1/√2, √2), so that results near log2(1) keep their precision.
     """
     bits = np.float32(x).view(np.int32)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
@@ -59,7 +60,7 @@ def entropy(p):
 
 @njit(**FAST)
 def bayes(p, odds):
-    """See `cells.bayes_update`; `odds` are those of the reading over those of the prior."""
+    """See `cells.bayes_update`; `odds` are the odds of the reading divided by the prior odds."""
     clamped = min(max(p, _LOW), _HIGH)
     weighed = clamped * odds
     return weighed / (weighed + (_ONE - clamped))
@@ -91,18 +92,18 @@ def cell_weight(cell, share, cells, shares):
 
 @njit(**FAST)
 def padded(cells):
-    """Round up to whole vectors: the rest of a loop runs cell by cell, far slower."""
+    """Round up to whole vectors; leftover cells would be processed one by one, far slower."""
     return (cells + _LANES - 1) // _LANES * _LANES
 
 
 @njit(**FAST)
 def _pool_columns(totals, first, last, pooled, cells):
-    """Add the sums over rows of cells [first, last) to a row of the pooled map."""
+    """Add the row sums of columns [first, last) to one row of the pooled map."""
     shares = pooled.size
     y = first * shares // cells
     low, before = y * cells // shares, y * cells % shares
     while y < shares:
-        # The share holds the cells [inner_low, high) as a whole, and parts of those beside them.
+        # The share contains the cells [inner_low, high) entirely, and parts of both neighbours.
         inner_low = low + (before > 0)
         if inner_low - 1 >= last:
             break
@@ -121,11 +122,11 @@ def _pool_columns(totals, first, last, pooled, cells):
 
 @njit(**FAST)
 def pool_row(change, totals, span, rows, pooled, shape):
-    """Add the changes of the cells of a span [first, last) of a row to the pooled map.
+    """Add the changes in one map row, at columns `span` = [first, last), to the pooled map.
 
-    `rows` are that row and one past the last row; they come one after the other. `totals` holds
-    the sums over the rows of a share, which go to the pooled map at the share's end; it is zero
-    before the first row. Both buffers are padded. The whole map has the given shape.
+    Call once per row, in order; `rows` holds the row and one past the last row. `totals` collects
+    sums over the rows of a share until the share ends, and must be zero before the first row. Both
+    buffers are padded. `shape` is the shape of the whole map.
     """
     (first, last), (r, end) = span, rows
     cells = shape[0]
@@ -147,31 +148,31 @@ def pool_row(change, totals, span, rows, pooled, shape):
 
 
 def part_sums(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
-    """See `cells.part_sums`; of maps [M, R, C]."""
+    """See `cells.part_sums`; maps are [M, R, C]."""
     sums = torch.empty(len(maps), 3, len(row_ends), len(col_ends))
-    # A thread of several that share the work has one core.
-    alone = torch.get_num_threads() == 1
-    (sum_parts if alone else sum_parts_in_parallel)(*views(maps, row_ends, col_ends, sums))
+    # The caller may itself be one of several worker threads, with one core each.
+    single = torch.get_num_threads() == 1
+    (sum_parts if single else sum_parts_in_parallel)(*views(maps, row_ends, col_ends, sums))
     return sums
 
 
 @loop(nogil=True)
 def sum_parts(maps, row_ends, col_ends, sums):
-    """Write the sums of all maps, on the calling thread; others run meanwhile."""
+    """Write the sums of all maps on the calling thread; other threads can run meanwhile."""
     for b in range(len(maps)):
         _sum_map(maps[b], row_ends, col_ends, sums[b])
 
 
 @loop(parallel=True)
 def sum_parts_in_parallel(maps, row_ends, col_ends, sums):
-    """Write the sums of all maps, on all threads."""
+    """Write the sums of all maps with all threads."""
     for b in prange(len(maps)):
         _sum_map(maps[b], row_ends, col_ends, sums[b])
 
 
 @njit(**FAST)
 def _sum_map(belief, row_ends, col_ends, sums):
-    """Write the sums of one map: first over the rows of a part, in vectors, then along it."""
+    """Write the sums of one map: sum over the rows of a part, vectorised, then over columns."""
     totals = np.empty((3, belief.shape[1]), np.float32)
     first_row = 0
     for i in range(row_ends.size):

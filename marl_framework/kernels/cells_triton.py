@@ -1,4 +1,4 @@
-"""Cells, their area means and sums in Triton; see `cells`."""
+"""Triton kernels for cells, area means and sums; see `cells`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton.language as tl
 
 from marl_framework.kernels.cells import INTEREST_ABOVE, NO_INTEREST_BELOW, PROBABILITY_FLOOR
 
-# The GPU's own logarithm and reciprocal, good to 2^-22; Triton's interpreter has none.
+# Use the GPU's fast logarithm and reciprocal (error 2^-22); the interpreter has none.
 _FAST = tl.constexpr(not triton.knobs.runtime.interpret)
 _BLOCK = tl.constexpr(16)
 _LOW = tl.constexpr(PROBABILITY_FLOOR)
@@ -44,7 +44,7 @@ def clamp(p):
 
 @triton.jit
 def bayes(p, odds):
-    """See `cells.bayes_update`; `odds` are those of the reading over those of the prior."""
+    """See `cells.bayes_update`; `odds` are the odds of the reading divided by the prior odds."""
     q = clamp(p)
     weighed = q * odds
     return _ratio(weighed, weighed + (1.0 - q))
@@ -52,7 +52,7 @@ def bayes(p, odds):
 
 @triton.jit
 def entropy(q):
-    """See `cells.entropy`; q is clamped."""
+    """See `cells.entropy`; q must be clamped."""
     return -(q * _log2(q) + (1.0 - q) * _log2(1.0 - q))
 
 
@@ -64,9 +64,9 @@ def weight(p):
 
 @triton.jit
 def share_of(cell, share, CELLS, SHARES):
-    """Weight of cells in the means over equal shares of an axis: 0 where they do not overlap.
+    """Return the weight of a cell in the mean over a share of the axis; 0 without overlap.
 
-    Whole numbers: a cell is SHARES long, a share CELLS.
+    Computed with integers: a cell is SHARES long and a share CELLS; see `cells_numba`.
     """
     end = tl.minimum((cell + 1) * SHARES, (share + 1) * CELLS)
     overlap = end - tl.maximum(cell * SHARES, share * CELLS)
@@ -75,7 +75,7 @@ def share_of(cell, share, CELLS, SHARES):
 
 @triton.jit
 def pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
-    """Average sums over rows [BLOCK_C], at columns `cols` of CELLS, onto Y shares."""
+    """Average row sums [BLOCK_C], at columns `cols` of CELLS, onto Y equal shares."""
     y = tl.arange(0, BLOCK_Y)
     weights = share_of(cols[:, None], y[None, :], CELLS, Y)
     return tl.sum(totals[:, None] * weights, 0)
@@ -83,7 +83,7 @@ def pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
 
 @triton.jit
 def sum_parts(beliefs, row_ends, col_ends, sums, R, C, P, Q):
-    """Add up a row of parts of one map."""
+    """Write the sums for one row of parts of one map."""
     i = tl.program_id(0) % P
     index = (tl.program_id(0) // P).to(tl.int64)
     first = tl.load(row_ends + i - 1, mask=i > 0, other=0).to(tl.int32)

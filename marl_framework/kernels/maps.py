@@ -1,10 +1,10 @@
-"""Contract of the maps that networks see, and of transitions on flipped or turned areas.
+"""Contract of the kernels that draw network inputs and that flip or turn transitions.
 
-One kernel draws all maps of a UAV for a network. `observations.channels` draws them in plain
-operators. A channel's slot is a field of `ActorPlaces` or `CriticPlaces`: its place among the maps,
--1 if it is off.
+One kernel call draws all channels of a UAV; `observations.channels` has the plain operators. The
+fields of `ActorPlaces` and `CriticPlaces` are slots: a channel's index in the output, or -1 if the
+channel is off.
 
-E missions, N UAVs, maps of R × C cells, lattice X × Y × Z. All tensors are contiguous.
+Dimensions: E missions, N UAVs, maps of R × C cells, lattice X × Y × Z. Tensors must be contiguous.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KERNELS = {
 MOST_COLUMNS = 128
 """Largest number of lattice columns that the kernels support."""
 ROWS, CELLS = 16, 128
-"""Lattice rows of drawn maps and cells of turned maps for each program."""
+"""Lattice rows (drawn maps) and cells (turned maps) that one program handles."""
 
 
 class ActorInputs(NamedTuple):
-    """Fields of `mission.state.Seen`."""
+    """Fields of `mission.state.Seen` that the actor's channels read."""
 
     positions: Tensor
     """[E, N, 3] int64."""
@@ -53,11 +53,11 @@ class ActorInputs(NamedTuple):
     budget: Tensor
     """[E] int64."""
     open_share: Tensor
-    """[E, X, Y] float32; missions may share one table."""
+    """[E, X, Y] float32; missions may share one map (stride 0)."""
 
 
 class ActorTables(NamedTuple):
-    """Tables of `mission.camera.Camera`."""
+    """Tables of `mission.camera.Camera` that the actor's channels read."""
 
     boxes: Tensor
     """Footprints, [X, Y, Z, 8] int64."""
@@ -70,7 +70,7 @@ class ActorTables(NamedTuple):
 
 
 class ActorPlaces(NamedTuple):
-    """Slots of the actor's channels."""
+    """Slot of each actor channel; -1 if the channel is off."""
 
     budget: int = -1
     agent_id: int = -1
@@ -89,7 +89,7 @@ class ActorPlaces(NamedTuple):
 
 
 class CriticInputs(NamedTuple):
-    """Fields of `mission.state.MissionState`, and the actions chosen."""
+    """Fields of `mission.state.MissionState` that critic channels read, and the chosen actions."""
 
     positions: Tensor
     """[E, N, 3] int64."""
@@ -104,7 +104,7 @@ class CriticInputs(NamedTuple):
 
 
 class CriticPlaces(NamedTuple):
-    """Slots of the channels that only the critic sees."""
+    """Slot of each channel that only the critic sees; -1 if the channel is off."""
 
     global_position: int = -1
     global_entropy: int = -1
@@ -115,12 +115,12 @@ class CriticPlaces(NamedTuple):
 
 
 def serve(config: Config) -> bool:
-    """Return whether the kernels of maps and of actions serve missions: without costs of moves."""
+    """Return whether map and action kernels support these missions: no costs, few columns."""
     return not config.missions.has_cost and config.geometry.lattice_shape[1] <= MOST_COLUMNS
 
 
 class Sizes(NamedTuple):
-    """Constants that kernels are compiled for; see above for the letters."""
+    """Compile-time constants of the kernels; for the letters, see the module docstring."""
 
     R: int
     C: int
@@ -129,7 +129,7 @@ class Sizes(NamedTuple):
     Y: int
     Z: int
     OF_UAV: int
-    """Numbers in memory from one UAV to the next."""
+    """Stride in memory from one UAV to the next [elements]."""
     BLOCK_Y: int
     BLOCK_S: int
     masked: bool
@@ -137,10 +137,10 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, out: Tensor, levels: int, cells: list[int], masked: bool) -> Sizes:
-        """Return the constants for maps in `out` and a number of altitudes."""
+        """Return the constants for the output `out`, number of altitudes and map cells."""
         _, n, _, x, y = out.shape
         if not out[0, 0].is_contiguous() or out.stride(0) != n * out.stride(1):
-            raise ValueError("out: maps of a UAV, and UAVs, must follow one another in memory")
+            raise ValueError("out: maps of one UAV, and all UAVs, must be contiguous")
         wide, strips = (max(16, block(number)) for number in (y, 2 * n + 2))
         rows, cols = cells
         return cls(rows, cols, n, x, y, levels, out.stride(1), wide, strips, masked)
@@ -155,22 +155,22 @@ def draw_actor_maps(
     has_inactive: bool,
     out: Tensor,
 ) -> None:
-    """Draw what each UAV knows.
+    """Draw the actor's channels for each UAV.
 
     Args:
         inputs: fields of `ActorInputs`.
         tables: fields of `ActorTables`.
-        places: fields of `ActorPlaces`: places in `out`, whose other channels stay unwritten.
-        cells: of the map, [R, C].
+        places: fields of `ActorPlaces`: slots in `out`; other channels of `out` are not written.
+        cells: number of map cells, [R, C].
         has_inactive: whether UAVs may be inactive.
-        out: [E, N, channels, X, Y] of any precision, written.
+        out: output [E, N, channels, X, Y] of any precision, written.
     """
     *tensors, open_share = inputs
     check_contiguous(*tensors, *tables, open_share[0])
     sizes = Sizes.of(out, tables[0].shape[2], cells, has_inactive)
-    given = ActorInputs(*inputs), ActorTables(*tables), open_share.stride(0), out
+    arguments = ActorInputs(*inputs), ActorTables(*tables), open_share.stride(0), out
     channels = ActorPlaces(*places)
-    launch("maps.draw_actor", _grid(out, sizes), *given, S=sizes, AT=channels, num_warps=4)
+    launch("maps.draw_actor", _grid(out, sizes), *arguments, S=sizes, AT=channels, num_warps=4)
 
 
 @torch.library.custom_op("marl_framework::draw_critic_maps", mutates_args=("out",))
@@ -183,18 +183,18 @@ def draw_critic_maps(
     num_actions: int,
     out: Tensor,
 ) -> None:
-    """Draw what only the critic sees, as `draw_actor_maps`; fields of the critic's tuples."""
+    """Draw the channels that only the critic sees; as `draw_actor_maps`, with critic tuples."""
     check_contiguous(*inputs, boxes)
     sizes = Sizes.of(out, boxes.shape[2], cells, has_inactive)
     constants = {"S": sizes, "AT": CriticPlaces(*places), "ACTIONS": num_actions}
-    given = CriticInputs(*inputs), boxes, out
-    launch("maps.draw_critic", _grid(out, sizes), *given, **constants, num_warps=4)
+    arguments = CriticInputs(*inputs), boxes, out
+    launch("maps.draw_critic", _grid(out, sizes), *arguments, **constants, num_warps=4)
 
 
 @draw_actor_maps.register_fake
 @draw_critic_maps.register_fake
 def _(*arguments: Any) -> None:
-    """Only the mutated arguments come out."""
+    """Return nothing; the kernels only write to `out`."""
 
 
 def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int]:
@@ -205,20 +205,20 @@ def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int]:
 
 
 class Tables(NamedTuple):
-    """Effect of S symmetries on maps of X × Y cells and on A actions."""
+    """Lookup tables of S symmetries, for maps of X × Y cells and for A actions."""
 
     cells: Tensor
-    """Source of each cell, [S, X·Y] int64."""
+    """Cell from which each turned cell is read, [S, X·Y] int64."""
     actions: Tensor
-    """Turned actions, [S, A] int64."""
+    """Action that each action becomes when turned, [S, A] int64."""
     sources: Tensor
-    """Actions that become each action, [S, A] int64."""
+    """Action that becomes each action when turned, [S, A] int64."""
     codes: Tensor
-    """Turned values of maps that show actions: no action, then each of them, [S, A + 1] float32."""
+    """Turned map values that encode no action, then each action, [S, A + 1] float32."""
 
 
 class Flown(NamedTuple):
-    """Fields of M transitions, see `algorithms.batch.Transitions`; contiguous."""
+    """Fields of M transitions, contiguous; see `algorithms.batch.Transitions`."""
 
     observations: Tensor
     """[M, C_a, X, Y]."""
@@ -235,7 +235,7 @@ class Flown(NamedTuple):
 
 
 class Turned(NamedTuple):
-    """The same of B of them, with all maps in one tensor."""
+    """Fields of B turned transitions, with all maps in one tensor."""
 
     maps: Tensor
     """[B, C_c, X, Y]."""
@@ -246,25 +246,25 @@ class Turned(NamedTuple):
 
 
 TurnedSizes = namedtuple("TurnedSizes", "CELLS SEEN OWN OTHERS A BLOCK_A")
-"""Constants that `take` is compiled for."""
+"""Compile-time constants of `take`."""
 
 
 @torch.library.custom_op("marl_framework::take_turned", mutates_args=())
 def take_turned(
     index: Tensor, which: Tensor, tables: list[Tensor], flown: list[Tensor], map_of_actions: int
 ) -> list[Tensor]:
-    """Return transitions `index` under symmetries `which`, [B] int64 each; fields of `Turned`.
+    """Gather transitions and apply one symmetry to each; return the fields of `Turned`.
 
-    `tables` and `flown` are fields of `Tables` and `Flown`; `map_of_actions` is the critic map that
-    shows actions, -1 for none.
+    `index` selects transitions and `which` symmetries, both [B] int64; `tables` and `flown` are
+    fields of `Tables` and `Flown`. `map_of_actions` is the critic map that shows actions, or -1.
     """
     check_contiguous(index, which, *tables, *flown)
-    out, given = _empty(index, flown), Flown(*flown)
+    out, stored = _empty(index, flown), Flown(*flown)
     size = tables[0].shape[1]
-    seen, own, a = (x.shape[1] for x in (given.observations, given.critic_maps, given.masks))
+    seen, own, a = (x.shape[1] for x in (stored.observations, stored.critic_maps, stored.masks))
     sizes = TurnedSizes(size, seen, own, map_of_actions, a, block(a))
     programs = len(index), -(-size // CELLS)
-    tensors = index, which, Tables(*tables), given, out
+    tensors = index, which, Tables(*tables), stored, out
     launch("maps.take", programs, *tensors, S=sizes, num_warps=1)
     return list(out)
 
@@ -278,4 +278,4 @@ def _empty(index: Tensor, tensors: list[Tensor]) -> Turned:
     flown, batch = Flown(*tensors), len(index)
     seen, own = flown.observations, flown.critic_maps
     maps = seen.new_empty(batch, seen.shape[1] + own.shape[1], *seen.shape[2:])
-    return Turned(maps, *(each.new_empty(batch, *each.shape[1:]) for each in flown[2:]))
+    return Turned(maps, *(field.new_empty(batch, *field.shape[1:]) for field in flown[2:]))

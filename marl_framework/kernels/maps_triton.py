@@ -1,6 +1,6 @@
-"""Maps that networks see, drawn and turned in Triton; see `maps`.
+"""Triton kernels that draw network inputs and turn transitions; see `maps`.
 
-One program draws 16 lattice rows of all channels of one UAV. Booleans come as int8.
+One program draws 16 lattice rows of all channels of one UAV. Booleans are passed as int8.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def _position(positions, j):
 
 @triton.jit
 def _limited(u):
-    """Uncertainty within its limits; see `channels.uncertainty`."""
+    """Clamp uncertainty to [0, 1]; see `channels.uncertainty`."""
     return tl.minimum(tl.maximum(u, 0.0), 1.0)
 
 
 @triton.jit
 def _store(to, PLACE: tl.constexpr, value, within, S: tl.constexpr):
-    """Write a channel, if it is on; values that nothing stores are not computed either."""
+    """Write a channel if it is on; the compiler removes values that are never stored."""
     if PLACE >= 0:
         tl.store(to + PLACE * (S.X * S.Y), value, mask=within)
 
@@ -44,10 +44,10 @@ def _store(to, PLACE: tl.constexpr, value, within, S: tl.constexpr):
 
 @triton.jit
 def _strips(positions, active, edges, CELLS: tl.constexpr, S: tl.constexpr):
-    """Cut an axis at its ends and at the edges of all footprints: first and last cell of strips.
+    """Cut an axis into strips at its ends and at all footprint edges; return starts and ends.
 
-    `edges` points at the axis' lower edge in the table of boxes; the upper edge lies beside it.
-    Strips that are left over have no cells.
+    `edges` points to the axis' lower edge in the table of boxes; the upper edge comes next in
+    memory. Unused strips are empty.
     """
     k = tl.arange(0, S.BLOCK_S)
     cuts = (k > 0) & (k <= 2 * S.N)
@@ -70,7 +70,7 @@ def _strips(positions, active, edges, CELLS: tl.constexpr, S: tl.constexpr):
 
 @triton.jit
 def _covers(boxes, team, j, row_strips, col_strips, S: tl.constexpr):
-    """Return which strips of rows and columns lie in the footprint of UAV j."""
+    """Return which cells of the strip grid lie in the footprint of UAV j."""
     row_start, row_end = row_strips
     col_start, col_end = col_strips
     x, y, z = _position(team, j)
@@ -84,7 +84,7 @@ def _covers(boxes, team, j, row_strips, col_strips, S: tl.constexpr):
 
 @triton.jit
 def _shares(strips, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
-    """Return weights of strips in the means over places of the lattice; 0 beyond it."""
+    """Return the weight of each strip in the mean over each lattice place; 0 off the lattice."""
     start, end = strips
     width: tl.constexpr = CELLS / OUTPUTS
     low = places[:, None].to(tl.float32) * width
@@ -97,7 +97,7 @@ def _shares(strips, places, CELLS: tl.constexpr, OUTPUTS: tl.constexpr):
 
 @triton.jit
 def _area_means(values, row_strips, col_strips, rows, cols, S: tl.constexpr):
-    """Average values on the grid of strips onto rows and columns of the lattice."""
+    """Average values on the strip grid onto rows and columns of the lattice."""
     means = tl.dot(_shares(row_strips, rows, S.R, S.X), values, input_precision="ieee")
     col_shares = tl.trans(_shares(col_strips, cols, S.C, S.Y))
     return tl.dot(means, col_shares, input_precision="ieee")
@@ -108,7 +108,7 @@ def _area_means(values, row_strips, col_strips, rows, cols, S: tl.constexpr):
 
 @triton.jit
 def _hears(inputs, index, e, j, S: tl.constexpr):
-    """Return whether UAV `index` hears UAV j of its mission, which may have crashed since then."""
+    """Return whether UAV `index` heard UAV j of its mission e, and j is still active."""
     hears = tl.load(inputs.heard + index * S.N + j) != 0
     if S.masked:
         hears &= tl.load(inputs.active + e * S.N + j) != 0
@@ -117,7 +117,7 @@ def _hears(inputs, index, e, j, S: tl.constexpr):
 
 @triton.jit
 def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
-    """Draw what one UAV knows; the maps of `inputs.open_share` lie `stride` apart, 0 if shared."""
+    """Draw the actor's channels for one UAV; `stride` is that of `open_share`, 0 if shared."""
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     BLOCK_S: tl.constexpr = S.BLOCK_S
     index = tl.program_id(0).to(tl.int64)
@@ -127,7 +127,7 @@ def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
     rows, cols = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS), tl.arange(0, S.BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < S.X) & (y < S.Y)
-    # The same cells of maps with the UAV at the centre.
+    # Lattice positions of the same output cells in maps centred on the UAV.
     far_rows, far_cols = rows - S.X // 2 + own_x, cols - S.Y // 2 + own_y
     far_x, far_y = far_rows[:, None], far_cols[None, :]
     on_map = within & (far_x >= 0) & (far_x < S.X) & (far_y >= 0) & (far_y < S.Y)
@@ -184,7 +184,7 @@ def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
         row_strips = _strips(team, flying, boxes, S.R, S)
         col_strips = _strips(team, flying, boxes + 2, S.C, S)
         seen = tl.full([BLOCK_S, BLOCK_S], 0.5, tl.float32)
-        for turn in range(S.N + 1):  # the own footprint last: it hides the others
+        for turn in range(S.N + 1):  # own footprint last, on top of all others
             j = tl.where(turn < S.N, turn, i)
             if (turn == S.N) | _hears(inputs, index, e, j, S):
                 covered = _covers(boxes, team, j, row_strips, col_strips, S)
@@ -197,7 +197,7 @@ def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
 
 @triton.jit
 def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: tl.constexpr):
-    """Draw what only the critic sees of one UAV."""
+    """Draw the channels that only the critic sees, for one UAV."""
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     BLOCK_S: tl.constexpr = S.BLOCK_S
     index = tl.program_id(0).to(tl.int64)
@@ -245,7 +245,7 @@ def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: 
 
 @triton.jit
 def take(index, which, tables, flown, out, S: tl.constexpr):
-    """Take a block of cells of all maps of one transition, and once all but its maps."""
+    """Turn a block of cells in all maps of a transition; the first program also turns the rest."""
     b = tl.program_id(0).to(tl.int64)
     source, turn = tl.load(index + b), tl.load(which + b)
     cell = tl.program_id(1) * _CELLS + tl.arange(0, _CELLS)
@@ -259,7 +259,7 @@ def take(index, which, tables, flown, out, S: tl.constexpr):
         at = (source * S.OWN + channel) * S.CELLS + origin
         seen = tl.load(flown.critic_maps + at, mask=within)
         if channel == S.OTHERS:
-            # 1 more than the action, 0 for nobody
+            # 1 + action; 0 where no UAV is
             action = (seen.to(tl.float32) * S.A + 0.5).to(tl.int32)
             code = tl.load(tables.codes + turn * (S.A + 1) + action, mask=within)
             seen = code.to(flown.critic_maps.dtype.element_ty)

@@ -1,6 +1,6 @@
-"""Contract of searches on the lattice: P positions, A actions, maps of X × Y.
+"""Contract of lattice searches, with P positions, A actions and maps of X × Y.
 
-There are compiled loops for CPUs; elsewhere the plain versions run.
+Compiled loops exist only for CPUs; other devices use the plain versions.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ KERNELS = {
 
 
 class Tables(NamedTuple):
-    """Effect of each of the P positions (x·Y + y)·Z + z."""
+    """Lookup tables with one row per lattice position (x·Y + y)·Z + z."""
 
     goals: Tensor
-    """Positions to which its actions lead, [P, A] int64."""
+    """Position that each action leads to, [P, A] int64."""
     rows: Tensor
-    """Factors of the share that a reading removes, by row, [P, X] float32."""
+    """Row factors of the share of entropy that a reading removes, [P, X] float32."""
     cols: Tensor
-    """The same by column, [P, Y]."""
+    """Column factors of this share, [P, Y] float32."""
     near_rows: Tensor
-    """Weights of the map around it, by row, [P, X] float32."""
+    """Row weights of the entropy around the position, [P, X] float32."""
     near_cols: Tensor
-    """The same by column, [P, Y]."""
+    """Column weights of the entropy around the position, [P, Y] float32."""
 
 
 def outlook(tables: Tables, places: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the removed entropy and the weighted entropy around each goal, both [B, A].
+    """Return the entropy that a reading at each goal removes, and the weighted entropy around it.
 
-    `places` are positions, [B] int64, `left` the entropy around lattice positions, [B, X, Y].
+    Both are [B, A]. `places` are positions, [B] int64; `left` is the entropy map, [B, X, Y].
     """
     loops = load("search", Version.LOOPS)
     gains, around = torch.empty(2, len(places), tables.goals.shape[1])
-    written = gains.numpy(), around.numpy()
-    loops.outlook(*loops.arrays(places, left), loops.arrays(*tables), *written)
+    outputs = gains.numpy(), around.numpy()
+    loops.outlook(*loops.arrays(places, left), loops.arrays(*tables), *outputs)
     return gains, around
 
 
@@ -57,21 +57,21 @@ def fly(
     pull: float,
     digits: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Fly greedily until no moves are left.
+    """Simulate B greedy flights until no moves remain.
 
     Args:
-        tables: those of the lattice.
-        places: first positions, [B] int64; equally many in each of E missions.
-        first_allowed: first actions, [B, A] bool.
-        allowed_moves: actions that missions allow, [E, P, A] bool.
-        left: entropy around each lattice position, [B, X, Y].
-        horizon: moves left, [B] int64.
-        pull: weight of the entropy around goals.
-        digits: to which gains and scores are rounded.
+        tables: lookup tables of the lattice.
+        places: first positions, [B] int64; B / E consecutive flights belong to each mission.
+        first_allowed: allowed first actions, [B, A] bool.
+        allowed_moves: allowed actions of each mission at each position, [E, P, A] bool.
+        left: remaining entropy around each lattice position, [B, X, Y].
+        horizon: number of remaining moves, [B] int64.
+        pull: weight of the entropy around goals, to break ties.
+        digits: number of decimals to which gains and scores are rounded.
 
     Returns:
-        Gains and scores of the first actions, [B, A]; the first action [B], the entropy removed by
-        the flight [B] and left by it [B, X, Y].
+        Gains and scores of the first actions, [B, A]; chosen first action, [B]; entropy that the
+        flight removes, [B]; and entropy that remains, [B, X, Y].
     """
     loops = load("search", Version.LOOPS)
     gains, scores = torch.empty(2, *first_allowed.shape)
@@ -89,10 +89,10 @@ def fly(
 
 
 def find_repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
-    """Return which ranked paths end where a better one of the same value does, [E, R] bool.
+    """Mark ranked paths that end at the same position as a better path of equal value, [E, R].
 
-    `values` [E, R] are the highest first, `ends` [E, R] int64 are places; `tolerance` is the
-    difference of equal values, as a share of them.
+    `values` [E, R] are sorted, highest first; `ends` [E, R] int64 are final positions. Values are
+    equal up to the relative difference `tolerance`.
     """
     loops = load("search", Version.LOOPS)
     repeated = torch.empty(values.shape, dtype=torch.bool)

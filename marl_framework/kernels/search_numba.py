@@ -1,7 +1,7 @@
-"""Searches on the lattice in compiled loops; see `search`.
+"""Compiled loops for lattice searches; see `search`.
 
-A search reads few numbers very often, so plain operators spend their time on being started. Other
-threads run meanwhile.
+A search reads few numbers very often, so the overhead of plain operators would dominate. Loops
+release the GIL.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from marl_framework.kernels.loops import loop, views
 
 _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 
-# Sums may be reordered for vector registers; unlike `loops.FAST` no division becomes a product, so
-# that rounded gains are those of plain operators.
+# Sums may be reordered for vectorisation. Unlike `loops.FAST`, divisions do not become products, so
+# that rounded gains equal the gains of plain operators.
 _FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}}
 
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    """Return arrays of tensors, on the memory of contiguous ones."""
+    """Return the tensors as arrays; contiguous tensors share memory with their array."""
     return tuple(views(*(tensor.contiguous() for tensor in tensors)))
 
 
 @njit(**_FAST)
-def _look(left, goal, tables):
+def _score_goal(left, goal, tables):
     """Return the entropy that a reading at a goal removes, and the entropy around it."""
     _, rows, cols, near_rows, near_cols = tables
     removed = around = _ZERO
     for x in range(left.shape[0]):
-        inside = beside = _ZERO
+        inside = nearby = _ZERO
         for y in range(left.shape[1]):
             inside += left[x, y] * cols[goal, y]
-            beside += left[x, y] * near_cols[goal, y]
+            nearby += left[x, y] * near_cols[goal, y]
         removed += rows[goal, x] * inside
-        around += near_rows[goal, x] * beside
+        around += near_rows[goal, x] * nearby
     return removed, around
 
 
 @njit(**_FAST)
-def _after(left, place, tables):
-    """Remove the entropy that a reading removes."""
+def _apply_reading(left, place, tables):
+    """Subtract the entropy that a reading at a position removes."""
     _, rows, cols, _, _ = tables
     for x in range(left.shape[0]):
         if rows[place, x] > _ZERO:
@@ -62,7 +62,7 @@ def outlook(places, left, tables, gains, around):
     goals = tables[0]
     for b in range(places.size):
         for a in range(goals.shape[1]):
-            gains[b, a], around[b, a] = _look(left[b], goals[places[b], a], tables)
+            gains[b, a], around[b, a] = _score_goal(left[b], goals[places[b], a], tables)
 
 
 @loop(nogil=True, **_FAST)
@@ -71,28 +71,28 @@ def fly(flights, tables, pull, digits, outcomes):
     places, first_allowed, allowed_moves, horizon = flights
     goals = tables[0]
     gains, scores, first, total, left = outcomes
-    of_mission = places.size // len(allowed_moves)
+    per_mission = places.size // len(allowed_moves)
     for b in range(places.size):
         place, removed = places[b], _ZERO
         for move in range(max(horizon[b], 1)):
-            allowed = first_allowed[b] if move == 0 else allowed_moves[b // of_mission, place]
+            allowed = first_allowed[b] if move == 0 else allowed_moves[b // per_mission, place]
             best, action, gain = _NEVER, 0, _ZERO
             for a in range(goals.shape[1]):
                 if not (allowed[a] or a == 0 or move == 0):
                     continue
-                found, around = _look(left[b], goals[place, a], tables)
-                found = _rounded(found, digits)
-                score = _rounded(found + pull * around, digits) if allowed[a] else _NEVER
+                goal_gain, around = _score_goal(left[b], goals[place, a], tables)
+                goal_gain = _rounded(goal_gain, digits)
+                score = _rounded(goal_gain + pull * around, digits) if allowed[a] else _NEVER
                 if a == 0 or score > best:
-                    best, action, gain = score, a, found
+                    best, action, gain = score, a, goal_gain
                 if move == 0:
-                    gains[b, a], scores[b, a] = found, score
+                    gains[b, a], scores[b, a] = goal_gain, score
             if move == 0:
                 first[b] = action
             if move < horizon[b]:
                 removed += gain
                 place = goals[place, action]
-                _after(left[b], place, tables)
+                _apply_reading(left[b], place, tables)
         total[b] = removed
 
 
@@ -102,7 +102,7 @@ def find_repeats(values, ends, tolerance, repeated):
     for e in range(values.shape[0]):
         for i in range(values.shape[1]):
             repeated[e, i] = False
-            for j in range(i - 1, -1, -1):  # the values rise on the way
+            for j in range(i - 1, -1, -1):  # values increase towards j = 0
                 if not values[e, j] - values[e, i] <= tolerance * abs(values[e, i]):
                     break
                 if ends[e, j] == ends[e, i]:

@@ -1,4 +1,4 @@
-"""Versions of kernels, and which of them a device runs."""
+"""Kernel versions, and the choice of a version for a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_framework.device import Lack, launched_on, triton_lacks
 
 
 class Version(Enum):
-    """How a kernel is computed."""
+    """Implementation of a kernel."""
 
     PLAIN = "plain operators"
     LOOPS = "compiled loops"
@@ -23,14 +23,14 @@ class Version(Enum):
 
 
 class Kernel(NamedTuple):
-    """An entry of a contract, in its dictionary `KERNELS`."""
+    """Entry in a contract's dictionary `KERNELS`."""
 
     twin: str
-    """Dotted path of the plain version, which the others equal up to rounding."""
+    """Dotted path of the plain version; other versions agree with it up to rounding."""
     loops: str = ""
-    """Names of functions in the contract's `_numba` file."""
+    """Names of the functions in the contract's `_numba` file."""
     triton: str = ""
-    """Names of kernels in its `_triton` file."""
+    """Names of the kernels in the contract's `_triton` file."""
 
 
 def version_for(compute: ComputeConfig, device: torch.device) -> Version:
@@ -43,7 +43,7 @@ def version_for(compute: ComputeConfig, device: torch.device) -> Version:
 
 
 def window_kernels(compute: ComputeConfig, device: torch.device) -> tuple[str, Lack | None]:
-    """Return the name of a device's version, and why a GPU does not run Triton."""
+    """Return the name of the version for a device, and the reason if a GPU cannot use Triton."""
     name = version_for(compute, device).value
     if device.type == "cpu":
         return name, None
@@ -54,7 +54,7 @@ def window_kernels(compute: ComputeConfig, device: torch.device) -> tuple[str, L
 
 @cache
 def loops_compile() -> bool:
-    """Return whether numba is installed and has a place for its cache."""
+    """Return whether numba is installed and can write its cache."""
     try:
         import_module("marl_framework.kernels.words_numba")
     except (ImportError, RuntimeError):
@@ -63,16 +63,16 @@ def loops_compile() -> bool:
 
 
 def load(contract: str, version: Version) -> Any:
-    """Import the loops or the Triton kernels of a contract; Triton takes a second to import."""
+    """Import a contract's loops or Triton kernels on demand; importing Triton takes a second."""
     suffix = "numba" if version is Version.LOOPS else "triton"
     return import_module(f"marl_framework.kernels.{contract}_{suffix}")
 
 
 def launch(kernel: str, programs: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """Launch a Triton kernel, `contract.name`, on the GPU of its tensors; booleans come as int8.
+    """Launch a Triton kernel, named `contract.name`, on the GPU that holds the tensors.
 
-    Arguments are tensors, numbers, and named tuples of tensors; the first has a tensor. Options are
-    constants of the kernel and options of Triton.
+    Arguments are numbers, tensors (bool is passed as int8) and named tuples of tensors; the first
+    argument contains a tensor. Options are the kernel's constants and Triton's launch options.
     """
     contract, _, name = kernel.partition(".")
     given = [_as_bytes(argument) for argument in arguments]
@@ -83,16 +83,16 @@ def launch(kernel: str, programs: tuple[int, ...], *arguments: Any, **options: A
 def _as_bytes(argument: Any) -> Any:
     if isinstance(argument, tuple):
         return type(argument)(*map(_as_bytes, argument))
-    boolean = isinstance(argument, Tensor) and argument.dtype == torch.bool
-    return argument.view(torch.int8) if boolean else argument
+    is_mask = isinstance(argument, Tensor) and argument.dtype == torch.bool
+    return argument.view(torch.int8) if is_mask else argument
 
 
 def check_contiguous(*tensors: Tensor) -> None:
     """Raise a ValueError unless all tensors are contiguous."""
     if not all(tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("kernels need contiguous tensors")
+        raise ValueError("kernels require contiguous tensors; call .contiguous()")
 
 
 def block(number: int) -> int:
-    """Return the size of a block for a number of items: the least power of two that holds them."""
+    """Return the smallest power of two that is at least `number`, as a block size."""
     return 1 << (number - 1).bit_length()

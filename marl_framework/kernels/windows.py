@@ -1,9 +1,9 @@
-"""Contract of footprint windows: take readings, and put them into beliefs.
+"""Contract of footprint windows: take readings and fuse them into beliefs.
 
-A step changes the cells under the footprints alone; pooled maps (area means on the lattice of X × Y
-positions) follow. E missions, N UAVs, maps of R × C cells, windows of K_x × K_y cells. All tensors
-are contiguous. Those of Triton lie on one GPU, or on the CPU under its interpreter
-(`TRITON_INTERPRET=1`).
+A step changes only the cells under footprints, and updates pooled maps (area means on the lattice
+of X × Y positions). Dimensions: E missions, N UAVs, maps of R × C cells, windows of K_x × K_y
+cells. All tensors must be contiguous. Triton requires all tensors on one GPU, or on the CPU under
+its interpreter (`TRITON_INTERPRET=1`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MULTIPLIERS, _STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
 
 class Footprint(NamedTuple):
-    """Cells of the map that each UAV sees; every field is [E, N] int64."""
+    """Range of map cells that each UAV sees; every field is [E, N] int64."""
 
     row0: Tensor
-    """First row on the map (rows run along x)."""
+    """First map row in the footprint (rows run along x)."""
     row1: Tensor
-    """One past the last row on the map."""
+    """One past the last map row in the footprint."""
     col0: Tensor
     col1: Tensor
     window_row: Tensor
-    """First row of the K_x × K_y window that holds the footprint and lies on the map."""
+    """First row of the K_x × K_y window, which contains the footprint and lies on the map."""
     window_col: Tensor
     top: Tensor
     """First row of the unclipped footprint square; may lie outside the map."""
@@ -48,12 +48,12 @@ class Footprint(NamedTuple):
         return self.window_row.unsqueeze(-1) + rows, self.window_col.unsqueeze(-1) + cols
 
     def flat_index(self, window: tuple[int, int], columns: int) -> Tensor:
-        """Return the flat map indices of the windows' cells, [..., K_x·K_y], on C columns."""
+        """Return the flat map indices of window cells, [..., K_x·K_y], for maps of C `columns`."""
         rows, cols = self.cells(window)
         return (rows.unsqueeze(-1) * columns + cols.unsqueeze(-2)).flatten(-2)
 
     def inside(self, window: tuple[int, int], of: Footprint) -> tuple[Tensor, Tensor]:
-        """Return which rows [..., K_x] and columns [..., K_y] of the windows lie in `of`."""
+        """Return which window rows [..., K_x] and columns [..., K_y] lie in the footprints `of`."""
         rows, cols = self.cells(window)
         return (
             (rows >= of.row0.unsqueeze(-1)) & (rows < of.row1.unsqueeze(-1)),
@@ -62,18 +62,18 @@ class Footprint(NamedTuple):
 
 
 class Optics(NamedTuple):
-    """Tables of a camera, by altitude and by position; see `mission.camera.Camera`."""
+    """Camera tables, indexed by altitude and by position; see `mission.camera.Camera`."""
 
     sides: Tensor
     """Sides of the unclipped footprints along x and y [cells], [Z, 2] int64."""
     flip_below: Tensor
-    """Bits below these misread cells that are not of interest, and cells that are, [Z, 2] int16."""
+    """Thresholds for random bits: lower bits give a false alarm (first) or a miss, [Z, 2] int16."""
     odds: Tensor
-    """Odds of a positive and of a negative reading over those of the prior, [Z, 2] float32."""
+    """Odds of a positive and a negative reading, divided by the prior odds, [Z, 2] float32."""
     map_weights: tuple[Tensor, Tensor]
-    """Area weights of windows on the lattice, [X, Z, X, K_x] and [Y, Z, Y, K_y] float32."""
+    """Area weights from windows to the lattice, [X, Z, X, K_x] and [Y, Z, Y, K_y] float32."""
     tile_weights: tuple[Tensor, Tensor]
-    """Area weights of windows in X × Y parts of the unclipped footprint square, same shapes."""
+    """Area weights from windows to X × Y parts of the unclipped footprint, same shapes."""
 
     def of(self, weights: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights at positions, [E, N, X, K_x] and [E, N, Y, K_y]."""
@@ -82,7 +82,7 @@ class Optics(NamedTuple):
 
 
 class View(NamedTuple):
-    """Positions of E missions of N UAVs, and what follows from them."""
+    """UAV positions in E missions, with the footprints and odds that follow from them."""
 
     optics: Optics
     positions: Tensor
@@ -90,38 +90,39 @@ class View(NamedTuple):
     boxes: Tensor
     """Footprints, [E, N, 8] int64: the fields of a `Footprint`."""
     odds: Tensor
-    """Those of `optics` at the positions, [E, N, 2]."""
+    """`optics.odds` at the UAVs' altitudes, [E, N, 2]."""
     active: Tensor
-    """Missions to touch, [E] bool."""
+    """Missions to update, [E] bool."""
 
 
 class Maps(NamedTuple):
-    """Beliefs and their area means, all updated: own ones [E, N, …] or global ones [E, …]."""
+    """Beliefs and area means to update: own beliefs [E, N, …] or global beliefs [E, …]."""
 
     beliefs: Tensor
     """P(region of interest), [E, N, R, C] float32."""
     pooled: Tensor
     """Area means of the beliefs, [E, N, X, Y] float32."""
     uncertainty: Tensor
-    """Area means of p·H(p), [E, N, X, Y] float32; updated if `tracks`."""
+    """Area means of p·H(p), [E, N, X, Y] float32; updated only if `tracks`."""
     tracks: bool
     prior: float | None = None
-    """Belief in all cells before the update; None: that of `beliefs`."""
+    """Value to which `beliefs` are reset before the update; None for no reset."""
 
 
 def read(
     version: Version, view: View, truth: Tensor, bits: Tensor, readings: Tensor, pooled: Tensor
 ) -> None:
-    """Take a reading at each UAV.
+    """Take a reading with each UAV.
 
     Args:
-        version: of the kernel.
-        view: UAVs.
+        version: kernel version.
+        view: positions and footprints of the UAVs.
         truth: region of interest, [E, R, C] bool.
-        bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; for Triton also the keys from which
-            it draws them (`window_bits`), [E] int64.
+        bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; or, with Triton, keys from which the
+            kernel draws these bits (`window_bits`), [E] int64.
         readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
-        pooled: area means over X × Y parts of the unclipped footprints, [E, N, X, Y], written.
+        pooled: area means of readings over X × Y parts of each unclipped footprint,
+            [E, N, X, Y] float32, written.
     """
     z = view.positions[..., 2]
     flip_below = view.optics.flip_below[z]
@@ -132,24 +133,24 @@ def read(
         return
     footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
     index = footprint.flat_index(window, truth.shape[-1])
-    below = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
+    interest = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
     false_alarm, miss = flip_below[..., None, None, :].unbind(-1)
     rows, cols = footprint.inside(window, footprint)
-    sign = torch.where(below, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
+    sign = torch.where(interest, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
     taken = sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
     readings.copy_(torch.where(view.active.view(-1, 1, 1, 1), taken, readings))
     pooled.copy_(pool_readings(view.optics, view.positions, readings))
 
 
 def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
-    """Return the area means of readings, see `read`; by plain operators."""
+    """Compute the area means of readings with plain operators; see `read`."""
     return cells.area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
 
 
 def window_bits(keys: Tensor, n: int, window: tuple[int, ...]) -> Tensor:
-    """Return the bits of all windows of N UAVs, [E, N, K_x, K_y] int16, from keys [E] int64.
+    """Draw the random bits of all windows, [E, N, K_x, K_y] int16, from keys [E] int64.
 
-    A counter serves the next eight cells of a window row.
+    Each counter value gives the bits of eight cells in a window row.
     """
     rows, cols = window
     counters_per_row = -(-cols // 8)
@@ -185,16 +186,16 @@ def fuse_own(
     takes_own: bool = True,
     takes_heard: bool = True,
 ) -> None:
-    """Update own beliefs with the own reading, then with those heard, in the order of ids.
+    """Fuse each UAV's own reading, then all readings it hears by UAV id, into its own belief.
 
     Args:
-        version: of the kernel.
-        view: UAVs.
+        version: kernel version.
+        view: positions and footprints of the UAVs.
         readings: see `read`, [E, N, K_x, K_y] int8.
         heard: whether UAV i hears UAV j, [E, N, N] bool; the diagonal is ignored.
-        maps: own ones.
-        takes_own: whether to take the own readings.
-        takes_heard: whether to take the readings heard.
+        maps: own beliefs and area means, updated.
+        takes_own: whether to fuse own readings.
+        takes_heard: whether to fuse heard readings.
     """
     if version is not Version.PLAIN:
         *tensors, tracks, prior = maps
@@ -202,7 +203,7 @@ def fuse_own(
         inputs = readings, heard, view.boxes, view.odds, view.active
         run(*inputs, *tensors, takes_own, takes_heard, tracks, prior)
         return
-    _blank(maps, view.active)
+    _reset_to_prior(maps, view.active)
     n, window = heard.shape[1], _window(readings)
     index = Footprint(*view.boxes.unbind(-1)).flat_index(window, maps.beliefs.shape[-1])
     rows, cols = view.optics.of(view.optics.map_weights, view.positions)
@@ -219,7 +220,7 @@ def fuse_own(
 
     if takes_own:
         update(slice(None), view.active.view(-1, 1, 1))
-    if takes_heard:  # senders one by one, for all missions and receivers at once
+    if takes_heard:  # one sender at a time, for all missions and receivers
         itself = torch.eye(n, dtype=torch.bool, device=heard.device)
         listens = heard & ~itself & view.active.view(-1, 1, 1)
         for j in range(n):
@@ -227,17 +228,17 @@ def fuse_own(
 
 
 def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> Tensor:
-    """Update global beliefs with all readings, in the order of ids; arguments as of `fuse_own`.
+    """Fuse all readings into global beliefs, by UAV id; for the arguments, see `fuse_own`.
 
     Returns:
-        Sums over the changed cells, each counted once, of w(after)·(H(before) - H(after)), of
-        (w(after) - w(before))·H(before) and of H(before) - H(after), [3, E] float64.
+        Sums over all changed cells (each counted once) of w(after)·(H(before) - H(after)),
+        (w(after) - w(before))·H(before) and H(before) - H(after), [3, E] float64.
     """
     if version is not Version.PLAIN:
         run = _fuse_global if version is Version.TRITON else load("windows", version).fuse_global
-        found: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
-        return found
-    _blank(maps, view.active)
+        totals: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
+        return totals
+    _reset_to_prior(maps, view.active)
     footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
     index = footprint.flat_index(window, maps.beliefs.shape[-1])
     signs, odds = readings.flatten(2) * view.active.view(-1, 1, 1), view.odds.unsqueeze(-2)
@@ -262,6 +263,7 @@ def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> T
 
 
 def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return each pooled map together with the cell changes that update it."""
     changes = [(maps.pooled, after - before)]
     if maps.tracks:
         changes.append((maps.uncertainty, cells.uncertainty(after) - cells.uncertainty(before)))
@@ -269,7 +271,7 @@ def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Te
 
 
 def _first_seen_by(footprint: Footprint, window: tuple[int, int]) -> Tensor:
-    """Return the window cells that no UAV of a lower id sees too, [E, N, K_x, K_y] bool."""
+    """Return which footprint cells no UAV of a lower id sees, [E, N, K_x, K_y] bool."""
     windows = Footprint(*(field.unsqueeze(2) for field in footprint))
     others = Footprint(*(field.unsqueeze(1) for field in footprint))
     rows, cols = windows.inside(window, others)  # [E, N windows, N footprints, K]
@@ -279,7 +281,7 @@ def _first_seen_by(footprint: Footprint, window: tuple[int, int]) -> Tensor:
     return (covered == 0) & own_rows.unsqueeze(-1) & own_cols.unsqueeze(-2)
 
 
-def _blank(maps: Maps, active: Tensor) -> None:
+def _reset_to_prior(maps: Maps, active: Tensor) -> None:
     if maps.prior is not None:
         shape = -1, *(1,) * (maps.beliefs.dim() - 1)
         maps.beliefs.masked_fill_(active.view(shape), maps.prior)
@@ -293,7 +295,7 @@ def _window(readings: Tensor) -> tuple[int, int]:
 
 
 class Sizes(NamedTuple):
-    """Constants that kernels are compiled for; see above for the letters."""
+    """Compile-time constants of the kernels; for the letters, see the module docstring."""
 
     N: int
     KX: int
@@ -304,24 +306,24 @@ class Sizes(NamedTuple):
     Y: int
     BLOCK_Y: int
     keys: bool = False
-    """Whether readings draw their bits from keys."""
+    """Whether the kernel draws random bits from keys."""
     blank: bool = False
-    """Whether beliefs start at the prior."""
+    """Whether beliefs are reset to the prior first."""
     team: bool = False
-    """Whether maps are those of missions, not of UAVs, which take `own` and `heard` readings."""
+    """Whether each mission has one map; else each UAV has one, with `own` or `heard` readings."""
     own: bool = False
     heard: bool = False
     tracks: bool = False
 
     @classmethod
     def of(cls, readings: Tensor, maps: Tensor, pooled: Tensor, **flags: bool) -> Sizes:
-        """Return the constants for readings, whole maps and pooled maps."""
+        """Return the constants for the shapes of readings, whole maps and pooled maps."""
         n, kx, ky = readings.shape[1:]
         (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
         return cls(n, kx, ky, r, c, x, y, block(y), **flags)
 
 
-_OPTIONS = {"num_warps": 4, "maxnreg": 128}  # without a limit registers are spilled
+_OPTIONS = {"num_warps": 4, "maxnreg": 128}  # without maxnreg, registers are spilled
 
 
 @torch.library.custom_op("marl_framework::read_windows", mutates_args=("readings", "pooled"))
@@ -380,14 +382,14 @@ def _fuse_global(
 ) -> Tensor:
     """See `fuse_global`; `odds` are [E, N, 2]."""
     maps = Maps(belief, pooled, pooled_uncertainty, tracks, prior)
-    inputs = readings, active, boxes, odds, active  # the first `active` stands for `heard`
+    inputs = readings, active, boxes, odds, active  # first `active`: placeholder for `heard`
     return _fuse(inputs, maps, team=True, own=True, heard=True)
 
 
 @_read_windows.register_fake
 @_fuse_own.register_fake
 def _(*arguments: Any) -> None:
-    """Only the mutated arguments come out."""
+    """Return nothing; the kernels only write to mutated arguments."""
 
 
 @_fuse_global.register_fake
@@ -396,7 +398,7 @@ def _(readings: Tensor, *arguments: Any) -> Tensor:
 
 
 def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
-    """Launch `fuse` and `add_parts`; return sums as `fuse_global`, undefined for own maps."""
+    """Launch `fuse` and `add_parts`; return the sums of `fuse_global`, undefined for own maps."""
     beliefs, pooled, pooled_uncertainty, tracks, prior = maps
     check_contiguous(*inputs, *maps[:3])
     flags |= {"tracks": tracks, "blank": prior is not None}
@@ -410,6 +412,6 @@ def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
     launch("windows.fuse", (number * x,), *inputs, *written, start, S=sizes, **_OPTIONS)
     added = parts, sums, pooled, pooled_uncertainty, totals
     options = {**_OPTIONS, "BLOCK_X": block(x)}
-    sizes = sizes._replace(blank=False, own=False, heard=False)  # they make no difference
+    sizes = sizes._replace(blank=False, own=False, heard=False)  # `add_parts` ignores these flags
     launch("windows.add_parts", (number,), *added, S=sizes, **options)
     return totals

@@ -1,7 +1,7 @@
-"""Footprint windows in compiled loops; see `windows`.
+"""Compiled loops for footprint windows; see `windows`.
 
 The loops read, update, pool and write each cell once. Missions (or UAVs) run in parallel and write
-to memory of their own: results do not depend on the number of threads.
+to separate memory, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def read_windows(*tensors: Tensor) -> None:
 def fuse_own(*arguments: Any) -> None:
     """See `windows.fuse_own`."""
     *tensors, takes_own, takes_heard, tracks, prior = arguments
-    *inputs, beliefs, pooled, uncertain = views(*tensors)
-    maps = beliefs, pooled, uncertain
+    *inputs, beliefs, pooled, uncertainty = views(*tensors)
+    maps = beliefs, pooled, uncertainty
     own_loop(*inputs, maps, takes_own, takes_heard, tracks, np.float32(prior or 0))
 
 
@@ -36,8 +36,8 @@ def fuse_global(*arguments: Any) -> Tensor:
     """See `windows.fuse_global`."""
     *tensors, tracks, prior = arguments
     sums = torch.empty(3, len(tensors[0]), dtype=torch.float64)
-    *inputs, beliefs, pooled, uncertain = views(*tensors)
-    maps = beliefs, pooled, uncertain
+    *inputs, beliefs, pooled, uncertainty = views(*tensors)
+    maps = beliefs, pooled, uncertainty
     global_loop(*inputs, maps, sums.numpy(), tracks, np.float32(prior or 0))
     return sums
 
@@ -55,7 +55,7 @@ def read_loop(truth, bits, flip_below, boxes, sides, active, readings, pooled):
 
 @njit(**FAST)
 def _read(truth, bits, flip_below, box, sides, signs, pooled):
-    """Take one reading, and average it over the parts of the unclipped footprint square."""
+    """Take one reading and average it over the parts of the unclipped footprint square."""
     signs[:, :] = 0
     pooled[:, :] = 0.0
     first, last, top, left = box[2], box[3], box[6], box[7]
@@ -66,12 +66,12 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
     false_alarm, miss = flip_below[0], flip_below[1]
     fine = sides[0] >= pooled.shape[0] and sides[1] >= pooled.shape[1]
     for r in range(box[0], box[1]):
-        below = truth[r, first:last]
+        interest = truth[r, first:last]
         drawn = bits[r - box[4], first - box[5] : last - box[5]]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
         for c in range(seen.size):
-            limit = miss if below[c] else false_alarm
-            seen[c] = np.int8(1) if below[c] != (drawn[c] < limit) else np.int8(-1)
+            limit = miss if interest[c] else false_alarm
+            seen[c] = np.int8(1) if interest[c] != (drawn[c] < limit) else np.int8(-1)
         if fine:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
@@ -83,7 +83,7 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
 
 @njit(**FAST)
 def _pool_coarse(seen, r, first, sides, pooled):
-    """Add row r of a footprint of fewer cells than the lattice has positions to its means."""
+    """Add row r to the means of a footprint that has fewer cells than lattice positions."""
     for x in range(pooled.shape[0]):
         row = cells.cell_weight(r, x, sides[0], pooled.shape[0])
         for c in range(seen.size):
@@ -110,15 +110,15 @@ def own_loop(readings, heard, boxes, odds, active, maps, takes_own, takes_heard,
                         _fuse_window(*own, readings[e, j], boxes[e, j], odds[e, j], tracks)
 
 
-@njit(fastmath={"contract"})  # not reordered: it would round one way or the other
+@njit(fastmath={"contract"})  # no reordering, so that rounding is reproducible
 def _change(before, after):
-    """Return the change in uncertainty of a cell."""
+    """Return the change in a cell's uncertainty."""
     return cells.uncertainty(after) - cells.uncertainty(before)
 
 
 @njit(**FAST)
 def _fuse_window(belief, pooled, pooled_uncertainty, signs, box, odds, tracks):
-    """Update one map with one reading."""
+    """Fuse one reading into one belief map and its pooled maps."""
     first, last, end = box[2], box[3], box[1]
     if first >= last:
         return
@@ -137,8 +137,8 @@ def _fuse_window(belief, pooled, pooled_uncertainty, signs, box, odds, tracks):
         if tracks:
             for c in range(width):
                 change[c] = _change(line[c] - change[c], line[c])
-            spent = change, uncertainty_totals
-            cells.pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
+            buffers = change, uncertainty_totals
+            cells.pool_row(*buffers, (first, last), (r, end), pooled_uncertainty, belief.shape)
 
 
 @loop(parallel=True)
@@ -154,11 +154,11 @@ def global_loop(readings, boxes, odds, active, maps, sums, tracks, prior):
             sums[0, e], sums[1, e], sums[2, e] = gained
 
 
-# Inlined by force: numba would link a copy of its own into the process that compiles, which adds up
-# in another order than the copy in the cache, and the first run would differ from all later ones.
+# forceinline, or else the process that compiles would link a separate copy of this function. That
+# copy sums in another order than the cached copy, and the first run would differ from later runs.
 @njit(forceinline=True, **FAST)
 def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tracks):
-    """Update one global belief with all readings, row by row; return its sums."""
+    """Fuse all readings into one global belief, row by row; return the sums of `fuse_global`."""
     first, last, end = boxes[:, 2].min(), boxes[:, 3].max(), boxes[:, 1].max()
     size = cells.padded(last - first) + cells.padded(1)
     change, uncertainty_change = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -173,7 +173,7 @@ def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tra
             wide = cells.padded(width)
             for c in range(width):
                 old[c] = line[c]
-            for c in range(width, wide):  # nothing changes there, nothing is gained
+            for c in range(width, wide):  # padding does not change, so adds nothing
                 old[c] = _HALF
             for c in range(wide):
                 new[c] = old[c]
@@ -206,29 +206,29 @@ def _fuse_mission(readings, boxes, odds, belief, pooled, pooled_uncertainty, tra
         cells.pool_row(change, totals, (first, last), (r, end), pooled, belief.shape)
         change[:] = 0.0
         if tracks:
-            spent = uncertainty_change, uncertainty_totals
-            cells.pool_row(*spent, (first, last), (r, end), pooled_uncertainty, belief.shape)
+            buffers = uncertainty_change, uncertainty_totals
+            cells.pool_row(*buffers, (first, last), (r, end), pooled_uncertainty, belief.shape)
             uncertainty_change[:] = 0.0
     return gain, reweighted, removed
 
 
 @njit(**FAST)
 def _spans(boxes, r, low, high):
-    """Write which cells of row r lie in some box, as separate intervals; return their number."""
+    """Write the disjoint intervals of row r that boxes cover to `low`, `high`; return how many."""
     count = 0
     for j in range(len(boxes)):
         box = boxes[j]
         if box[0] <= r < box[1] and box[2] < box[3]:
             low[count], high[count] = box[2], box[3]
             count += 1
-    for k in range(1, count):  # sort by their start
+    for k in range(1, count):  # sort by start
         a, b, m = low[k], high[k], k
         while m > 0 and low[m - 1] > a:
             low[m], high[m] = low[m - 1], high[m - 1]
             m -= 1
         low[m], high[m] = a, b
     kept = 0
-    for k in range(1, count):  # join those that touch
+    for k in range(1, count):  # merge intervals that touch or overlap
         if low[k] <= high[kept]:
             high[kept] = max(high[kept], high[k])
         else:

@@ -1,9 +1,9 @@
-"""Footprint windows in Triton; see `windows`.
+"""Triton kernels for footprint windows; see `windows`.
 
-One program serves one row of the lattice: it owns the map's cell rows that begin there, so that one
-program updates each cell, in one order. There are no atomic sums, and the same input gives the same
-bits. A cell row that two lattice rows share leaves its second share in a carry row, which
-`add_parts` adds afterwards. Booleans come as int8.
+One program handles one lattice row: it owns all cell rows of the map that begin there. Thus each
+cell is updated by one program in a fixed order; there are no atomic sums, and results are
+reproducible bit by bit. If two lattice rows share a cell row, its second share goes to a carry row
+that `add_parts` adds later. Booleans are passed as int8.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import triton.language as tl
 
 from marl_framework.kernels import cells_triton as cells
 
-# Tiles were chosen by counting registers, once for all: kernels that try out several tiles can be
-# neither recorded nor repeated.
+# Tile sizes were chosen once, by counting registers: autotuned kernels cannot be recorded in CUDA
+# graphs, and their results are not reproducible.
 _ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
-_CELLS = tl.constexpr(8)  # of a window row that a counter of random bits serves
+_CELLS = tl.constexpr(8)  # cells per counter of random bits
 
 # Footprints -------------------------------------------------------------------------------
 
 
 @triton.jit
 def _load_box(box):
-    """Return the fields of a box that say what the UAV sees: row0, row1, col0, col1."""
+    """Return the visible rows and columns of a box: row0, row1, col0, col1."""
     row0, row1 = tl.load(box).to(tl.int32), tl.load(box + 1).to(tl.int32)
     col0, col1 = tl.load(box + 2).to(tl.int32), tl.load(box + 3).to(tl.int32)
     return row0, row1, col0, col1
@@ -31,7 +31,7 @@ def _load_box(box):
 
 @triton.jit
 def _inside(box, rows, cols, last):
-    """Return which cells of a tile lie in a footprint and before row `last`."""
+    """Return which cells of a tile lie in a footprint, and before row `last`."""
     row0, row1, col0, col1 = _load_box(box)
     in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
     in_cols = (cols >= col0) & (cols < col1)
@@ -47,7 +47,7 @@ def window_bits(key, i, rows, first_col, S: tl.constexpr):
     columns = tl.arange(0, _COLS // _CELLS) + first_col // _CELLS
     wide: tl.constexpr = (S.KY + _CELLS - 1) // _CELLS
     a, b, c, d = tl.randint4x(key, (i * S.KX + rows)[:, None] * wide + columns[None, :])
-    # Cells 0 and 1 from a, 2 and 3 from b, …: first those of even number, then the odd ones.
+    # Cells 0 and 1 come from a, 2 and 3 from b, …: even cells use the low bits, odd cells the high.
     low = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
     drawn = tl.interleave(low & 0xFFFF, low >> 16)
     return drawn.to(tl.uint16).to(tl.int16, bitcast=True)
@@ -55,9 +55,9 @@ def window_bits(key, i, rows, first_col, S: tl.constexpr):
 
 @triton.jit
 def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.constexpr):
-    """See `windows.read`; a program serves one row of parts of an unclipped footprint.
+    """See `windows.read`; a program handles one row of parts of an unclipped footprint.
 
-    Cells that two rows share are read twice and written once.
+    Cells that two rows of parts share are read twice and written once.
     """
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     x = tl.program_id(0) % S.X
@@ -75,7 +75,7 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
             i, key = (uav % S.N).to(tl.int32), tl.load(bits + e)
         low = tl.maximum(top + x * side_x // S.X, row0)
         high = tl.minimum(top + ((x + 1) * side_x + S.X - 1) // S.X, row1)
-        # Rows of the window that this program clears where they lie outside the footprint.
+        # Window rows that this program clears outside the footprint.
         blank_low, blank_high = x * S.KX // S.X, (x + 1) * S.KX // S.X
         below = truth + e * (S.R * S.C)
         window = uav * (S.KX * S.KY)
@@ -128,7 +128,7 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
 
 @triton.jit
 def _sender(turn, i, S: tl.constexpr):
-    """Return whose reading comes in a turn: ids in order, but the map's own UAV first."""
+    """Return the UAV whose reading has its turn: by id, but the map's own UAV first."""
     if S.team:
         return turn
     else:
@@ -136,8 +136,8 @@ def _sender(turn, i, S: tl.constexpr):
 
 
 @triton.jit
-def _wanted(heard, turn, j, S: tl.constexpr):
-    """Return whether a map takes the reading of UAV j, whose turn it is."""
+def _takes_reading(heard, turn, j, S: tl.constexpr):
+    """Return whether a map takes the reading of UAV j in this turn."""
     if S.team:
         return turn >= 0
     elif S.own and S.heard:
@@ -156,8 +156,8 @@ def _reaches(box, r0, c0):
 
 
 @triton.jit
-def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
-    """Update a tile of cells with the reading of one UAV."""
+def _fuse_reading(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
+    """Fuse the reading of one UAV into a tile of cells."""
     inside = _inside(box, rows, cols, last)
     window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
     at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
@@ -168,22 +168,22 @@ def _take(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
 
 @triton.jit
 def _pool(change, cols, S: tl.constexpr):
-    """Average changes of a tile, weighted by rows, onto the lattice's columns."""
+    """Average the row-weighted changes of a tile onto the lattice columns."""
     return cells.pool_columns(tl.sum(change, 0), cols, S.C, S.Y, S.BLOCK_Y)
 
 
 @triton.jit
 def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: tl.constexpr):
-    """Update maps with readings, every cell once; leave what that changes in the pooled maps.
+    """Fuse readings into maps, each cell once; write the resulting changes of the pooled maps.
 
-    M maps a mission: one of the whole team, which takes every reading, or one a UAV, which takes
-    its own reading and then those heard, in order of ids.
+    Each mission has M maps: either one for the team, which takes all readings, or one per UAV,
+    which takes the UAV's own reading and then heard readings, by id.
 
-    Tensors (the others are those of the operators):
-        beliefs: [E, M, R, C], updated; written whole and not read if `blank`.
-        parts: changes of the pooled map and, if `tracks`, of the pooled uncertainty: of the row
-            itself and of the next, [2, E, M, X, 2, Y], written.
-        sums: parts of those of `windows.fuse_global`, [E, X, 3] float64, written for the team.
+    Tensors (for the others, see the operators):
+        beliefs: [E, M, R, C], updated; if `blank`, not read and written entirely.
+        parts: changes of the pooled map and, if `tracks`, of the pooled uncertainty, in this
+            lattice row and in the next, [2, E, M, X, 2, Y], written.
+        sums: partial sums of `windows.fuse_global`, [E, X, 3] float64, written for the team.
     """
     BLOCK_Y: tl.constexpr = S.BLOCK_Y
     MAPS: tl.constexpr = 1 if S.team else S.N
@@ -192,14 +192,14 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     e, i = index // MAPS, (index % MAPS).to(tl.int32)
     hears = heard + index * S.N
     first, last = (x * S.R + S.X - 1) // S.X, ((x + 1) * S.R + S.X - 1) // S.X
-    # The rectangle around all that is seen of these rows.
+    # Bounding rectangle of all footprints within these rows.
     low_r, high_r, low_c, high_c = last, first, S.C, 0
     if tl.load(active + e) != 0:
         for turn in range(S.N):
             j = _sender(turn, i, S)
             row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
             row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
-            seen = (row0 < row1) & (col0 < col1) & _wanted(hears, turn, j, S)
+            seen = (row0 < row1) & (col0 < col1) & _takes_reading(hears, turn, j, S)
             low_r = tl.where(seen, tl.minimum(low_r, row0), low_r)
             high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
             low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
@@ -212,7 +212,7 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     mine = beliefs + index * (S.R * S.C)
     for c0 in range(low_c, high_c, _COLS):
         cols = c0 + tl.arange(0, _COLS)
-        # Sums over the rows of tiles; over those within a tile once at the end.
+        # Elementwise sums over tiles; the sum over rows within a tile follows at the end.
         blank = tl.zeros([_ROWS, _COLS], tl.float32)
         total, uncertainty_total, gains, reweights, removals = blank, blank, blank, blank, blank
         for r0 in range(low_r, high_r, _ROWS):
@@ -222,12 +222,12 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
             for turn in range(S.N):
                 j = _sender(turn, i, S)
                 box = boxes + (e * S.N + j) * 8
-                if _wanted(hears, turn, j, S) & _reaches(box, r0, c0):
+                if _takes_reading(hears, turn, j, S) & _reaches(box, r0, c0):
                     covered |= _inside(box, rows, cols, last)
                     near = 1
             if S.blank:
                 covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
-            if near != 0:  # the rectangle has gaps
+            if near != 0:  # the rectangle may have gaps
                 at = mine + (rows[:, None] * S.C + cols[None, :])
                 if S.blank:
                     old = tl.zeros([_ROWS, _COLS], tl.float32) + prior
@@ -237,13 +237,13 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
                 for turn in range(S.N):
                     j = _sender(turn, i, S)
                     box = boxes + (e * S.N + j) * 8
-                    if _wanted(hears, turn, j, S) & _reaches(box, r0, c0):
+                    if _takes_reading(hears, turn, j, S) & _reaches(box, r0, c0):
                         uav = e * S.N + j
-                        new = _take(new, readings, odds, box, uav, rows, cols, last, S)
+                        new = _fuse_reading(new, readings, odds, box, uav, rows, cols, last, S)
                 tl.store(at, new, mask=covered)
                 here = cells.share_of(rows, x, S.R, S.X)[:, None]
                 there = cells.share_of(rows, x + 1, S.R, S.X)[:, None]
-                shared = r0 + _ROWS >= last  # the last cell row, with the next lattice row
+                shared = r0 + _ROWS >= last  # the last cell row overlaps the next lattice row
                 change = new - old
                 total += change * here
                 if shared:
@@ -298,12 +298,12 @@ def _add(parts, pooled, index, S: tl.constexpr, BLOCK_X: tl.constexpr):
 def add_parts(
     parts, sums, pooled, pooled_uncertainty, totals, S: tl.constexpr, BLOCK_X: tl.constexpr
 ):
-    """Add what `fuse` left to one map's pooled maps [E, M, X, Y], and sum up `totals` [3, E]."""
+    """Add `parts` from `fuse` to the pooled maps [E, M, X, Y] of one map; write `totals` [3, E]."""
     index = tl.program_id(0).to(tl.int64)
     _add(parts, pooled, index, S, BLOCK_X)
     if S.tracks:
-        of_uncertainty = parts + tl.num_programs(0).to(tl.int64) * (2 * S.X * S.Y)
-        _add(of_uncertainty, pooled_uncertainty, index, S, BLOCK_X)
+        uncertainty_parts = parts + tl.num_programs(0).to(tl.int64) * (2 * S.X * S.Y)
+        _add(uncertainty_parts, pooled_uncertainty, index, S, BLOCK_X)
     if S.team:
         x = tl.arange(0, BLOCK_X)
         for k in tl.static_range(3):

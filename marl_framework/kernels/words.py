@@ -1,6 +1,6 @@
-"""Contract of random words: bits that depend on a key and a place alone.
+"""Contract of random words: counter-based bits that depend only on a key and an index.
 
-Any number of threads or programs draws the same: Philox (Salmon et al. 2011, SC '11,
+Results do not depend on the number of threads: Philox (Salmon et al. 2011, SC '11,
 doi 10.1145/2063384.2063405).
 """
 
@@ -18,9 +18,9 @@ KERNELS = {
 
 
 def random_words(words: Tensor, generator: torch.Generator, compiled: bool = True) -> None:
-    """Fill [W] int64 on the CPU with Philox4x64-10, under a key drawn from the generator.
+    """Fill `words`, [W] int64 on the CPU, with Philox4x64-10; the generator draws the key.
 
-    The compiled loop is used if there is one and `compiled`; numpy draws the same words.
+    If `compiled`, the compiled loop runs where available; numpy draws the same words.
     """
     drawn = torch.empty(2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     key, filled = drawn.numpy().view(np.uint64), words.numpy().view(np.uint64)

@@ -17,7 +17,7 @@ _ZERO, _HALF, _LOW = np.uint64(0), np.uint64(32), np.uint64(2**32 - 1)
 
 @njit
 def _high(a, b):
-    """Return the upper 64 bits of a product, from those of its halves."""
+    """Return the upper 64 bits of a product, computed from 32-bit halves."""
     a0, a1, b0, b1 = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
     first = a1 * b0 + (a0 * b0 >> _HALF)
     second = a0 * b1 + (first & _LOW)
@@ -26,6 +26,7 @@ def _high(a, b):
 
 @njit
 def _block(counter, k0, k1):
+    """Return the four words of a counter."""
     x0, x1, x2, x3 = counter, _ZERO, _ZERO, _ZERO
     for _ in range(_ROUNDS):
         x0, x1, x2, x3 = (
@@ -40,14 +41,14 @@ def _block(counter, k0, k1):
 
 
 def random_words(words: Any, key: Any) -> None:
-    """Fill [W] uint64 with the words of a key, [2] uint64."""
+    """Fill `words`, [W] uint64, with the words for a key, [2] uint64."""
     use_all_threads()
     fill(words, key)
 
 
 @loop(parallel=True)
 def fill(words, key):
-    """See `random_words`; the counter starts at 1."""
+    """Write the words; see `random_words`. The counter starts at 1."""
     blocks = words.size // 4
     for b in prange(blocks):
         x0, x1, x2, x3 = _block(np.uint64(b + 1), key[0], key[1])
