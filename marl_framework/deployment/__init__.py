@@ -1,1 +1,1 @@
-"""Writes the files of a flight in the field: maps, tracks and missions of autopilots."""
+"""Plans flights in the field and writes belief maps, tracks and autopilot missions."""

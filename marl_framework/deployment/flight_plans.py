@@ -1,7 +1,7 @@
-"""Flight plans of a team, and their files for ground stations.
+"""Flight plans of a team, and plan files for ground stations.
 
-All UAVs leave home at the same moment, and wait at every stop for the slowest. They climb and
-descend in separate columns, and fly to their starts and back at separate altitudes above the
+All UAVs leave home at the same time and wait at every stop for the slowest UAV. They climb and
+descend in separate columns, and fly to and from the mission at separate altitudes above the
 mission.
 """
 
@@ -26,7 +26,7 @@ from marl_framework.runs.files import write_json
 Array = npt.NDArray[Any]
 Degrees = list[float]  # (latitude, longitude) in WGS 84
 
-BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, with those on the ground
+BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, also on the ground
 # MAV_CMD and MAV_FRAME of MAVLink's common message set.
 WAYPOINT, RETURN, TAKE_OFF, SPEED, PHOTO = 16, 20, 22, 178, 2000
 COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
@@ -34,21 +34,21 @@ _PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
 _QUADROTOR = 2  # MAV_TYPE
 _ABOVE_HOME_MODE, _ABOVE_GROUND_MODE = 1, 4  # QGroundControl's AltMode
 _FARTHEST_HOME = 50e3  # [m]
-_FENCED = 1e3  # [m] around a window
+_FENCED = 1e3  # margin around a window [m]
 _FENCE_ERROR = 0.02  # [m]
 
 
 class Item(NamedTuple):
-    """One item of a MAVLink mission."""
+    """Item of a MAVLink mission."""
 
     command: int
     frame: int
     params: tuple[float | None, ...]
-    """Seven parameters, None if unused; a position (latitude, longitude, altitude) is last."""
+    """Seven parameters, None if unused; the last three are (latitude, longitude, altitude)."""
 
 
 class FlightPlan(NamedTuple):
-    """Flight of one UAV from take-off to landing."""
+    """Flight of one UAV from take-off to landing, with fences around closed areas."""
 
     uav: int
     """Number of the UAV, from 1."""
@@ -66,8 +66,8 @@ def flight_plans(
     settings: DeploymentConfig,
     fences: Sequence[Sequence[Degrees]] = (),
 ) -> Iterator[FlightPlan]:
-    """Yield the plan of each UAV, from the `team_stops` in a place, [S, N, 3] [m]."""
-    waiting = waits(stops, settings.speed)
+    """Yield the plan of each UAV; `stops` are those of `team_stops`, [S, N, 3] [m]."""
+    waiting = waiting_times(stops, settings.speed)
     for n in range(stops.shape[1]):
         degrees = place.degrees(stops[:, n, :2])[:, ::-1].round(9)
         positions = np.column_stack((degrees, stops[:, n, 2].round(3))).tolist()
@@ -78,9 +78,9 @@ def flight_plans(
 def _items(
     positions: Sequence[Sequence[float]], waiting: Array, readings: int, settings: DeploymentConfig
 ) -> list[Item]:
-    """Return the mission of one UAV: take-off, waypoints with photos, return.
+    """Return the mission items of one UAV: take-off, waypoints with photos, return.
 
-    Positions are (latitude, longitude, altitude [m]) of stops, [S, 3]; `waiting` is in s, [S].
+    `positions` are the stops (latitude, longitude, altitude [m]), [S, 3]; `waiting` is in s, [S].
     """
     frame = ABOVE_GROUND if settings.altitudes == "ground" else ABOVE_HOME
     items = [
@@ -100,9 +100,9 @@ def team_stops(
 ) -> Array:
     """Return all stops of a team from take-off to landing, [S, N, 3] [m].
 
-    A UAV with fewer readings than others flies home at once and stays on the ground. Tracks are the
-    positions of readings [m], [readings, 3] each; x points east. UAV 1 takes off at `home` [m], the
-    others east of it; they and their transit altitudes above `top` [m] are `separation` [m] apart.
+    A UAV with fewer readings than others flies home early and stays on the ground. `tracks` are the
+    positions of readings [m], [readings, 3] each; x points east. UAV 1 takes off at `home` [m] and
+    the others further east, `separation` [m] apart; so are the transit altitudes above `top` [m].
     """
     most = max(map(len, tracks))
     stops = []
@@ -115,18 +115,18 @@ def team_stops(
     return np.stack(stops, axis=1)
 
 
-def waits(stops: Array, speed: float) -> Array:
-    """Return the time that each UAV waits for the slowest at each stop [s], [S, N]."""
+def waiting_times(stops: Array, speed: float) -> Array:
+    """Return how long each UAV waits for the slowest UAV at each stop [s], [S, N]."""
     seconds = np.linalg.norm(np.diff(stops, axis=0), axis=-1) / speed
     waiting = seconds.max(axis=1, keepdims=True) - seconds
     return np.concatenate((np.zeros_like(waiting[:1]), waiting))
 
 
 def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the take-off of UAV 1, (x, y) from the lower left corner of a place [m].
+    """Return the take-off position (x, y) of UAV 1, from the place's lower left corner [m].
 
-    Home is (latitude, longitude) [degrees]; None is the corner itself. Raises ConfigError if home
-    is far away.
+    `home` is (latitude, longitude) [degrees]; None stands for the corner. Raises ConfigError if
+    home is too far from the map.
     """
     if home is None:
         return (0.0, 0.0)
@@ -137,7 +137,7 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
     if (distance := math.hypot(x, y)) > _FARTHEST_HOME:
         raise ConfigError(
             f"deployment.home: [{home[0]:g}, {home[1]:g}] lies {distance / 1e3:.0f} km from the "
-            "map; give the latitude, then the longitude of a place near it"
+            "map; set it to [latitude, longitude] of a point near the map"
         )
     return (x, y)
 
@@ -145,23 +145,24 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
 def geofences(
     zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
 ) -> list[list[Degrees]]:
-    """Return the zones from the ground to the sky near a window as polygons, without their holes.
+    """Return zones near a window, if closed at all altitudes, as polygons without holes.
 
     `origin` is the lower left corner of the window on the map [m].
     """
     size = config.environment.x_dim, config.environment.y_dim
-    closed = [z for z in zones.zones if z.floor <= 0 and math.isinf(z.height)]
+    closed = [zone for zone in zones.zones if zone.floor <= 0 and math.isinf(zone.height)]
     parts = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
     borders = [np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1] for part in parts]
     return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]
 
 
 def write_plan(flight: FlightPlan, file: Path) -> None:
-    """Write https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html."""
+    """Write a plan file for QGroundControl."""
+    # https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html
     relative = all(item.frame <= ABOVE_HOME for item in flight.items)
     mission = {
         "version": 2,
-        # PX4 supports no altitudes above ground in missions.
+        # PX4 does not support altitudes above ground in missions.
         "firmwareType": _PX4 if relative else _ARDUPILOT,
         "vehicleType": _QUADROTOR,
         "globalPlanAltitudeMode": _ABOVE_HOME_MODE if relative else _ABOVE_GROUND_MODE,
@@ -199,7 +200,7 @@ def _simple_item(item: Item, number: int) -> dict[str, Any]:
 
 
 def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
-    """Write QGC WPL 110, https://mavlink.io/en/file_formats/, with home as ArduPilot's item 0."""
+    """Write QGC WPL 110 (https://mavlink.io/en/file_formats/); item 0 is home, as for ArduPilot."""
     first = Item(WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
     lines = ["QGC WPL 110"]
     for number, item in enumerate((first, *flight.items)):
@@ -210,4 +211,4 @@ def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
 
 
 WRITERS = {".plan": write_plan, ".waypoints": write_waypoint_list}
-"""Writer of each format, by the suffix of its files."""
+"""Writer for each file suffix."""

@@ -1,4 +1,4 @@
-"""Flights over windows of a measured map, and the files that they leave."""
+"""Flights over windows of a measured map, and their output files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def deploy(
 ) -> int:
     """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
 
-    The options are `missions`, `html` and those of `fly_into_run`.
+    `options` needs `missions`, `html` and the options of `fly_into_run`.
     """
     flights = prepare(config, device, options.missions or 1, checkpoint)
 
@@ -65,10 +65,10 @@ def deploy(
 
 
 class UprightStreams(MissionStreams):
-    """Draws of missions whose windows, with their zones, are neither turned nor mirrored."""
+    """Random draws in which map windows and zones are neither turned nor mirrored."""
 
     def draw_reset(self) -> ResetDraws:
-        """Draw the start of E missions."""
+        """Draw the random numbers for the start of E missions."""
         draws = super().draw_reset()
         (windows,) = draws.terrain.numbers  # a deployment has no terrain except the map
         windows[:, SYMMETRY] = 0
@@ -82,17 +82,17 @@ class UprightStreams(MissionStreams):
 
 @dataclass
 class Deployment:
-    """A planner and the windows of a map that it flies."""
+    """A planner, and the map windows over which it flies."""
 
     environment: MissionEnvironment
     planner: Planner
     missions: int
     """Number of windows."""
     place: Place | None
-    """Place of the map on Earth; None if unknown."""
+    """Location of the map on Earth; None if unknown."""
 
     def fly(self) -> FlightRecord:
-        """Fly the windows drawn with `environment.seed`."""
+        """Fly over the windows drawn with `environment.seed`."""
         seed = self.environment.config.environment.seed
         return evaluate(
             self.environment, self.planner, self.missions, seed, DEPLOYMENT,
@@ -100,15 +100,15 @@ class Deployment:
         )  # fmt: skip
 
     def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
-        """Write the data of each mission to a subfolder; return their entries in `summary.json`."""
+        """Write each mission to a subfolder; return the list of entries for `summary.json`."""
         assert record.window_origins is not None  # a deployment has no terrain except the map
         finals, cell = report.final_values(record), self.environment.config.geometry.cell_size
         entries = []
         for index, (x, y) in enumerate(record.window_origins.tolist()):
             place = None if self.place is None else self.place.moved(x, y)
-            one = record.alone(index)
-            counts = one.active[0].sum(0).tolist()
-            tracks = [one.path[0, :count, n].double().numpy() for n, count in enumerate(counts)]
+            mission = record.alone(index)
+            counts = mission.active[0].sum(0).tolist()
+            tracks = [mission.path[0, :count, n].double().numpy() for n, count in enumerate(counts)]
             survey = Survey(record.belief[index].float().numpy(), tracks, (x, y), cell, place)
             target = folder / FOLDER.format(index)
             target.mkdir()
@@ -119,7 +119,7 @@ class Deployment:
         return entries
 
     def draw(self, record: FlightRecord, folder: Path, html: bool = False) -> None:
-        """Draw each mission into its subfolder, with `html` also as an interactive page."""
+        """Draw figures of each mission; with `html`, also write an interactive page."""
         for index in range(self.missions):
             target = folder / FOLDER.format(index)
             mission_figure(record, index, target / "mission.png")
@@ -129,6 +129,7 @@ class Deployment:
                 mission_page.write_page({record.planner: record}, index, target / "mission.html")
 
     def _write_plans(self, survey: Survey, place: Place, folder: Path) -> dict[str, Any]:
+        """Write the flight plans of all UAVs; return the hazards for `summary.json`."""
         config, zones = self.environment.config, self.environment.zones
         settings, top = config.deployment, config.geometry.altitudes[-1]
         home = home_metres(place, settings.home)
@@ -144,42 +145,42 @@ class Deployment:
 def prepare(
     config: Config, device: torch.device, missions: int, checkpoint: Checkpoint | None
 ) -> Deployment:
-    """Create the environment and the planner that `experiment.policy` names.
+    """Create the environment and the planner of `experiment.policy`.
 
-    Raises ConfigError if the map or the checkpoint is missing or does not fit, UAVs may crash, or
-    `deployment` contradicts the map.
+    Raises ConfigError if the map or the checkpoint is missing or incompatible, if UAVs may crash,
+    or if `deployment` contradicts the map.
     """
     if config.sensor.simulation.drawn_kinds != ("raster",):
         kinds = ", ".join(config.sensor.simulation.kinds)
         raise ConfigError(
-            f"sensor.simulation.kinds: deployment needs a measured map, not {kinds}; "
-            "set it to [raster], and sensor.simulation.raster.path to the file"
+            f"sensor.simulation.kinds: deployment requires a measured map, got {kinds}; "
+            "set kinds to [raster], and sensor.simulation.raster.path to the file"
         )
     if config.missions.has_crashes:
-        raise ConfigError("experiment.uav.crash_rate: deployment cannot plan crashes; set it to 0")
+        raise ConfigError("experiment.uav.crash_rate: not supported in deployment; set it to 0")
     if config.experiment.policy == "learned" and checkpoint is None:
         raise ConfigError("experiment.missions.mission_mode: deployment requires --checkpoint")
     batch = batch_size(config, missions)
     environment = MissionEnvironment(config, batch, device, DEPLOYMENT)
     planner = make_planner(config.experiment.policy, environment, checkpoint)
-    if environment.zones is not None:  # report closed windows before anything is written
+    if environment.zones is not None:  # raise errors for closed windows before writing anything
         for first in range(0, missions, batch):
             UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
     return Deployment(environment, planner, missions, _place(environment))
 
 
 def _place(environment: MissionEnvironment) -> Place | None:
-    """Return the place of the map from its file or from `deployment.origin`."""
+    """Return the location of the map, from the file or from `deployment.origin`."""
     raster, settings = environment.terrain.raster, environment.config.deployment
     name = environment.config.sensor.simulation.raster.path
     place = None if raster is None else raster.place
     if settings.origin is not None:
         if place is not None:
-            raise ConfigError(f"deployment.origin: {name} has coordinates; leave it null")
-        require_rasterio("deployment.origin", "it places the map on Earth")
+            raise ConfigError(f"deployment.origin: {name} already has coordinates; set it to null")
+        require_rasterio("deployment.origin", "sets the location of the map")
         place = place_at(*settings.origin)
     if place is not None:
-        home_metres(place, settings.home)  # raises an error for a distant home
+        home_metres(place, settings.home)  # raises ConfigError for a distant home
     elif settings.home is not None:
         raise ConfigError(f"deployment.home: {name} has no coordinates; set deployment.origin")
     return place

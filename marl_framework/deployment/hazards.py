@@ -1,4 +1,4 @@
-"""Hazards of a team's flight plans: UAVs that come close to each other, and no-fly zones."""
+"""Hazards in a team's flight plans: close approaches between UAVs, and no-fly zones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marl_framework.mission.no_fly_zones import NoFlyZones
 
 
 class Approach(NamedTuple):
-    """Smallest distance of two UAVs, numbered from 1, on a leg, which ends at stop leg + 1."""
+    """Smallest distance between two UAVs on a leg; UAVs count from 1, leg k ends at stop k + 1."""
 
     metres: float
     leg: int
@@ -27,17 +27,17 @@ def find_hazards(
     zones: NoFlyZones | None,
     origin: tuple[float, float],
 ) -> dict[str, Any]:
-    """Return the hazards of a team's flight as `summary.json` lists them.
+    """Return the hazards of a team's flight, as entries for `summary.json`.
 
-    They are `closest_approach` for two UAVs or more, and `through_zones` where there are zones. For
-    `stops` see `team_stops`, [S, N, 3] [m]; `readings` are those of each UAV; the speed is in m/s,
-    and `origin` the lower left corner of the window on the map [m].
+    `closest_approach` needs two UAVs or more, and `through_zones` needs zones. `stops` come from
+    `team_stops`, [S, N, 3] [m]; `readings` is the number of readings per UAV; `speed` is in m/s;
+    `origin` is the lower left corner of the window on the map [m].
     """
-    found: dict[str, Any] = {}
+    hazards: dict[str, Any] = {}
     if nearest := closest_approach(stops, speed):
         where = describe_leg(nearest.leg, max(readings[uav - 1] for uav in nearest.uavs))
         metres = round(nearest.metres, 3)
-        found["closest_approach"] = {"metres": metres, "uavs": [*nearest.uavs], "where": where}
+        hazards["closest_approach"] = {"metres": metres, "uavs": [*nearest.uavs], "where": where}
     if zones is not None:
         crossings = {
             (n + 1, describe_leg(leg, readings[n])): None
@@ -45,13 +45,13 @@ def find_hazards(
             for n in range(stops.shape[1])
             if zones.touch(start[n], end[n], origin)
         }
-        found["through_zones"] = [{"uav": uav, "where": where} for uav, where in crossings]
-    return found
+        hazards["through_zones"] = [{"uav": uav, "where": where} for uav, where in crossings]
+    return hazards
 
 
 def warn_of_hazards(missions: Sequence[Mapping[str, Any]], least: float) -> None:
-    """Print which missions have UAVs closer than `least` [m] or in zones, see `find_hazards`."""
-    change = "change the mission files before you fly them"
+    """Print a warning for each approach below `least` [m] and each flight through a zone."""
+    change = "edit the mission files before flying"
     for mission in missions:
         nearest = mission.get("closest_approach")
         if nearest is not None and nearest["metres"] < least:
@@ -61,15 +61,15 @@ def warn_of_hazards(missions: Sequence[Mapping[str, Any]], least: float) -> None
                 f"{nearest['metres']:.1f} m of each other {nearest['where']}; {change}"
             )
     for mission in missions:
-        for way in mission.get("through_zones", ()):
+        for crossing in mission.get("through_zones", ()):
             print(
-                f"warning: {mission['folder']}: UAV {way['uav']} flies through a no-fly zone "
-                f"{way['where']}; set deployment.home, or {change}"
+                f"warning: {mission['folder']}: UAV {crossing['uav']} flies through a no-fly zone "
+                f"{crossing['where']}; set deployment.home, or {change}"
             )
 
 
 def describe_leg(leg: int, readings: int) -> str:
-    """Return the part of the flight that a leg belongs to, in words."""
+    """Return a phrase for the part of the flight that contains a leg."""
     if leg < BEFORE:
         return "on the way to their starts"
     move = leg - BEFORE + 1
@@ -77,17 +77,17 @@ def describe_leg(leg: int, readings: int) -> str:
 
 
 def closest_approach(stops: Array, speed: float) -> Approach | None:
-    """Return the smallest distance between two UAVs; None for a single UAV."""
-    found = [
+    """Return the closest approach of any two UAVs; None for a single UAV."""
+    approaches = [
         Approach(_smallest_distance(start[[a, b]], end[[a, b]], speed), leg, (a + 1, b + 1))
         for leg, (start, end) in enumerate(pairwise(stops))
         for a, b in combinations(range(stops.shape[1]), 2)
     ]
-    return min(found, key=lambda approach: approach.metres, default=None)
+    return min(approaches, key=lambda approach: approach.metres, default=None)
 
 
 def _smallest_distance(start: Array, end: Array, speed: float) -> float:
-    """Return the smallest distance of two UAVs that fly from `start` to `end`, [2, 3] each."""
+    """Return the smallest distance between two UAVs that fly from `start` to `end`, [2, 3]."""
     arrival = np.linalg.norm(end - start, axis=-1) / speed
 
     def gap(time: float) -> Array:
@@ -100,6 +100,7 @@ def _smallest_distance(start: Array, end: Array, speed: float) -> float:
 
 
 def _distance_to_origin(a: Array, b: Array) -> float:
+    """Return the distance from the origin to the line segment between two points."""
     line = b - a
     square = float(line @ line)
     share = 0.0 if square == 0 else min(1.0, max(0.0, float(-a @ line) / square))

@@ -1,4 +1,4 @@
-"""Belief maps and tracks of a flown window, one writer for each format."""
+"""Belief map and tracks of one map window, with one writer per file format."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ FRAME = (
     "local: metres from the lower left corner of the mission's window, x to the right, y up, "
     "altitude above ground; not longitude and latitude"
 )
-"""Coordinate frame of tracks, as the files describe it."""
+"""Description of the coordinate frame of tracks, as written to files."""
 
 
 class Survey(NamedTuple):
-    """Belief and tracks of one window of a map."""
+    """Belief and tracks in one window of a map."""
 
     belief: Array
     """P(region of interest), [R, C] float32."""
     tracks: Sequence[Array]
-    """Position of each reading of each UAV in `FRAME` [m], [readings, 3] float64 each."""
+    """Positions of each UAV's readings in `FRAME` [m], [readings, 3] float64 per UAV."""
     origin: tuple[float, float]
     """Lower left corner (x, y) of the window on the map [m]."""
     cell: tuple[float, float]
-    """Size of a cell along x and y [m]."""
+    """Cell size along x and y [m]."""
     place: Place | None
-    """Place of the window on Earth; None if unknown."""
+    """Location of the window on Earth; None if unknown."""
 
 
 def write_survey(survey: Survey, folder: Path) -> None:
-    """Write a survey in all formats that its place allows, into an existing folder."""
+    """Write a survey to a folder, as GeoTIFF and GeoJSON if its location is known."""
     np.save(folder / "belief.npy", survey.belief)  # [x, y]
     local, on_earth = (write_image, write_tracks), (write_geotiff, write_geojson)
     for write in (write_table, *(local if survey.place is None else on_earth)):
@@ -45,7 +45,7 @@ def write_survey(survey: Survey, folder: Path) -> None:
 
 
 def write_image(survey: Survey, folder: Path) -> None:
-    """Write the belief to `belief.tiff`, float32, x right and y up."""
+    """Write the belief to `belief.tiff` in float32, with x to the right and y up."""
     done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(survey.belief)))
     if not done:
         raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
@@ -53,7 +53,7 @@ def write_image(survey: Survey, folder: Path) -> None:
 
 
 def write_geotiff(survey: Survey, folder: Path) -> None:
-    """Write the belief to `belief.tif`, a GeoTIFF in float32, north up."""
+    """Write the belief to `belief.tif`, a north-up GeoTIFF in float32."""
     import rasterio
     from rasterio.transform import from_origin
 
@@ -88,11 +88,11 @@ def write_tracks(survey: Survey, folder: Path) -> None:
 
 
 def write_geojson(survey: Survey, folder: Path) -> None:
-    """Write longitude and latitude of the tracks to `waypoints.geojson` (RFC 7946)."""
+    """Write the tracks, in longitude and latitude, to `waypoints.geojson` (RFC 7946)."""
     assert survey.place is not None
     features = []
     for n, track in enumerate(survey.tracks, start=1):
-        # No third coordinate: that would be the height above the ellipsoid.
+        # No third coordinate, as it would mean the height above the ellipsoid.
         altitudes = {"altitudes_above_ground_m": track[:, 2].tolist()}
         properties = {"uav": n, "readings": len(track), **altitudes}
         geometry = line_geometry(survey.place.degrees(track[:, :2]).round(9))
@@ -102,7 +102,7 @@ def write_geojson(survey: Survey, folder: Path) -> None:
 
 
 def line_geometry(degrees: Array) -> dict[str, Any]:
-    """Return (longitude, latitude) [P, 2] as a GeoJSON line, cut at the antimeridian."""
+    """Return a GeoJSON line through (longitude, latitude) [P, 2], cut at the antimeridian."""
     parts: list[list[list[float]]] = [[]]
     for start, end in pairwise(degrees):
         parts[-1].append(start.tolist())

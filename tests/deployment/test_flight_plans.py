@@ -12,7 +12,7 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_framework.deployment.flight_plans import AFTER, BEFORE, team_stops, waits
+from marl_framework.deployment.flight_plans import AFTER, BEFORE, team_stops, waiting_times
 from marl_framework.deployment.hazards import closest_approach, describe_leg
 from tests.deployment.flying import INTO_UTM, SOUTH, WEST, missions, plan
 from tests.mission.zones import feature, write_zones
@@ -94,7 +94,7 @@ def test_who_reads_less_flies_home_at_once() -> None:
 
 def test_everyone_waits_for_the_slowest() -> None:
     stops = np.array([[(0, 0, 5), (9, 0, 5)], [(5, 0, 5), (9, 0, 15)]], float)
-    assert waits(stops, 2.5).tolist() == [[0, 0], [2, 0]]
+    assert waiting_times(stops, 2.5).tolist() == [[0, 0], [2, 0]]
 
 
 def test_a_deployment_warns_of_uavs_that_come_close(
