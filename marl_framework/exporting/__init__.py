@@ -1,1 +1,1 @@
-"""Puts a trained team into one file that needs no library."""
+"""Exports a trained team to one file that runs without this library."""

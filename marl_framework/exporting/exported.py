@@ -1,4 +1,4 @@
-"""Export of a trained team for ONNX Runtime or PyTorch, and its accuracy and latency."""
+"""Export of a trained team for ONNX Runtime or PyTorch, with checks of accuracy and latency."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
 FACTS, FACTS_FILE = "mission", "mission.json"
-"""Names of `mission_facts`: metadata key in an ONNX file, and file in a `torch.export` file."""
+"""Where `mission_facts` is stored: metadata key in ONNX, extra file in `torch.export`."""
 
-_MISSIONS = 5  # number of missions that compare the exported team with PyTorch
-_LATENCY_SECONDS = 0.5  # duration of a measurement
+_MISSIONS = 5  # number of missions for comparing the exported team with PyTorch
+_LATENCY_SECONDS = 0.5  # duration of a latency measurement
 
 Module = PortableActor | PortableTeam
-Sample = tuple[Tensor, ...]  # inputs; the first axis is missions, or UAVs of `PortableActor`
+Sample = tuple[Tensor, ...]  # inputs; first axis: missions, or UAVs for `PortableActor`
 Run = Callable[[Sample], Sequence[Tensor]]
 
 
 class Portable(NamedTuple):
-    """An exported team: the content of the file, and its run outside of this library."""
+    """An exported team: the file's content, and a function that runs it without this library."""
 
     content: bytes
     run: Run
 
 
 def sample_inputs(module: Module, config: Config) -> list[Sample]:
-    """Return the module's inputs at each move of random flights over synthetic terrain."""
+    """Return the module's inputs at each move in random flights over synthetic terrain."""
     split = {"sensor": {"simulation": {"kinds": ["split"]}}}  # a measured map may be missing
     flown = with_changes(config, split, "an exported team")
     env = MissionEnvironment(flown, _MISSIONS, "cpu", "test")
@@ -57,20 +57,20 @@ def sample_inputs(module: Module, config: Config) -> list[Sample]:
         if isinstance(module, PortableActor):
             samples.append((builder.actor(state).flatten(0, 1), masks.flatten(0, 1)))
         else:
-            given = vars(state) | {"starts": starts}
-            samples.append(tuple(given[name].clone() for name in module.inputs))
+            values = vars(state) | {"starts": starts}
+            samples.append(tuple(values[name].clone() for name in module.inputs))
         env.step(state, actions, env.draw_step())
     return samples
 
 
 def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> Portable:
-    """Export a module for any length of the first axis of its inputs, such as `sample`.
+    """Export a module, with a dynamic first axis of its inputs.
 
-    The form is `onnx` or `torch`; `facts` are stored in the file. Raises ConfigError if a custom
-    network cannot be exported.
+    `sample` holds example inputs; `form` is `onnx` or `torch`; `facts` are stored in the file.
+    Raises ConfigError if a custom network cannot be exported.
     """
     shapes = tuple({0: torch.export.Dim("count")} for _ in sample)
-    with _quiet(), torch.no_grad():
+    with _quiet_exporters(), torch.no_grad():
         try:
             program = torch.export.export(module, sample, dynamic_shapes=shapes)
         except Exception as error:  # PyTorch and networks raise many types
@@ -87,9 +87,9 @@ def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> 
             return Portable(buffer.getvalue(), lambda sample: _as_tuple(loaded(*sample)))
         import onnxruntime
 
-        given, wanted = list(module.inputs), list(module.outputs)
+        inputs, outputs = list(module.inputs), list(module.outputs)
         exported = torch.onnx.export(
-            program, sample, input_names=given, output_names=wanted, dynamo=True, verbose=False
+            program, sample, input_names=inputs, output_names=outputs, dynamo=True, verbose=False
         )
     assert exported is not None
     exported.model.metadata_props[FACTS] = json.dumps(facts)
@@ -105,13 +105,13 @@ def export(module: Module, sample: Sample, form: str, facts: dict[str, Any]) -> 
 
 @torch.no_grad()
 def largest_difference(run: Run, module: Module, samples: Sequence[Sample]) -> float:
-    """Return the largest difference of any output from PyTorch's, also for a batch of one."""
+    """Return the largest output difference from PyTorch, including a batch of one."""
     differences = [
         (ours - theirs).abs().max().double()
         for sample in (*samples, tuple(value[:1] for value in samples[-1]))
         for ours, theirs in zip(_as_tuple(module(*sample)), run(sample), strict=True)
     ]
-    return float(torch.stack(differences).max())  # NaN if any is
+    return float(torch.stack(differences).max())  # NaN if any difference is NaN
 
 
 @torch.no_grad()
@@ -140,8 +140,8 @@ def _median_ms(call: Callable[[], object]) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress logs, prints and warnings of PyTorch's exporters."""
+def _quiet_exporters() -> Iterator[None]:
+    """Suppress logs, prints and warnings from PyTorch's exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -26,11 +26,11 @@ _UNSUPPORTED = {
     "has_cost": "--set experiment.constraints.cost.limit=null",
     "has_crashes": "--set experiment.uav.crash_rate=0",
 }
-"""Properties of missions that a portable team does not support, and options without them."""
+"""Mission properties that a portable team does not support, and options to disable them."""
 
 
 class PortableActor(nn.Module):
-    """The actor with action masking.
+    """Actor network with action masking, for export.
 
     Args:
         actor: maps observations [B, C_a, X, Y] to logits [B, A].
@@ -44,7 +44,7 @@ class PortableActor(nn.Module):
         self.actor = deepcopy(actor)
 
     def forward(self, observation: Tensor, mask: Tensor) -> Tensor:
-        """Return the policy [B, A] float32, 0 where masked.
+        """Return the action probabilities [B, A] float32, 0 where masked.
 
         Args:
             observation: one observation per UAV, [B, C_a, X, Y] float32.
@@ -54,20 +54,20 @@ class PortableActor(nn.Module):
 
 
 class PortableTeam(nn.Module):
-    """The actor with its observations and masks: maps go in, actions come out.
+    """Actor network with observation and masks, for export: maps to actions.
 
-    The UAVs choose in order, each its most probable allowed action, as with `LearnedPlanner`.
+    The UAVs choose in order, each the most probable allowed action, as in `LearnedPlanner`.
 
     Args:
         actor: maps observations [B, C_a, X, Y] to logits [B, A].
-        config: configuration of the mission; fixes lattice, camera and team size.
+        config: configuration of the mission; determines lattice, camera and team size.
         device: device of the actor.
 
     Attributes:
-        inputs: names of the arguments of `forward`; `starts` only for teams that see sectors.
+        inputs: argument names of `forward`; `starts` only for teams that see sectors.
 
     Raises:
-        ConfigError: the mission has zones, obstacles, a limit of cost or crashes.
+        ConfigError: the mission has zones, obstacles, a cost limit or crashes.
     """
 
     outputs = ("actions", "probabilities")
@@ -76,8 +76,8 @@ class PortableTeam(nn.Module):
         super().__init__()
         for name, settings in _UNSUPPORTED.items():
             if getattr(config.missions, name):
-                mend = f"add {settings}, or leave it out and mask moves yourself"
-                raise ConfigError(f"--observations: not supported in this mission; {mend}")
+                advice = f"add {settings}, or omit --observations and mask moves yourself"
+                raise ConfigError(f"--observations: not supported in this mission; {advice}")
         self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
@@ -99,25 +99,25 @@ class PortableTeam(nn.Module):
         readings: Tensor,
         starts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the actions [E, N] int64 and the policy [E, N, A] float32.
+        """Return the actions [E, N] int64 and action probabilities [E, N, A] float32.
 
         Args:
             positions: lattice indices (x, y, z), [E, N, 3] int64.
             t: number of moves made, [E] int64.
-            heard: True at [e, i, j] if UAV i hears UAV j or i = j, [E, N, N] bool.
-            beliefs: P(region of interest) in each UAV's map, [E, N, R, C] float32.
+            heard: whether UAV i hears UAV j, True for i = j, [E, N, N] bool.
+            beliefs: each UAV's own belief, P(region of interest), [E, N, R, C] float32.
             readings: latest reading of each UAV in its map window, +1 or -1, and 0 outside the
                 footprint, [E, N, K_x, K_y] int8.
-            starts: positions before the first move; teams that see sectors need them.
+            starts: positions before the first move; required for teams that see sectors.
 
         Raises:
-            ValueError: `starts` are missing.
+            ValueError: `starts` is required but missing.
         """
         sizes = torch.full_like(t, self._size)
         if starts is not None:
             sector = self._lattice.sectors.deal(starts, sizes)
         elif "starts" in self.inputs:
-            raise ValueError("starts: required by teams that see sectors")
+            raise ValueError("starts: required for teams that see sectors")
         else:
             sector = torch.full_like(positions[..., 0], self._size)
         pooled = area_pool(beliefs, *self._area)
@@ -151,20 +151,20 @@ class PortableTeam(nn.Module):
 def mission_facts(config: Config) -> dict[str, Any]:
     """Return the data needed to fly the mission without this library, in plain types.
 
-    `rows[x][z]` and `cols[y][z]` hold the footprint's first cell, one past its last cell, and the
-    first cell of its window along each axis, by lattice index and altitude index. Raises
-    ConfigError if missions differ in team, budget or radio.
+    `rows[x][z]` and `cols[y][z]` list the first cell of the footprint, one past the last cell, and
+    the first cell of the window, by lattice index and altitude index. Raises ConfigError if
+    missions differ in team, budget or radio.
     """
     if config.missions.drawn_keys:
         raise ConfigError(
             f"{' and '.join(config.missions.drawn_keys)}: an exported team supports one value; "
-            "choose it, such as --set experiment.missions.n_agents=4"
+            "set one, for example --set experiment.missions.n_agents=4"
         )
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")
     grid = torch.cartesian_prod(*map(torch.arange, lattice.shape))
-    seen = camera.footprint(grid.view(*lattice.shape, 3))
-    rows = torch.stack((seen.row0, seen.row1, seen.window_row), -1)[:, 0]
-    cols = torch.stack((seen.col0, seen.col1, seen.window_col), -1)[0]
+    footprint = camera.footprint(grid.view(*lattice.shape, 3))
+    rows = torch.stack((footprint.row0, footprint.row1, footprint.window_row), -1)[:, 0]
+    cols = torch.stack((footprint.col0, footprint.col1, footprint.window_col), -1)[0]
     return {
         "agents": config.missions.most_agents,
         "moves": config.missions.episode_length,
@@ -188,5 +188,6 @@ def mission_facts(config: Config) -> dict[str, Any]:
     }
 
 
-def _shortest_range(config: Config) -> float:  # finite [m]
+def _shortest_range(config: Config) -> float:
+    """Return the shortest communication range as a finite number [m]."""
     return min(*choices(config.experiment.uav.communication_range), _UNLIMITED_RANGE)
