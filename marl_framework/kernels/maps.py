@@ -114,7 +114,7 @@ class CriticPlaces(NamedTuple):
     global_uncertainty: int = -1
 
 
-def serve(config: Config) -> bool:
+def supports(config: Config) -> bool:
     """Return whether map and action kernels support these missions: no costs, few columns."""
     return not config.missions.has_cost and config.geometry.lattice_shape[1] <= MOST_COLUMNS
 

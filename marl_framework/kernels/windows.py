@@ -186,7 +186,7 @@ def fuse_own(
     takes_own: bool = True,
     takes_heard: bool = True,
 ) -> None:
-    """Fuse each UAV's own reading, then all readings it hears by UAV id, into its own belief.
+    """Fuse each UAV's own reading, then heard readings by UAV id, into its own belief.
 
     Args:
         version: kernel version.

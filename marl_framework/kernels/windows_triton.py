@@ -180,7 +180,7 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     which takes the UAV's own reading and then heard readings, by id.
 
     Tensors (for the others, see the operators):
-        beliefs: [E, M, R, C], updated; if `blank`, not read and written entirely.
+        beliefs: [E, M, R, C], updated; if `blank`, written entirely without being read.
         parts: changes of the pooled map and, if `tracks`, of the pooled uncertainty, in this
             lattice row and in the next, [2, E, M, X, 2, Y], written.
         sums: partial sums of `windows.fuse_global`, [E, X, 3] float64, written for the team.

@@ -79,7 +79,7 @@ class NoFlyZones:
         if start == "random":
             if int(free.sum()) < uavs:
                 raise _error(
-                    f"only {int(free.sum())} start positions at {self._altitudes[-1]:g} m{where} "
+                    f"only {int(free.sum())} starts at {self._altitudes[-1]:g} m{where} "
                     f"have an open move, for {uavs} UAVs; use smaller zones, or lower "
                     "experiment.missions.n_agents"
                 )
@@ -115,16 +115,16 @@ class NoFlyZones:
             near_y = (y >= bottom - spacing) & (y <= top + spacing)
             near = np.ix_(near_x, near_y)
             points = np.stack(np.meshgrid(x[near_x], y[near_y], indexing="ij"), axis=-1)
-            known: dict[tuple[float, ...], Array] = {}  # cache: most altitudes share results
+            touching: dict[tuple[float, ...], Array] = {}  # cache: most altitudes share results
             for z, (a, (dx, dy, dz)) in product(range(shape[2]), enumerate(self._steps)):
                 part = _part_between(self._altitudes[z], dz * spacing, zone.floor, zone.height)
                 if part is None:
                     continue
                 key = (dx, dy, *part) if dx or dy else (0, 0)
-                if key not in known:
+                if key not in touching:
                     step = spacing * np.array((dx, dy))
-                    known[key] = _touch(zone.shape, *(points + share * step for share in part))
-                closed[:, :, z, a][near] |= known[key]
+                    touching[key] = _touch(zone.shape, *(points + share * step for share in part))
+                closed[:, :, z, a][near] |= touching[key]
         return torch.from_numpy(closed)
 
     def touch(self, start: Array, end: Array, origin: tuple[float, float]) -> bool:

@@ -18,7 +18,7 @@ class Obstacles:
 
     def __init__(self, config: Config, lattice: Lattice, split: str) -> None:
         settings, area = config.experiment.constraints.obstacles, config.environment
-        self.number = 0 if split == DEPLOYMENT else settings.number  # obstacles are imaginary
+        self.number = 0 if split == DEPLOYMENT else settings.number  # only in simulation
         self._side, self._height = settings.side, settings.height
         self._area = (area.x_dim, area.y_dim)
         self._spacing = lattice.spacing

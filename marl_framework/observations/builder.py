@@ -54,7 +54,7 @@ class ObservationBuilder:
         self._team = [row for row in self._own if row.name != "other_actions"]
         self.team_channels = ("budget", *(row.name for row in self._team))
         self.shape = lattice.shape[:2]
-        self.uses_kernels = version is Version.TRITON and kernel.serve(config)
+        self.uses_kernels = version is Version.TRITON and kernel.supports(config)
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
             # Its weights stay trainable: autocast keeps the casts of no others.

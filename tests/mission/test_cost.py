@@ -150,7 +150,7 @@ def test_the_budget_map_shows_the_smaller_share() -> None:
 
 def test_plain_operators_draw_missions_with_costs() -> None:
     configs = [small_config(constraints={"cost": {"limit": limit}}) for limit in (None, 50.0)]
-    assert [maps.serve(config) for config in configs] == [True, False]
+    assert [maps.supports(config) for config in configs] == [True, False]
 
 
 def test_moves_that_were_not_flown_are_not_learned_from() -> None:

@@ -59,8 +59,8 @@ class Landscape:
         self.threshold = config.sensor.simulation.raster.threshold
         if not isinstance(self.threshold, str):
             raise ConfigError(
-                f"sensor.simulation.raster.threshold: {self.threshold:g} must be a percentile "
-                "for landscapes; use a value such as p60"
+                f"sensor.simulation.raster.threshold: {self.threshold:g} is not a percentile; "
+                "landscapes have no unit, set a percentile such as p60"
             )
         self._device, self._side = device, (tiles[0], tiles[1])
         self._window = (math.ceil(tiles[0]), math.ceil(tiles[1]))
