@@ -45,8 +45,8 @@ class Portable(NamedTuple):
 def sample_inputs(module: Module, config: Config) -> list[Sample]:
     """Return the module's inputs at each move in random flights over synthetic terrain."""
     split = {"sensor": {"simulation": {"kinds": ["split"]}}}  # a measured map may be missing
-    flown = with_changes(config, split, "an exported team")
-    env = MissionEnvironment(flown, _MISSIONS, "cpu", "test")
+    synthetic = with_changes(config, split, "an exported team")
+    env = MissionEnvironment(synthetic, _MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())

@@ -9,7 +9,7 @@ from torch import Tensor
 from marl_framework.kernels.cells import INTEREST_ABOVE
 
 CPU_CELLS, GPU_CELLS = 2**18, 2**26
-"""Number of map cells processed at once; the CPU's number fits its caches."""
+"""Number of map cells processed at once; CPU_CELLS fit into CPU caches."""
 
 
 def f1(belief: Tensor, truth: Tensor) -> Tensor:

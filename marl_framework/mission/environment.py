@@ -245,20 +245,20 @@ class MissionEnvironment:
             actions: allowed actions, [E, N] int64; actions of inactive UAVs are ignored.
             draws: from `draw_step`.
         """
-        positions, flown = self.lattice.move(state.positions, actions), self._all
+        positions, running = self.lattice.move(state.positions, actions), self._all
         if self._has_cost:
             state.left.sub_(self.lattice.costs[actions] * state.active)
         if self.has_inactive:
             positions = positions.where(state.active.unsqueeze(-1), state.positions)
-            flown = state.active.any(1)
+            running = state.active.any(1)
         state.positions.copy_(positions)
-        state.t.add_(flown)
+        state.t.add_(running)
         state.heard.copy_(self.hear(state, draws.communication))
-        utility = self.fusion.update(state, draws.sensor, flown)
+        utility = self.fusion.update(state, draws.sensor, running)
         reward = self._reward(state, actions, utility)
         terminated = state.t > state.budget
         if self.has_inactive:
-            reward = reward.where(flown, 0.0)
+            reward = reward.where(running, 0.0)
             state.active.logical_and_(~terminated.unsqueeze(1))
             if self._has_cost:  # a UAV that cannot afford a move is done
                 state.active.logical_and_(self.lattice.options(state).any(-1))

@@ -31,7 +31,7 @@ class Fusion:
         self._cells = camera.shape[0] * camera.shape[1]
 
     def update(
-        self, state: MissionState, bits: Tensor, flown: Tensor, blank: bool = False
+        self, state: MissionState, bits: Tensor, running: Tensor, blank: bool = False
     ) -> Utility:
         """Take and fuse the readings of a step; return the information gained.
 
@@ -39,20 +39,20 @@ class Fusion:
             state: missions with current positions and `heard`; readings, beliefs, pooled maps and
                 information sums are updated in place.
             bits: sensor noise, see `windows.read`.
-            flown: missions to update, [E] bool; other missions do not change.
+            running: missions to update, [E] bool; other missions do not change.
             blank: whether to reset beliefs to the prior; the caller resets pooled maps and sums.
         """
-        view, prior = self.view(state, flown), self._prior if blank else None
+        view, prior = self.view(state, running), self._prior if blank else None
         self.read(state, view, bits)
-        gained = self.fuse_global(state, view, prior)
+        gain = self.fuse_global(state, view, prior)
         self.fuse_own(state, view, prior=prior)
-        return gained
+        return gain
 
-    def view(self, state: MissionState, flown: Tensor) -> View:
+    def view(self, state: MissionState, running: Tensor) -> View:
         """Return the UAVs' footprints and odds, and the missions to update, for the kernels."""
         boxes = self._camera.team_boxes(state.positions, state.active)
         odds = self._camera.optics.odds[state.positions[..., 2]]
-        return View(self._camera.optics, state.positions, boxes, odds, flown)
+        return View(self._camera.optics, state.positions, boxes, odds, running)
 
     def read(self, state: MissionState, view: View, bits: Tensor) -> None:
         """Take a reading with each UAV; see `windows.read`."""

@@ -31,7 +31,7 @@ from marl_framework.mission.terrains.geotiff import Array, Place, place_at, requ
 from marl_framework.mission.terrains.mixture import Terrain
 
 KEY = "experiment.constraints.no_fly_zones"
-_LONGEST_EDGE = 1e-3  # [degrees]; longer ones are bent in metres
+_LONGEST_EDGE = 1e-3  # [degrees]; longer edges are curves in metres
 
 
 @dataclass(frozen=True)
