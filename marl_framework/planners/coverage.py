@@ -1,4 +1,4 @@
-"""Coverage: the team flies a lawnmower pattern at one altitude and ignores its readings."""
+"""Coverage: the team flies a lawnmower pattern at one altitude and ignores all readings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MASKED_COST = 2**62
 
 
 class _Lanes(NamedTuple):
-    """One path over the area, cut into G = N pieces that are padded to L points."""
+    """Path over the area, cut into one piece per UAV (G = N), padded to L points each."""
 
     points: Tensor
     """Lattice indices (x, y) along each piece, [G, L, 2] int64."""
     length: Tensor
-    """Number of points of each piece, [G] int64."""
+    """Number of points in each piece, [G] int64."""
     area: Tensor
-    """Total number of cells in view at all points before each point, [G, L + 1] float64."""
+    """Cumulative number of cells in view over all earlier points, [G, L + 1] float64."""
 
 
 class _Plan(NamedTuple):
@@ -37,9 +37,9 @@ class _Plan(NamedTuple):
     entry: Tensor
     """Point of the piece where the UAV starts."""
     direction: Tensor
-    """+1 or −1 along the piece; at its end the UAV turns to fly the points before the entry."""
+    """+1 or −1 along the piece; at the end, the UAV flies back to the points before the entry."""
     progress: Tensor
-    """Number of points reached; after the last point the UAV repeats the piece."""
+    """Number of points reached or skipped; after the last point the UAV repeats the piece."""
 
 
 class _Team:
@@ -52,89 +52,90 @@ class _Team:
         self._level = coverage_level(config)
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
-        path = _boustrophedon(*(_lanes(*span) for span in spans))
+        path = _trace_path(*(_choose_lanes(*span) for span in spans))
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
-        self._lanes = _cut(path, widths, size, lattice.offsets.device)
+        self._lanes = _cut_path(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
 
     def targets(self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the lattice positions that UAVs at `positions` fly to, [E, size, 3] each.
+        """Return the lattice positions that the UAVs fly to, [E, size, 3] like `positions`.
 
-        `t` moves were made, [E], and `left` remain, [E, size]. `lengths` are shortest paths to all
-        positions, [E, size, X, Y, Z]; None without zones.
+        `t`: number of moves made, [E]. `left`: number of moves left, [E, size]. `lengths`: lengths
+        of shortest paths to all positions, [E, size, X, Y, Z]; None without zones.
         """
         plan = self._plan = self._current_plan(positions, t, left)
         plan.progress.add_(self.moves((self._target(plan) - positions).abs()) == 0)
         if lengths is not None:
-            plan.progress.add_(self._unreachable(plan, lengths, left))
+            plan.progress.add_(self._count_unreachable(plan, lengths, left))
         return self._target(plan)
 
     def moves(self, offset: Tensor) -> Tensor:
-        """Return the number of moves over distances [..., 3] of lattice positions."""
+        """Return the number of moves for offsets between lattice positions, [..., 3]."""
         offset = offset if self.climbs else offset[..., :2]
         return offset.amax(-1) if self._diagonal else offset.sum(-1)
 
-    def _unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> Tensor:
-        """Return the number of points to skip to one that is reached in time, [E, N]; 0 if none."""
-        near = []
+    def _count_unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> Tensor:
+        """Count the points before the next reachable one, [E, N]; 0 if none is reachable."""
+        reachable = []
         for skipped in range(self._lanes.points.shape[1]):
             ahead = plan._replace(progress=plan.progress + skipped)
             place = self._lattice.places(self._target(ahead)).unsqueeze(2)
-            near.append(lengths.flatten(2).gather(2, place).squeeze(2) <= left)
-        return torch.stack(near).int().argmax(0)
+            reachable.append(lengths.flatten(2).gather(2, place).squeeze(2) <= left)
+        return torch.stack(reachable).int().argmax(0)
 
     def _current_plan(self, positions: Tensor, t: Tensor, left: Tensor) -> _Plan:
-        """Return the plans, with new ones for missions at their start."""
+        """Return the stored plans; replace the plans of missions at their first move."""
         start = (t == 0).unsqueeze(1)
-        known = self._plan if self._plan and self._plan.piece.shape == left.shape else None
-        # On a GPU the host would wait for `any`, so plans are made at every move.
-        if known is not None and start.device.type == "cpu" and not start.any():
-            return known
-        new = self._new_plan(positions, left)
-        if known is None:
+        stored = self._plan if self._plan and self._plan.piece.shape == left.shape else None
+        # On a GPU, `any` would make the host wait, so new plans are computed at every move.
+        if stored is not None and start.device.type == "cpu" and not start.any():
+            return stored
+        new = self._make_plan(positions, left)
+        if stored is None:
             return new
-        return _Plan(*(torch.where(start, *pair) for pair in zip(new, known, strict=True)))
+        return _Plan(*(torch.where(start, *pair) for pair in zip(new, stored, strict=True)))
 
     def _target(self, plan: _Plan) -> Tensor:
         length = self._lanes.length[plan.piece]
         step = plan.progress % length
         ahead = torch.where(plan.direction > 0, length - plan.entry, plan.entry + 1)
-        on = plan.entry + plan.direction * step
+        onward = plan.entry + plan.direction * step
         back = plan.entry - plan.direction * (step - ahead + 1)
-        planar = self._lanes.points[plan.piece, torch.where(step < ahead, on, back)]
+        planar = self._lanes.points[plan.piece, torch.where(step < ahead, onward, back)]
         return torch.cat((planar, torch.full_like(planar[..., :1], self._level)), dim=-1)
 
-    def _new_plan(self, positions: Tensor, left: Tensor) -> _Plan:
-        """Maximise the cells that UAVs at [E, N, 3] can observe with the moves left, [E, N]."""
+    def _make_plan(self, positions: Tensor, left: Tensor) -> _Plan:
+        """Plan to observe the most cells from `positions` [E, N, 3] in `left` [E, N] moves."""
         lanes = self._lanes
         level = torch.full_like(lanes.points[..., :1], self._level)
         points = torch.cat((lanes.points, level), dim=-1)
         travel = self.moves((points - positions[:, :, None, None]).abs())  # [E, N, G, L]
         left = left[:, :, None, None] - travel
-        cells = torch.stack([self._cells_in_view(points, left, way) for way in (1, -1)], dim=-1)
+        cells = torch.stack([self._count_cells(points, left, sign) for sign in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
-        piece = _assign(best.values)
+        piece = _assign_pieces(best.values)
         choice = best.indices.gather(2, piece.unsqueeze(2)).squeeze(2)
         return _Plan(piece, choice // 2, 1 - 2 * (choice % 2), torch.zeros_like(piece))
 
-    def _cells_in_view(self, points: Tensor, left: Tensor, way: int) -> Tensor:
-        """Return the number of cells observed from each entry in direction `way`, [E, N, G, L].
+    def _count_cells(self, points: Tensor, left: Tensor, direction: int) -> Tensor:
+        """Count the cells observed after each entry in a direction (+1 or −1), [E, N, G, L].
 
-        `points` lie along the pieces, [G, L, 3]; `left` is the number of moves left at each entry,
-        negative if out of reach, [E, N, G, L].
+        `points`: points along the pieces, [G, L, 3]. `left`: number of moves left at each entry,
+        negative for entries out of reach, [E, N, G, L].
         """
         lanes = self._lanes
         k = torch.arange(points.shape[1], device=points.device)
         last = (lanes.length - 1).unsqueeze(1)
-        ahead = last - k + 1 if way > 0 else k + 1  # points from the entry to the end, [G, L]
+        forward = direction > 0
+        ahead = last - k + 1 if forward else k + 1  # points from the entry to the end, [G, L]
         behind = last + 1 - ahead
-        end = last.expand_as(ahead) if way > 0 else torch.zeros_like(ahead)
-        next_to_entry = (k - way).clamp(min=0).minimum(last)
+        end = last.expand_as(ahead) if forward else torch.zeros_like(ahead)
+        next_to_entry = (k - direction).clamp(min=0).minimum(last)
         rows = torch.arange(len(points), device=points.device).unsqueeze(1)
         back = self.moves((points[rows, next_to_entry] - points[rows, end]).abs())
         first = (left + 1).clamp(min=0).minimum(ahead)
         rest = (left - ahead - back + 2).clamp(min=0).minimum(behind)
-        low, high = (k - rest, k + first) if way > 0 else (k + 1 - first, k + 1 + rest)
+        low, high = (k - rest, k + first) if forward else (k + 1 - first, k + 1 + rest)
         low, high = (bound.clamp(0, points.shape[1]) for bound in (low, high))
         return (lanes.area[rows, high] - lanes.area[rows, low]).masked_fill(k > last, -1)
 
@@ -145,13 +146,13 @@ class CoveragePlanner:
     The lanes are as far apart, and as far from the border, as the footprint allows without gaps.
     The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
     UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
-    moves; it first changes altitude, then flies to the entry. Without vertical actions the UAVs
-    stay at the starting altitude. UAVs fly the shortest paths around zones, and skip points that
-    they cannot reach in the moves left. The planner stores the plans of one batch of missions,
-    which it must fly from the start.
+    moves. The UAV first changes altitude, then flies to the entry. Without vertical actions the
+    UAVs stay at the starting altitude. UAVs fly the shortest paths around zones, and skip points
+    that they cannot reach in the moves left. The planner stores the plans for one batch of
+    missions and must fly that batch from the start.
 
     Raises:
-        ConfigError: the lattice does not have the altitude.
+        ConfigError: the altitude is not a level of the lattice.
     """
 
     name = "coverage"
@@ -184,16 +185,16 @@ class CoveragePlanner:
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
     def _targets(self, state: MissionState) -> Tensor:
-        targets, paid = state.positions.clone(), self._lattice.level_moves(state.left)
+        targets, affordable = state.positions.clone(), self._lattice.level_moves(state.left)
         moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
-        moves = moves if paid is None else moves.minimum(paid)
+        moves = moves if affordable is None else moves.minimum(affordable)
         for size, team in self._teams.items():
             positions, lengths = state.positions[:, :size], None
             if self._has_zones:
                 lengths = path_lengths(self._lattice, state.moves, positions, self._longest)
             goals = team.targets(positions, state.t, moves[:, :size], lengths)
-            of_size = (state.team_size == size).view(-1, 1, 1)
-            targets[:, :size] = goals.where(of_size, targets[:, :size])
+            has_size = (state.team_size == size).view(-1, 1, 1)
+            targets[:, :size] = goals.where(has_size, targets[:, :size])
         return targets
 
 
@@ -202,10 +203,10 @@ def make(environment: MissionEnvironment) -> CoveragePlanner:
     return CoveragePlanner(environment.config, environment.lattice)
 
 
-def _lanes(low: list[int], high: list[int]) -> list[int]:
-    """Return the fewest lattice indices that cover all cells in view from any index of an axis.
+def _choose_lanes(low: list[int], high: list[int]) -> list[int]:
+    """Return the smallest set of lattice indices along one axis that covers all visible cells.
 
-    `low` is the first cell in view from each index, and `high` one past the last.
+    `low`: first cell in view from each index. `high`: one past the last cell in view.
     """
     lanes = [low.count(low[0]) - 1]
     while high[lanes[-1]] < high[-1]:
@@ -214,8 +215,8 @@ def _lanes(low: list[int], high: list[int]) -> list[int]:
     return lanes
 
 
-def _boustrophedon(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
-    """Return adjacent lattice points along the rows, back and forth between the outer columns."""
+def _trace_path(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
+    """Return the lattice points of a path along the rows, alternating in direction."""
     path: list[tuple[int, int]] = []
     for number, x in enumerate(rows):
         if path:  # connect the lanes
@@ -225,11 +226,11 @@ def _boustrophedon(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
     return path
 
 
-def _cut(
+def _cut_path(
     path: list[tuple[int, int]], widths: list[list[int]], pieces: int, device: torch.device
 ) -> _Lanes:
     """Cut a path into non-empty pieces whose lengths differ by at most one."""
-    if len(path) < pieces:  # more UAVs than points: some share a point
+    if len(path) < pieces:  # more UAVs than points: some UAVs share a point
         path = [path[k % len(path)] for k in range(pieces)]
     cuts = [len(path) * g // pieces for g in range(pieces + 1)]
     parts = [path[a:b] for a, b in pairwise(cuts)]
@@ -243,15 +244,15 @@ def _cut(
 
 
 def _tie_breaker(t: Tensor, agents: int, actions: int) -> Tensor:
-    """Return pseudo-random costs, [E, N, A] in 0 … 999: fixed ones can block two UAVs."""
+    """Return pseudo-random costs in 0 … 999, [E, N, A]; constant costs can block two UAVs."""
     agent = torch.arange(agents, device=t.device).unsqueeze(1)
     action = torch.arange(actions, device=t.device)
     hashed = t.view(-1, 1, 1) * 7_919 + action * 104_729 + agent * 1_299_709 + 1
     return (hashed * 2_654_435_761 % 2**32 >> 13) % 1000
 
 
-def _assign(value: Tensor) -> Tensor:
-    """Assign each UAV its own piece greedily by value [E, N, N]; return the pieces, [E, N]."""
+def _assign_pieces(value: Tensor) -> Tensor:
+    """Assign one piece to each UAV, greedily by `value` [E, N, G]; return piece indices, [E, N]."""
     n, open_pairs = value.shape[1], value
     pieces = torch.zeros_like(value[:, 0], dtype=torch.int64)
     ids = torch.arange(n, device=value.device)
@@ -265,11 +266,11 @@ def _assign(value: Tensor) -> Tensor:
 
 
 def path_lengths(lattice: Lattice, moves: Tensor, origins: Tensor, most: int) -> Tensor:
-    """Return the number of moves of the shortest path to each position, [E, N, X, Y, Z] int64.
+    """Return the number of moves on the shortest path to each position, [E, N, X, Y, Z] int64.
 
-    It is most + 1 if there is no shorter path. Every move can be reversed, so the lengths are also
-    those of the paths back. For `moves` see `MissionState`, [E, X, Y, Z, A]; `origins` are lattice
-    indices, [E, N, 3].
+    The length is most + 1 for longer paths and unreachable positions. Every move is reversible, so
+    paths back have the same lengths. `moves`: see `MissionState`, [E, X, Y, Z, A]. `origins`:
+    lattice indices, [E, N, 3].
     """
     e, n = origins.shape[:2]
     length = origins.new_full((e, n, moves[0, ..., 0].numel()), most + 1)

@@ -24,12 +24,12 @@ _GPU_CELLS = 2**24
 def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
     """Return the weighted entropy that one more reading of a cell is expected to remove [bit].
 
-    E_z[w(p_z)·(H(p) − H(p_z))] over both readings z, with their probabilities under the belief p
-    and the sensor; p_z is the belief after reading z (Westheider et al. 2023, section III-C,
-    before the reading is known).
+    The gain is E_z[w(p_z)·(H(p) − H(p_z))], where p_z is the belief after reading z (Westheider et
+    al. 2023, section III-C, before the reading is known). Belief p and the sensor determine the
+    probabilities of both readings z.
 
-    `rates` are the probabilities of a miss and of a false alarm, [..., 2], without the last axis
-    broadcastable to the belief. `prior` is the belief before any reading.
+    `rates` are the probabilities of a miss and a false alarm, [..., 2]; each of the two must
+    broadcast to the belief. `prior` is the belief before any reading.
     """
     before = entropy(belief)
     miss, false_alarm = rates.unbind(-1)
@@ -43,11 +43,11 @@ def expected_gain(belief: Tensor, rates: Tensor, prior: float) -> Tensor:
 
 
 class InformationGainPlanner:
-    """Scores every allowed action by the expected gain of the whole footprint at its destination.
+    """Scores each allowed action by the expected gain over the footprint at its destination.
 
-    Each UAV uses its own belief. Where it hears a UAV that chose before it, cells that the other
-    will see count less: by the share of an undecided cell's entropy that a reading leaves. Without
-    `communication` all cells count fully. `prior` is the belief before any reading.
+    Each UAV uses its own belief. If it hears a UAV that chose earlier, the gain of cells in that
+    UAV's next footprint is multiplied by the share of an undecided cell's entropy that a reading
+    leaves. Without `communication` all cells count fully. `prior` is the belief before any reading.
     """
 
     name = "information_gain"
@@ -57,7 +57,7 @@ class InformationGainPlanner:
     ) -> None:
         self._lattice, self._camera = lattice, camera
         self._prior, self._communication = prior, communication
-        self._left = entropy_left(camera.error_rates)
+        self._remaining = entropy_left(camera.error_rates)
         cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
         self.chunk = max(1, cells // math.prod(camera.window))
 
@@ -70,13 +70,13 @@ class InformationGainPlanner:
         return Decision(actions, masks, scores=scores)
 
     def _act(self, state: MissionState) -> tuple[Tensor, Tensor, Tensor]:
-        # Masked actions may lead off the lattice; their nearest positions stand in for them.
+        # Masked actions may lead off the lattice; clamp their destinations to the lattice.
         goals = self._lattice.nearest_destinations(state.positions)
         chosen: list[Tensor] = []
         scores: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            # Rounding makes equal actions equal, and the first one is taken.
+            # Rounding makes near-equal scores equal; argmax then takes the first action.
             score = self.scores(state, i, goals[:, i], chosen).round(decimals=2)
             action = best_actions(score, mask)
             index = action.view(-1, 1, 1).expand(-1, 1, 3)
@@ -90,7 +90,7 @@ class InformationGainPlanner:
     def scores(self, state: MissionState, i: int, goals: Tensor, chosen: list[Tensor]) -> Tensor:
         """Return the expected gain of UAV i at `goals` [E, A, 3] in bit, summed over cells, [E, A].
 
-        UAVs 0 … i − 1 have `chosen` their next positions, [E, 3] each.
+        `chosen` holds the next positions of UAVs 0 … i − 1, [E, 3] each.
         """
         belief = state.beliefs[:, i].flatten(1)
         scores = []
@@ -102,20 +102,20 @@ class InformationGainPlanner:
             if self._communication:
                 for j, other in enumerate(chosen):
                     known = state.heard[:, i, j] & state.active[:, j]
-                    taken = known * (1 - self._left[other[:, 2]])
+                    removed = known * (1 - self._remaining[other[:, 2]])
                     rows, cols = self._camera.inside(footprint, self._camera.footprint(other))
-                    gain *= 1 - (_column(rows) * taken.view(-1, 1, 1)) * _column(cols).mT
+                    gain *= 1 - (_as_column(rows) * removed.view(-1, 1, 1)) * _as_column(cols).mT
             rows, cols = self._camera.inside(footprint, footprint)
-            scores.append((_column(rows).mT @ gain @ _column(cols)).flatten())
+            scores.append((_as_column(rows).mT @ gain @ _as_column(cols)).flatten())
         return torch.stack(scores, dim=1)
 
 
 def make(environment: MissionEnvironment) -> InformationGainPlanner:
     """Create the planner for an environment."""
     prior, settings = environment.config.mapping.prior, environment.config.experiment.baselines
-    talks = settings.information_gain.communication
-    return InformationGainPlanner(environment.lattice, environment.camera, prior, talks)
+    communication = settings.information_gain.communication
+    return InformationGainPlanner(environment.lattice, environment.camera, prior, communication)
 
 
-def _column(inside: Tensor) -> Tensor:
+def _as_column(inside: Tensor) -> Tensor:
     return inside.to(torch.float32).unsqueeze(-1)

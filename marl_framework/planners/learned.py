@@ -1,4 +1,4 @@
-"""The trained team as a planner."""
+"""A trained team as a planner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LearnedPlanner:
         act: maps observations [E, N, C, X, Y] to logits [E, N, A]; an algorithm's `act`.
         builder: builds the actor's observations.
         lattice: lattice of the missions.
-        greedy: take the most probable allowed action instead of a sample of the policy.
+        greedy: whether to take the most probable allowed action instead of sampling the policy.
     """
 
     name = "learned"

@@ -18,9 +18,9 @@ class Decision(NamedTuple):
     masks: Tensor
     """Actions that were allowed when each UAV chose, [E, N, A] bool."""
     probabilities: Tensor | None = None
-    """Policy, if the planner has one, [E, N, A]."""
+    """Action probabilities of a stochastic policy, [E, N, A]; None for other planners."""
     scores: Tensor | None = None
-    """Scores of the actions, if the planner ranks them, [E, N, A]; 0 where masked."""
+    """Scores by which the planner ranks actions, [E, N, A]; 0 where masked; None without scores."""
 
 
 class Planner(Protocol):
@@ -33,7 +33,7 @@ class Planner(Protocol):
         """Choose an action for each UAV.
 
         Args:
-            state: E missions of N UAVs; a planner must not change it.
-            generator: generator of the planner's random choices, on the state's device.
+            state: state of E missions with N UAVs; a planner must not modify the state.
+            generator: random number generator of the planner, on the state's device.
         """
         ...

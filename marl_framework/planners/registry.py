@@ -1,4 +1,4 @@
-"""Creates planners by their names on command lines and in params files."""
+"""Create planners from their names on the command line and in params files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def make_planner(
         name: one of `PLANNER_NAMES`, or the dotted path of a callable that takes the environment
             and returns a planner.
         environment: environment to fly in.
-        checkpoint: trained team, for `learned`.
-        greedy: the trained team takes its most probable actions instead of sampling.
+        checkpoint: checkpoint of the team; required for `learned`.
+        greedy: whether the team takes the most probable actions instead of sampling.
 
     Raises:
         ConfigError: the planner cannot be created.
@@ -41,17 +41,18 @@ def make_planner(
         return LearnedPlanner(team.act, make_builder(environment), environment.lattice, greedy)
     if name not in PLANNERS and "." not in name:
         known = ", ".join(PLANNER_NAMES)
-        raise ConfigError(f"planner {name}: choose from {known}, or your own as module.Class")
+        raise ConfigError(f"planner: {name}: unknown; choose from {known}, or give module.Class")
     make = load_part(PLANNERS.get(name, name), "planner", "environment")
     planner: Planner = make(environment)
-    named = isinstance(getattr(planner, "name", None), str)
-    if not (named and callable(getattr(planner, "act", None))):
-        raise ConfigError(f"planner: {name}: it must have name and act(state, generator)")
+    has_name = isinstance(getattr(planner, "name", None), str)
+    if not (has_name and callable(getattr(planner, "act", None))):
+        needed = "a string `name` and a method act(state, generator)"
+        raise ConfigError(f"planner: {name}: must have {needed}")
     return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
 
 class _CheckedPlanner:
-    """Checks the decisions of a custom planner, which may be plain tuples."""
+    """Validates a custom planner's decisions; these may be plain tuples."""
 
     def __init__(self, path: str, planner: Planner, lattice: Lattice) -> None:
         self._path, self._planner, self._lattice = path, planner, lattice
@@ -63,31 +64,36 @@ class _CheckedPlanner:
         Raises ConfigError if the planner's decision is invalid.
         """
         decision = self._planner.act(state, generator)
-        if problem := self._problem(decision, state):
+        if problem := self._find_problem(decision, state):
             raise ConfigError(
                 f"planner: {self._path}.act must return a Decision or (actions, masks): {problem}"
             )
         return Decision(*decision)
 
-    def _problem(self, decision: object, state: MissionState) -> str | None:
-        if not isinstance(decision, tuple) or not 2 <= len(decision) <= len(Decision._fields):
+    def _find_problem(self, decision: object, state: MissionState) -> str | None:
+        if not isinstance(decision, tuple):
             return f"it returned a {type(decision).__name__}"
-        team = tuple(state.positions.shape[:2])
-        each = (*team, self._lattice.num_actions)
-        forms = ((team, torch.int64), (each, torch.bool), (each, None), (each, None))
-        for name, part, (shape, dtype) in zip(Decision._fields, decision, forms, strict=False):
+        most = len(Decision._fields)
+        if not 2 <= len(decision) <= most:
+            return f"it returned a tuple of length {len(decision)}; expected 2 to {most}"
+        per_uav = tuple(state.positions.shape[:2])
+        per_action = (*per_uav, self._lattice.num_actions)
+        expected = [(per_uav, torch.int64), (per_action, torch.bool)] + 2 * [(per_action, None)]
+        for name, part, (shape, dtype) in zip(Decision._fields, decision, expected, strict=False):
             if part is None and dtype is None:
                 continue
-            wanted = _describe(shape, dtype)
+            form = _describe(shape, dtype)
             if not isinstance(part, Tensor):
-                return f"{name} must be a tensor {wanted}, got {type(part).__name__}"
+                return f"{name} must be a tensor {form}, got {type(part).__name__}"
             if part.shape != shape or part.dtype != (dtype or part.dtype):
-                return f"{name} must be {wanted}, got {_describe(tuple(part.shape), part.dtype)}"
-        codes = torch.arange(each[-1], device=state.positions.device)
+                return f"{name} must be {form}, got {_describe(tuple(part.shape), part.dtype)}"
+        codes = torch.arange(per_action[-1], device=state.positions.device)
         chosen = decision[0].unsqueeze(-1) == codes
         allowed = (chosen & self._lattice.options(state)).any(-1)
         if not (allowed | ~state.active).all():
-            return "an action does not exist, leaves the lattice, enters a zone or cannot be paid"
+            return (
+                "an action does not exist, leaves the lattice, enters a zone or exceeds the budget"
+            )
         return None
 
 

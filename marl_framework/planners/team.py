@@ -1,4 +1,4 @@
-"""Trained teams: find a checkpoint, configure its missions, load its networks."""
+"""Trained teams: find a checkpoint, configure missions for the team, load the networks."""
 
 from __future__ import annotations
 
@@ -49,37 +49,37 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """`pretrained:NAME` if it comes with the library, else its path."""
+        """`pretrained:NAME` for a checkpoint that comes with the library, else the path."""
         return checkpoint_name(self.path)
 
     @property
     def source(self) -> str:
-        """Name of its configuration in messages."""
+        """Name of the checkpoint's configuration in messages."""
         return f"configuration in checkpoint {self.path}"
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
-        """Return the configuration of the training, with overrides.
+        """Return the training's configuration, with overrides.
 
-        Raises ConfigError if it is missing or invalid.
+        Raises ConfigError if the configuration is missing or invalid.
         """
         saved = self.payload.get("config")
         if not isinstance(saved, Mapping):
-            raise ConfigError(f"checkpoint {self.path}: it lacks the key config")
+            raise ConfigError(f"checkpoint {self.path}: the key config is missing")
         return config_from_dict(saved, self.source, overrides)
 
     def actor(self) -> Mapping[str, Tensor]:
-        """Return the weights of the team's actor. Raises ConfigError if it has none."""
+        """Return the actor's weights. Raises ConfigError if the checkpoint has no actor."""
         actor = self.payload.get("actor")
         if isinstance(actor, Mapping):
             return actor
-        problem = "it lacks the key actor"
+        problem = "the key actor is missing"
         if "predictor" in self.payload:
-            problem = "it is a map predictor, not a team; use it for networks.predictor"
+            problem = "it holds a map predictor, not a team; use it for networks.predictor"
         raise ConfigError(f"checkpoint {self.path}: {problem}")
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """Read a checkpoint file, or the best or else the last checkpoint of a run folder.
+    """Read a checkpoint file, or a run folder's best checkpoint (the last if there is no best).
 
     Raises:
         ConfigError: there is no checkpoint, or it cannot be read.
@@ -91,7 +91,7 @@ def find_checkpoint(name: str) -> Checkpoint:
 def load_team(name: str) -> Checkpoint:
     """Read the checkpoint of a trained team; see `find_checkpoint`.
 
-    Raises ConfigError if there is no checkpoint, or it is not of a team.
+    Raises ConfigError if there is no checkpoint, or the checkpoint holds no team.
     """
     checkpoint = find_checkpoint(name)
     checkpoint.actor()
@@ -101,12 +101,12 @@ def load_team(name: str) -> Checkpoint:
 def mission_config(
     file: str | None, overrides: Sequence[str], checkpoint: Checkpoint | None
 ) -> Config:
-    """Return the configuration of the missions, with observation and networks of the checkpoint.
+    """Return the missions' configuration, with the checkpoint's observation and networks.
 
     Args:
         file: params file; None for the configuration in the checkpoint.
-        overrides: `section.key=value` each; they take precedence over file and checkpoint.
-        checkpoint: trained team, if one flies.
+        overrides: `section.key=value` strings; take precedence over file and checkpoint.
+        checkpoint: checkpoint of the trained team; None if no trained team flies.
 
     Raises:
         ConfigError: the configuration is missing or invalid.
@@ -123,9 +123,9 @@ def mission_config(
 
 
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
-    """Return the mission that a team was trained for, over the map that `overrides` name."""
+    """Return the team's training missions, moved to the map that `overrides` name."""
     trained = config_to_dict(checkpoint.config())
-    del trained["sensor"]["simulation"]  # the training's terrain
+    del trained["sensor"]["simulation"]  # the terrain used in training
     return config_from_dict(trained, checkpoint.source, overrides)
 
 
@@ -135,12 +135,12 @@ def with_team(
     source: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Config:
-    """Return a configuration of missions with observation and networks of a checkpoint.
+    """Return `config` with the checkpoint's observation, networks and learning settings.
 
-    Raises ConfigError, with `source` or that of the checkpoint, if they do not fit together.
+    Raises ConfigError, citing `source` or the checkpoint, if the parts do not fit together.
     """
     missions, trained = config_to_dict(config), config_to_dict(checkpoint.config())
-    # Keys of `learning` depend on the algorithm, and its rates on the number of environments.
+    # Keys of `learning` depend on the algorithm; learning rates depend on `num_envs`.
     missions |= {name: trained[name] for name in ("observation", "networks", "learning")}
     missions["environment"]["num_envs"] = trained["environment"]["num_envs"]
     missions["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
@@ -150,29 +150,29 @@ def with_team(
 def check_lattice(ours: Config, other: Config, who: str, keys: Sequence[str] = ()) -> None:
     """Check that two configurations have the same positions, actions and values of `keys`.
 
-    Raises ConfigError if they differ; the message begins with `who`, which has the other one.
+    Raises ConfigError if they differ. The message begins with `who`, the owner of `other`.
     """
     if difference := _difference(ours, other, keys):
         raise ConfigError(f"{who}: {difference}; make them equal")
 
 
 def _difference(ours: Config, other: Config, keys: Sequence[str] = ()) -> str | None:
-    """Describe the first key of the lattice, its actions and `keys` that differs."""
-    same = ours.geometry.lattice_shape == other.geometry.lattice_shape
-    differing = differences(ours, other, (*(() if same else _LATTICE), _ACTIONS, *keys))
+    """Describe the first difference in positions, actions or `keys`; None if there is none."""
+    same_shape = ours.geometry.lattice_shape == other.geometry.lattice_shape
+    differing = differences(ours, other, (*(() if same_shape else _LATTICE), _ACTIONS, *keys))
     for key, (here, there) in differing.items():
         return f"{key} is {show(there)} there, {show(here)} here"
     return None
 
 
 def other_mission(ours: Config, other: Config) -> list[str]:
-    """Return the keys in which the missions of two configurations differ."""
-    parts = tuple(f"{part}." for part in MISSION)
-    return [key for key in differences(ours, other) if f"{key}.".startswith(parts)]
+    """Return the mission keys whose values differ between two configurations."""
+    sections = tuple(f"{section}." for section in MISSION)
+    return [key for key in differences(ours, other) if f"{key}.".startswith(sections)]
 
 
 def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
-    """Return checksums of the team that `key` names and of its predictor; see `check_weights`."""
+    """Return checksums of a team's actor and predictor, for `check_weights`; `key` names it."""
     checksums = {f"{key}: {checkpoint.name}": tensors_checksum(checkpoint.actor())}
     config = checkpoint.config()
     if config.observation.sees_prediction:
@@ -183,18 +183,20 @@ def team_weights(checkpoint: Checkpoint, key: str) -> dict[str, str]:
 def team_logits(
     environment: MissionEnvironment, checkpoint: Checkpoint
 ) -> Callable[[MissionState], Tensor]:
-    """Return a function from states to a trained team's logits [E, N, A], from its own channels.
+    """Return a function that maps states to the team's logits, [E, N, A].
 
-    Raises ConfigError if the team cannot fly there.
+    The function builds the team's own observation channels, which may differ from the
+    environment's. Raises ConfigError if the team does not fit the environment.
     """
     config = with_team(environment.config, checkpoint)
     act = trained_team(config, checkpoint, environment.device).act
     builder = make_builder(environment, config)
-    sees, kept = (each.observation.sees_uncertainty for each in (config, environment.config))
+    needed = config.observation.sees_uncertainty
+    available = environment.config.observation.sees_uncertainty
 
     @torch.no_grad()
     def logits(state: MissionState) -> Tensor:
-        if sees and not kept:
+        if needed and not available:
             state = replace(state, pooled_uncertainty=environment.pooled_uncertainty(state))
         return act(builder.actor(state))
 
@@ -202,21 +204,21 @@ def team_logits(
 
 
 def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | str) -> Algorithm:
-    """Return an algorithm with the trained actor only; a ConfigError if that does not fit."""
+    """Return an algorithm with the trained actor only; raise ConfigError if it does not fit."""
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.actor()
     if problem := misfit(actor.state_dict(), saved):
         problem = _difference(config, checkpoint.config()) or problem
         raise ConfigError(
-            f"checkpoint {checkpoint.path}: its actor does not fit the configuration: {problem}; "
-            "use the lattice, num_actions, observation and networks.actor of its training"
+            f"checkpoint {checkpoint.path}: the actor does not fit the configuration: {problem}; "
+            "use the lattice, num_actions, observation and networks.actor from the training"
         )
     actor.load_state_dict(dict(saved))
     return team
 
 
 def weights_alone(checkpoint: Checkpoint, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return all that is needed to fly: the configuration, and the actor or map predictor.
+    """Return the configuration and the weights of the actor or map predictor.
 
     Raises ConfigError if the checkpoint has neither network, or an override is invalid.
     """

@@ -1,1 +1,1 @@
-"""Planners that search over all moves left, on the true or a predicted map."""
+"""Planners that search over all remaining moves, on the true map or a predicted one."""

@@ -1,4 +1,4 @@
-"""Beam search over all moves left of one UAV, in all missions at once."""
+"""Beam search over all remaining moves of one UAV, in all missions at once."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from marl_framework.kernels.versions import Version
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Plan, Problem, outlook
 
-_TOLERANCE = 1e-4  # relative difference of the scores of equal paths
-_DIGITS = 5  # of scores; rounding makes equal ones equal
+_TOLERANCE = 1e-4  # relative difference up to which scores count as equal
+_DIGITS = 5  # decimals of scores; rounding makes near-equal scores equal
 
 
 class _Beams(NamedTuple):
-    """The B best paths of one UAV in each mission."""
+    """The B best paths for one UAV in each mission."""
 
     positions: Tensor
-    """Ends of the paths, [E, B, 3] int64."""
+    """Last positions of the paths, [E, B, 3] int64."""
     first: Tensor
     """First actions, [E, B] int64."""
     gain: Tensor
     """Entropy that the paths remove, [E, B]; −inf if there is no path."""
     left: Tensor
-    """Entropy that the paths leave around each lattice position, [E, B, X, Y]; 1 is that of all
-    cells around an average position, undecided."""
+    """Entropy that the paths leave around each lattice position, [E, B, X, Y], in units of the
+    entropy around an average position whose cells are all undecided."""
 
 
 class BeamSearch:
-    """Keeps the `beams` paths of each length that remove the most entropy from a map.
+    """Keeps, for each path length, the `beams` paths that remove the most entropy from a map.
 
-    Of paths with equal gain and end it keeps only one.
+    Only one path is kept among paths with the same gain and the same end.
     """
 
     def __init__(self, view: LatticeView, beams: int = 24) -> None:
@@ -44,7 +44,7 @@ class BeamSearch:
         self.elements = beams * view.lattice.num_actions * x * y
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best path found in each mission, no longer than its horizon."""
+        """Return the best path found in each mission, limited to the mission's horizon."""
         beams = _Beams(
             positions=problem.position.unsqueeze(1),
             first=torch.zeros_like(problem.position[:, :1]),
@@ -58,50 +58,50 @@ class BeamSearch:
         return Plan(beams.first[at, best], beams.left[at, best])
 
     def _grow(self, beams: _Beams, problem: Problem, depth: int) -> _Beams:
-        """Make every path one move longer than `depth`, and keep the best ones.
+        """Extend every path of length `depth` by one move and keep the best paths.
 
-        Once no mission has moves left, paths are only ranked again, as on a GPU: the rank decides
-        between paths of equal gain.
+        Once no mission has moves left, paths are only ranked again. The CPU does this because a
+        GPU does: the rank decides between paths of equal gain.
         """
         view, ends = self._view, beams.positions
         allowed = problem.mask.unsqueeze(1)
         if depth > 0:
             allowed = view.lattice.allowed(ends, problem.allowed_moves)
         total = beams.gain.unsqueeze(2)
-        searches = depth < problem.max_horizon
+        has_moves = depth < problem.max_horizon
         flies = (depth < problem.horizon).view(-1, 1, 1)
-        if searches:
+        if has_moves:
             goals, gains, pull = outlook(view, ends, beams.left)
             total = (total + gains * flies).where(allowed, -torch.inf)
             score = total + pull * flies
         else:
             goals = view.destinations(ends)
             score = total = total.where(allowed, -torch.inf)
-        kept = self._best_different(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
+        kept = self._select_distinct(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
         at = torch.arange(len(kept), device=kept.device).unsqueeze(1)
         parent, action = kept // allowed.shape[2], kept % allowed.shape[2]
         ends, left = goals[at, parent, action], beams.left[at, parent]
-        if searches:
+        if has_moves:
             left = torch.where(flies.unsqueeze(-1), view.after(ends, left), left)
         first = beams.first[at, parent] if depth > 0 else action
         return _Beams(ends, first, total.flatten(1).gather(1, kept), left)
 
-    def _best_different(self, scores: Tensor, goals: Tensor) -> Tensor:
-        """Return the indices [E, B] of the best paths; of equal ones with the same end only one."""
-        wanted = min(self._beams, scores.shape[1])
-        ranked = scores.topk(min(3 * wanted, scores.shape[1]), dim=1)
+    def _select_distinct(self, scores: Tensor, goals: Tensor) -> Tensor:
+        """Return indices of the best paths without repeats (see `repeats`), [E, B]."""
+        count = min(self._beams, scores.shape[1])
+        ranked = scores.topk(min(3 * count, scores.shape[1]), dim=1)
         end = self._view.lattice.places(goals).gather(1, ranked.indices)
         repeated = self._repeats(ranked.values, end, _TOLERANCE)
-        order = ranked.values.masked_fill(repeated, -torch.inf).topk(wanted, dim=1).indices
+        order = ranked.values.masked_fill(repeated, -torch.inf).topk(count, dim=1).indices
         return ranked.indices.gather(1, order)
 
 
 def repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:
-    """Return whether a better path of the same value has the same end, [E, R] bool.
+    """Return whether a higher-ranked path has the same value and the same end, [E, R] bool.
 
-    The values are ranked scores, the highest first, [E, R]; `ends` are indices of last positions,
-    [E, R]. Equal values have a relative difference of at most `tolerance`.
+    `values`: scores in descending order, [E, R]. `ends`: indices of last positions, [E, R].
+    Values count as equal up to a relative difference of `tolerance`.
     """
-    apart = (values.unsqueeze(2) - values.unsqueeze(1)).abs()
-    equal = apart <= tolerance * values.abs().unsqueeze(2)
+    difference = (values.unsqueeze(2) - values.unsqueeze(1)).abs()
+    equal = difference <= tolerance * values.abs().unsqueeze(2)
     return (equal & (ends.unsqueeze(2) == ends.unsqueeze(1))).tril(-1).any(-1)

@@ -1,4 +1,4 @@
-"""The map that a search plans on: the truth, or the prediction of a network."""
+"""Maps that a search plans on: the truth, or a network's prediction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from marl_framework.observations.prediction import MapPrediction
 
 
 class TrueMap:
-    """The true region of interest and the belief from all readings."""
+    """The true region of interest, and the belief from the readings of all UAVs."""
 
     knows_all_plans = True
-    """Whether a UAV knows the plans of all UAVs that chose before it, or of those it hears."""
+    """Whether a UAV knows the plans of all UAVs that chose earlier, not only of those it hears."""
 
     def __init__(self, view: LatticeView) -> None:
         self._view = view
@@ -23,16 +23,17 @@ class TrueMap:
     def left(self, state: MissionState) -> Tensor:
         """Return the entropy of the region of interest around each lattice position, [E, N, X, Y].
 
-        For each UAV as it knows the map; 1 is that of an average position's undecided cells.
+        The values depend on what each UAV knows. The unit is the entropy around an average
+        position whose cells are all undecided.
         """
         left = self._view.sums(entropy(state.global_belief) * state.truth)
         return left.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
 
 
 class PredictedMap(MapPrediction):
-    """A prediction from each UAV's own belief; see `MapPrediction`.
+    """Prediction from each UAV's own belief; see `MapPrediction`.
 
-    Entropy that is expected outside the region of interest counts by `outside_weight`, 0 to 1.
+    `outside_weight` (0 to 1) is the weight of entropy expected outside the region of interest.
     """
 
     knows_all_plans = False
@@ -48,6 +49,6 @@ class PredictedMap(MapPrediction):
         self._outside_weight = outside_weight
 
     def left(self, state: MissionState) -> Tensor:
-        """Return the entropy left; see `TrueMap`."""
+        """Return the expected entropy around each lattice position; see `TrueMap.left`."""
         seen = self._view.entropy_maps(state.beliefs)
         return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)

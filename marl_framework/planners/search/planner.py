@@ -32,22 +32,23 @@ PathSearch = BeamSearch | TreeSearch
 _PREDICTOR = "experiment.baselines.search.predictor"
 _PRIOR = "experiment.baselines.search.prior"
 _WITHOUT_SECTORS = SearchConfig(presumed_share=0.0)
-_MAX_ELEMENTS = 2**26  # of the largest array of a search
-_MIN_ENTROPY = 1e-9  # below it, plans remove nothing
-_MIN_MISSIONS = 8  # per thread
+_MAX_ELEMENTS = 2**26  # maximum size of a search's largest array
+_MIN_ENTROPY = 1e-9  # plans are assumed to remove nothing from less entropy
+_MIN_MISSIONS = 8  # minimum number of missions per thread
 
 
 class SearchPlanner:
     """Flies the path that is expected to remove the most entropy from the region of interest.
 
-    Each UAV in turn searches all its remaining moves, on its own map reduced by the plans that it
-    knows; it searches again after each move. A UAV knows the plan that each other one had when it
-    was last heard, or all plans if the model says so. As such a plan fades, the UAV assumes that
-    the other one keeps to its sector; see `Sectors`. The planner keeps plans from move to move,
-    so it must fly one batch of missions at a time, from the start.
+    Each UAV in turn searches over all its remaining moves, and searches again after each move. It
+    searches on its own map, minus the entropy that the known plans of other UAVs will remove. A UAV
+    knows the plan that each other UAV had when last heard, or all plans if
+    `model.knows_all_plans`. As a known plan fades, the UAV assumes that the other UAV stays in its
+    sector; see `Sectors`. The planner stores plans between moves, so it must fly one batch of
+    missions at a time, from the start.
 
-    Of the settings it uses `plan_memory`, `presumed_share` and `presumed_beside_plan`. `prior` maps
-    states to a trained team's logits [E, N, A], for `TreeSearch`.
+    The planner reads the settings `plan_memory`, `presumed_share` and `presumed_beside_plan`.
+    `prior` maps states to a trained team's logits [E, N, A]; it requires `TreeSearch`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SearchPlanner:
         """Choose an action for each UAV; see `Planner`."""
         sectors = self._view.lattice.sectors.maps(state.sector, state.team_size)
         presumed = self._settings.presumed_share * sectors
-        plans = self._plans = self._remembered(state, 1 - presumed)
+        plans = self._plans = self._recall_plans(state, 1 - presumed)
         beside = 1 - self._settings.presumed_beside_plan * presumed
         logits = None if self._prior is None else self._prior(state)
         missions, threads = len(state.positions), 1
@@ -78,46 +79,46 @@ class SearchPlanner:
         share = math.ceil(missions / threads)
 
         @torch.no_grad()
-        def decide(first: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        def act_on_share(first: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
             last = min(first + share, missions)
-            parts = [slice(*ends) for ends in pairwise([*range(first, last, self.chunk), last])]
+            chunks = [slice(*ends) for ends in pairwise([*range(first, last, self.chunk), last])]
             return [
                 self._act(state[at], plans[at], beside[at], None if logits is None else logits[at])
-                for at in parts
+                for at in chunks
             ]
 
         firsts = range(0, missions, share)
-        decisions = on_threads(decide, firsts) if len(firsts) > 1 else [decide(0)]
+        decisions = on_threads(act_on_share, firsts) if len(firsts) > 1 else [act_on_share(0)]
         actions, masks, policies = zip(*chain(*decisions), strict=True)
         policy = None if policies[0] is None else torch.cat(policies)
         return Decision(torch.cat(actions), torch.cat(masks), policy)
 
-    def _remembered(self, state: MissionState, presumed: Tensor) -> Tensor:
-        """Return the share of entropy that plans of UAV j known to UAV i leave, [E, i, j, X, Y].
+    def _recall_plans(self, state: MissionState, presumed: Tensor) -> Tensor:
+        """Return the share of entropy that UAV j's plan leaves, as known to UAV i, [E, i, j, X, Y].
 
-        `presumed` [E, j, X, Y] is the share that a UAV without a known plan leaves.
+        `presumed`: share that UAV j is assumed to leave while its plan is unknown, [E, j, X, Y].
         """
         team, presumed = presumed.shape[1], presumed.unsqueeze(1)
         plans = presumed.expand(-1, team, -1, -1, -1)
         if self._plans.shape == plans.shape:
-            kept = self._settings.plan_memory * (state.t > 0)
-            plans = presumed - kept.view(-1, 1, 1, 1, 1) * (presumed - self._plans)
+            memory = self._settings.plan_memory * (state.t > 0)
+            plans = presumed - memory.view(-1, 1, 1, 1, 1) * (presumed - self._plans)
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
         return plans.masked_fill(own[..., None, None], 1.0)
 
     def _act(
         self, state: MissionState, plans: Tensor, beside: Tensor, logits: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return actions, masks and policy; write the new plans into `plans`."""
+        """Return the actions, masks and policy; write the new plans into `plans`."""
         entropy = self._model.left(state)
         moves = state.budget + 1 - state.t
-        paid = self._view.lattice.level_moves(state.left)
-        # On a GPU the host would wait for `max`, so the search goes to the full depth.
+        level_moves = self._view.lattice.level_moves(state.left)
+        # On a GPU, `max` would make the host wait, so the search always uses the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
         policies: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            affordable = moves if paid is None else moves.minimum(paid[:, i])
+            affordable = moves if level_moves is None else moves.minimum(level_moves[:, i])
             expected = entropy[:, i] * plans[:, i].prod(1)
             prior = None if logits is None else policy_probabilities(logits[:, i], mask, 0.0)
             action, left, policy = self._search.search(
@@ -128,9 +129,9 @@ class SearchPlanner:
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0) * beside[:, i]
             if self._view.has_inactive:
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
-            told = state.heard[:, :, i] | self._model.knows_all_plans
-            told[:, i] = False  # a UAV searches again without its own earlier plan
-            plans[:, :, i] = remaining.unsqueeze(1).where(told[..., None, None], plans[:, :, i])
+            informed = state.heard[:, :, i] | self._model.knows_all_plans
+            informed[:, i] = False  # a UAV ignores its own previous plan when it searches again
+            plans[:, :, i] = remaining.unsqueeze(1).where(informed[..., None, None], plans[:, :, i])
             return action
 
         actions, masks = self._view.lattice.choose_in_missions(state, choose)
@@ -140,13 +141,13 @@ class SearchPlanner:
 def make(environment: MissionEnvironment) -> SearchPlanner:
     """Create the planner that searches on a predicted map.
 
-    Raises ConfigError if the predictor or the prior's team cannot be read, or does not fit.
+    Raises ConfigError if the predictor or the prior's team cannot be read or does not fit.
     """
     settings, compute = environment.config.experiment.baselines.search, environment.config.compute
     prior = None
     if settings.prior is not None:
         if settings.method != "tree":
-            raise ConfigError(f"{_PRIOR} requires method: tree; set that, or leave prior out")
+            raise ConfigError(f"{_PRIOR}: requires method: tree; set method, or remove prior")
         prior = team_logits(environment, load_team(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = place(load_predictor(settings.predictor, _PREDICTOR), compute, environment.device)
@@ -155,7 +156,7 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
 
 
 def weights_read(settings: SearchConfig) -> dict[str, str]:
-    """Return checksums of the weights that the planner of `make` reads; see `check_weights`."""
+    """Return checksums of the weights that `make` reads, for `check_weights`."""
     checksums = predictor_weights(settings.predictor, _PREDICTOR)
     if settings.prior is not None:
         checksums |= team_weights(load_team(settings.prior), _PRIOR)
@@ -163,7 +164,7 @@ def weights_read(settings: SearchConfig) -> dict[str, str]:
 
 
 def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
-    """Create the search that the settings name."""
+    """Create the search method selected by `settings.method`."""
     if settings.method == "beam":
         return BeamSearch(view, settings.beams)
     return TreeSearch(view, settings.simulations, settings.depth, settings.leaves)
@@ -172,8 +173,8 @@ def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
 class OraclePlanner(SearchPlanner):
     """Flies the path that removes the most entropy from the true region of interest.
 
-    It is not a bound: each UAV keeps few paths and does not know the plans of later UAVs, and a
-    wider beam flies better. With 8 UAVs information gain reaches a higher F1.
+    The result is not an upper bound: each UAV keeps few paths and does not know the plans of UAVs
+    that choose later. A wider beam flies better. With 8 UAVs, information gain has a higher F1.
     """
 
     def __init__(self, config: Config, lattice: Lattice) -> None:

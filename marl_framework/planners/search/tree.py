@@ -1,4 +1,4 @@
-"""Tree search over the moves left of one UAV: many leaves at once, in all missions at once."""
+"""Tree search over the remaining moves of one UAV: many leaves and all missions at once."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Flight, Plan, Problem, fly_greedily
 
 SHARPNESS = 4.0
-"""The prior of the worst action is exp(−SHARPNESS) times that of the best one."""
+"""Sharpness of the prior: the worst action has exp(−SHARPNESS) times the best one's prior."""
 LEAST = 1e-5
-"""Least difference between the totals of two flights that counts."""
+"""Minimum difference at which the totals of two flights count as different."""
 EXPLORATION = 2.5
-"""Weight of the prior against the values."""
-_DIGITS = 5  # of scores; rounding makes equal ones equal
+"""Weight of the prior relative to the values."""
+_DIGITS = 5  # decimals of scores; rounding makes near-equal scores equal
 
 
 class TreeSearch:
     """Grows a tree of moves where flights are good or rarely tried, and takes the best flight.
 
-    A simulation walks from the root along edges (see `select`) to an untried action, adds a node,
-    and values it by a greedy flight from there to the end of the mission. Flights are
-    deterministic, so the value of an edge is that of the best flight through it.
+    A simulation walks from the root along edges (see `select`) to an untried action and adds a
+    node. A greedy flight from the node to the end of the mission gives the node's value. Flights
+    are deterministic, so an edge has the value of the best flight through it.
 
-    See `SearchConfig` for `simulations`, `depth` and `leaves`. Fewer leaves are made at once while
-    a tree is small. Simulations that reach no untried action are lost.
+    See `SearchConfig` for `simulations`, `depth` and `leaves`. A small tree grows by fewer leaves
+    at once. Simulations that reach no untried action are lost.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class TreeSearch:
         self.elements = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best flight of each mission, and the visits of the first actions."""
+        """Return the best flight in each mission, and visit shares of the first actions."""
         tree = self.grow(problem)
         return Plan(tree.action, tree.rest, tree.visit_shares())
 
     def grow(self, problem: Problem) -> Tree:
-        """Return the trees that contain the flights of `search`."""
+        """Grow the trees on which `search` is based, one per mission."""
         flight = fly_greedily(self._view, problem)
         depth = problem.horizon.clamp(max=self._depth)
         tree = Tree(self._view, problem, depth, self._simulations, flight)
@@ -61,11 +61,11 @@ class TreeSearch:
 
 
 class Tree:
-    """One tree for each of E missions. Node 0 is its root; the last of its M nodes is a dummy.
+    """One tree for each of E missions. Node 0 is the root; the last of the M nodes is a dummy.
 
-    A node stores the entropy that its path leaves on the lattice. Edge a of node m has the index
-    m·A + a. The total of a flight is the entropy removed on the path to a node and greedily
-    from there. Trees begin with the greedy flights of a problem, and have depths [E].
+    A node stores the entropy that remains on the lattice after its path. Edge a of node m has the
+    index m·A + a. A flight's total is the entropy removed on the path to a node and on the greedy
+    flight from there. Arguments: `depth`, the maximum depths [E]; `flight`, the roots' flights.
     """
 
     action: Tensor
@@ -83,10 +83,10 @@ class Tree:
         self._dummy = (nodes - 1) * self._actions
         self._missions = torch.arange(len(left), device=left.device).unsqueeze(1)
         self._positions = problem.position.unsqueeze(1).repeat(1, nodes, 1)  # [E, M, 3]
-        self._levels = depth.new_zeros(len(left), nodes)  # moves from the root
+        self._levels = depth.new_zeros(len(left), nodes)  # number of moves from the root
         self._left = left.new_zeros(len(left), nodes, *left.shape[1:])
         self._left[:, 0] = left
-        self._gain = left.new_zeros(len(left), nodes)  # on the path from the root
+        self._gain = left.new_zeros(len(left), nodes)  # entropy removed on the path from the root
         self._totals = torch.zeros_like(self._gain)
         self.children = depth.new_zeros(len(left), nodes, self._actions)
         """Node at the end of each edge, [E, M, A]; 0 if there is none."""
@@ -95,7 +95,7 @@ class Tree:
         self._free = torch.zeros_like(self.visits, dtype=torch.bool)
         self._gains = torch.zeros_like(self.visits)
         self._priors = torch.zeros_like(self.visits)
-        self._best = torch.full_like(self.visits, -torch.inf)  # total of the best flight through it
+        self._best = torch.full_like(self.visits, -torch.inf)  # best flight's total, per edge
         self.action, self.rest = flight.first, flight.left
         self._first = flight.first
         self._most = self._least = flight.gain
@@ -104,7 +104,7 @@ class Tree:
             self._priors[:, 0] = problem.prior
 
     def visit_shares(self) -> Tensor:
-        """Return the share of all flights that began with each action, [E, A]."""
+        """Return the share of flights that began with each action, [E, A]."""
         first = self._first.unsqueeze(1)
         visits = self.visits[:, 0].scatter_add(1, first, torch.ones_like(self._gain[:, :1]))
         return visits / visits.sum(1, keepdim=True)
@@ -112,8 +112,8 @@ class Tree:
     def walk(self, walkers: int, levels: int) -> tuple[Tensor, Tensor]:
         """Move K walkers of each tree to untried actions, at most `levels` edges from the root.
 
-        Returns edges of the paths, [E, K, D], and last edges, [E, K]. Edges of the dummy node pad
-        paths, and replace the last edge of walkers that found no untried action.
+        Returns the edges of the paths, [E, K, D], and the last edges, [E, K]. Edges of the dummy
+        node pad the paths; they also replace the last edge if a walker finds no untried action.
         """
         node = self._levels.new_zeros(len(self._levels), walkers)
         walks = torch.ones_like(node, dtype=torch.bool)
@@ -127,12 +127,13 @@ class Tree:
             ends = torch.where(walks & (child == 0), edge, ends)
             walks = walks & (child > 0)
             node = torch.where(walks, child, node)
-            if node.device.type == "cpu" and not walks.any():  # on a GPU the host would wait
+            # On a GPU, `any` would make the host wait.
+            if node.device.type == "cpu" and not walks.any():
                 break
         return torch.stack(path, -1), ends
 
     def add(self, nodes: slice, edges: Tensor) -> Problem:
-        """Add K nodes at the ends of edges [E, K]; return the problem from there, of E·K UAVs."""
+        """Add K nodes at the ends of edges [E, K]; return their search problem for E·K UAVs."""
         at, parents = self._missions, edges // self._actions
         position = self._view.move(self._positions[at, parents], edges % self._actions)
         self._positions[:, nodes] = position
@@ -142,8 +143,8 @@ class Tree:
         self._gain[:, nodes] = self._gain[at, parents] + gains
         number = torch.arange(nodes.start, nodes.stop, device=edges.device)
         self.children.flatten(1).scatter_(1, edges, number.expand_as(edges))
-        self.children[:, -1] = 0  # of walkers without an untried action
-        # A node at the end of the mission, or of the tree, is visited only once.
+        self.children[:, -1] = 0  # the dummy node, written by walkers without an untried action
+        # A node at the maximum depth, or at the end of the mission, is visited only once.
         self._free.flatten(1).scatter_(1, edges, level < self._depth)
         position, root = position.flatten(0, 1), self._root
         return Problem(
@@ -156,9 +157,9 @@ class Tree:
         )
 
     def back_up(self, nodes: slice, path: Tensor, ends: Tensor, flight: Flight) -> None:
-        """Open K new nodes, from which E·K flights begin, and update the edges of the paths.
+        """Store E·K flights that begin at K new nodes, and update the edges of the paths.
 
-        For `path` [E, K, D] and `ends` [E, K] see `walk`.
+        `path` [E, K, D] and `ends` [E, K]: results of `walk`.
         """
         totals, lost = self._open(nodes, flight), ends == self._dummy
         self._least = torch.minimum(self._least, totals.masked_fill(lost, torch.inf).amin(1))
@@ -177,14 +178,14 @@ class Tree:
         self.rest = torch.where(better.view(-1, 1, 1), rest, self.rest)
 
     def _open(self, nodes: slice, flight: Flight) -> Tensor:
-        """Store the results of E·K flights from K nodes; return their totals [E, K]."""
+        """Store the results of E·K flights from K nodes; return the flights' totals, [E, K]."""
         totals = self._gain[:, nodes] + flight.gain.view(len(self._levels), -1)
         scores = flight.scores.unflatten(0, totals.shape)
-        grows = (self._levels[:, nodes] < self._depth).unsqueeze(-1)
+        can_grow = (self._levels[:, nodes] < self._depth).unsqueeze(-1)
         self._totals[:, nodes] = totals
-        self._free[:, nodes] = (scores > -torch.inf) & grows
+        self._free[:, nodes] = (scores > -torch.inf) & can_grow
         self._gains[:, nodes] = flight.gains.unflatten(0, totals.shape)
-        self._priors[:, nodes] = _priors(scores)
+        self._priors[:, nodes] = _compute_priors(scores)
         return totals
 
     def _select(self, node: Tensor, walks: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,18 +208,19 @@ def select(
 ) -> tuple[Tensor, Tensor]:
     """Choose an edge for each walker by PUCT with virtual loss.
 
-    Walkers choose in turn. An edge that earlier walkers of the same node have just chosen counts
-    as visited with value 0, so that walkers spread. Every choice lowers only the score of its own
-    edge. So the r-th walker of a node takes the r-th highest of the scores that the edges have
-    after 0, 1, 2, … choices, and all walkers choose at once.
+    Conceptually, walkers choose in turn. Each choice counts as a visit of value 0 for later
+    walkers at the same node, so that walkers spread. A choice lowers only the score of the chosen
+    edge. So the r-th walker at a node takes the r-th highest score among the scores of all edges
+    after 0, 1, 2, … choices, and all walkers can choose at once.
 
-    Walkers at `node` [E, K] choose if they are still under way, `walks` [E, K]. All else is
-    [E, K, A]: edges of that node may be followed if `free`; `new` ones lead to no node yet, so that
-    one walker may follow them; `visits` walkers followed them; `values`, 0 to 1, are those of the
-    best flights through them, of new ones of the node; `priors` are probabilities. Returns the
-    action of each walker, [E, K], and whether there is one, [E, K] bool.
+    `node`: node of each walker, [E, K]. `walks`: whether the walker still moves, [E, K]. The other
+    arguments are [E, K, A] for the edges of that node. `free`: whether the edge may be followed.
+    `new`: whether the edge leads to no node yet; one walker may follow it. `visits`: number of
+    visits. `values`: value of the best flight through the edge, or of the node for new edges,
+    0 to 1. `priors`: probabilities. Returns the action of each walker, [E, K], and whether the
+    walker has an action, [E, K] bool.
     """
-    taken = torch.arange(node.shape[1], device=node.device)  # choices of earlier walkers
+    taken = torch.arange(node.shape[1], device=node.device)  # number of earlier choices
     free, new, before, values, priors = (
         part.unsqueeze(-1) for part in (free, new, visits, values, priors)
     )
@@ -229,15 +231,15 @@ def select(
     free = free & ((taken == 0) | ~new)
     scores = (value + bonus).round(decimals=_DIGITS).masked_fill(~free, -torch.inf).flatten(2)
     ranked = scores.sort(dim=-1, descending=True, stable=True)
-    together = (node.unsqueeze(2) == node.unsqueeze(1)) & walks.unsqueeze(1)
-    rank = together.tril(-1).sum(-1, keepdim=True)
+    same_node = (node.unsqueeze(2) == node.unsqueeze(1)) & walks.unsqueeze(1)
+    rank = same_node.tril(-1).sum(-1, keepdim=True)
     best = ranked.values.gather(2, rank).squeeze(2)
     action = ranked.indices.gather(2, rank).squeeze(2) // len(taken)
     return action, walks & (best > -torch.inf)
 
 
-def _priors(scores: Tensor) -> Tensor:
-    """Return probabilities that fall exponentially from the best score to the worst one."""
+def _compute_priors(scores: Tensor) -> Tensor:
+    """Return probabilities that fall exponentially from the best score to the worst."""
     high = scores.amax(-1, keepdim=True)
     low = scores.masked_fill(scores == -torch.inf, torch.inf).amin(-1, keepdim=True)
     return (SHARPNESS * (scores - high) / (high - low).clamp(min=LEAST)).softmax(-1)
